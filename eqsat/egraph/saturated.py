@@ -1,0 +1,53 @@
+"""A saturated e-graph as plain data: what extraction and explanations read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eqsat.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ENode:
+    """An operator applied to e-classes (handles); ``attrs`` as in the op table. ``rule``: the id that made it."""
+
+    op: str
+    attrs: object
+    children: tuple[int, ...]
+    rule: str | None = None
+
+
+@dataclass
+class RuleStats:
+    """What one rule did: matches found, guard refusals by reason, right sides added, matches left pending."""
+
+    matches: int = 0
+    fired: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    pending: int = 0
+
+
+@dataclass
+class SaturationReport:
+    """How the search went. ``stop`` is saturated, nodes, seconds, memory, iterations or interrupted."""
+
+    iterations: int = 0
+    enodes: int = 0
+    eclasses: int = 0
+    seconds: float = 0.0
+    stop: str = "saturated"
+    rules: dict[str, RuleStats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SaturatedEGraph:
+    """E-classes by handle, each with its e-nodes in a fixed order; ``outputs`` are the program's.
+
+    ``const``: classes known at compile time. Leaves are ``input`` and ``const`` e-nodes.
+    """
+
+    classes: dict[int, tuple[ENode, ...]]
+    types: dict[int, TensorType]
+    const: frozenset[int]
+    outputs: tuple[int, ...]
+    report: SaturationReport

@@ -1,0 +1,157 @@
+"""Interned nodes and graphs: the typed form of a traced program."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.ir.types import DType, TensorType, dtype_of
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+class ConstArray:
+    """An array of known value, equal by type and content; read-only, C-contiguous, native byte order."""
+
+    __slots__ = ("__weakref__", "array", "digest", "dtype")
+
+    def __init__(self, value: object, dtype: DType | None = None) -> None:
+        given = np.asarray(value)
+        self.dtype = dtype or dtype_of(given.dtype)
+        array = np.array(given, dtype=self.dtype.numpy, order="C", copy=True)
+        array.flags.writeable = False
+        self.array = array
+        head = f"{self.dtype}{array.shape}".encode()
+        self.digest = hashlib.blake2b(head + array.tobytes(), digest_size=16).hexdigest()
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.array.shape, self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstArray) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return int(self.digest[:15], 16)
+
+    def __repr__(self) -> str:
+        if self.array.size == 1:
+            return f"{self.array.reshape(())[()]}"
+        return f"const {self.type}"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Node:
+    """An operator applied to nodes. Made by ``make``, which interns: equal nodes are the same object.
+
+    ``label`` is the name the user knows (``transpose`` for a ``view``) and ``where`` their line; neither
+    is part of a node's identity.
+    """
+
+    op: str
+    inputs: tuple[Node, ...]
+    attrs: object
+    type: TensorType
+    label: str = ""
+    where: Source | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def __repr__(self) -> str:
+        args = ", ".join(n.label or n.op for n in self.inputs)
+        attrs = "" if self.attrs is None else f"{{{self.attrs}}}"
+        return f"{self.op}{attrs}({args}): {self.type}"
+
+
+_interned: weakref.WeakValueDictionary[tuple[object, ...], Node] = weakref.WeakValueDictionary()
+
+
+def intern(
+    op: str, inputs: tuple[Node, ...], attrs: object, type: TensorType, label: str, where: Source | None
+) -> Node:
+    """The node of this operator, inputs and attributes; the first label and line given stay."""
+    # 0-d literals such as 1, 1.0 and True are equal in Python but not here: ConstArray compares by type.
+    key = (op, inputs, attrs, type)
+    node = _interned.get(key)
+    if node is None:
+        node = Node(op, inputs, attrs, type, label or op, where)
+        node = _interned.setdefault(key, node)
+    return node
+
+
+def topological(outputs: Iterable[Node]) -> list[Node]:
+    """Every node that the outputs need, operands before users, in an order fixed by the graph alone."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, int]] = [(node, 0) for node in reversed(list(outputs))]
+    while stack:
+        node, child = stack.pop()
+        if node in seen:
+            continue
+        if child == len(node.inputs):
+            seen.add(node)
+            order.append(node)
+            continue
+        stack.append((node, child + 1))
+        if node.inputs[child] not in seen:
+            stack.append((node.inputs[child], 0))
+    return order
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program: its inputs in order (``input`` nodes, also unused ones) and its outputs."""
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    names: tuple[str, ...] = ()
+    """The inputs' names in the user's function, such as ``x`` or ``layers[0].w``."""
+
+    def nodes(self) -> list[Node]:
+        return topological(self.outputs)
+
+    def key(self) -> str:
+        """A content hash: equal for equal programs, whatever their labels and lines."""
+        numbers: dict[Node, int] = {}
+        digest = hashlib.blake2b(digest_size=16)
+        for node in [*self.inputs, *self.nodes()]:
+            if node in numbers:
+                continue
+            numbers[node] = len(numbers)
+            attrs = node.attrs.digest if isinstance(node.attrs, ConstArray) else repr(node.attrs)
+            digest.update(f"{node.op}|{[numbers[i] for i in node.inputs]}|{attrs}|{node.type}\n".encode())
+        digest.update(repr([numbers[o] for o in self.outputs]).encode())
+        return digest.hexdigest()
+
+
+def substitute(outputs: Sequence[Node], replace: dict[Node, Node]) -> list[Node]:
+    """The outputs with nodes replaced, rebuilt bottom-up."""
+    done = dict(replace)
+    for node in topological(outputs):
+        if node in done:
+            continue
+        inputs = tuple(done[i] for i in node.inputs)
+        done[node] = (
+            node if inputs == node.inputs else intern(node.op, inputs, node.attrs, node.type, node.label, node.where)
+        )
+    return [done[o] for o in outputs]

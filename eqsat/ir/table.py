@@ -1,0 +1,71 @@
+"""The op table: one row says everything there is to know of an operator.
+
+A row holds the operator's name, kind, type rule, NumPy reference, definition in index notation (a
+:class:`~eqsat.ir.kernel.Kernel` over its inputs) and cost class. Nothing else in the project lists
+operators by name except rules and emitters of the elementwise functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from eqsat.ir.kernel import Kernel
+from eqsat.ir.node import Node, Source, intern
+from eqsat.ir.types import TensorType
+
+OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite"]
+
+TypeRule = Callable[[Sequence[TensorType], object], TensorType]
+Reference = Callable[[Sequence[np.ndarray], object], np.ndarray]
+Definition = Callable[[Sequence[TensorType], object], Kernel]
+Expansion = Callable[[Sequence[Node], object], Node]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A row of the op table.
+
+    ``type_rule`` maps input types and attributes to the result's type, and raises ``ValueError`` with a
+    message for the user where they do not fit. ``reference`` computes it with NumPy (also on float64
+    inputs where the type says float32). ``definition`` is its meaning in index notation, None for
+    operators that have none (sources and ``opaque`` ones, which run through the reference).
+    ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
+    vector instructions of an elementwise function.
+    """
+
+    name: str
+    kind: OpKind
+    type_rule: TypeRule
+    reference: Reference
+    definition: Definition | None = None
+    expansion: Expansion | None = None
+    cost: float = 1.0
+    commutes: bool = False
+    doc: str = ""
+
+
+OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add a row. ``ValueError`` if the name is taken or the row is incomplete."""
+    if op.name in OPS:
+        raise ValueError(f"operator {op.name!r} is in the table already")
+    if op.kind == "composite" and op.expansion is None:
+        raise ValueError(f"composite operator {op.name!r} needs an expansion")
+    if op.kind not in ("source", "opaque", "composite") and op.definition is None:
+        raise ValueError(f"operator {op.name!r} needs a definition in index notation")
+    OPS[op.name] = op
+    return op
+
+
+def make(
+    op: str, inputs: Sequence[Node] = (), attrs: object = None, *, label: str = "", where: Source | None = None
+) -> Node:
+    """The interned node, typed by the op table. ``ValueError`` where the inputs do not fit."""
+    row = OPS[op]
+    return intern(op, tuple(inputs), attrs, row.type_rule([n.type for n in inputs], attrs), label, where)

@@ -1,0 +1,328 @@
+"""Terms lowered to kernels in index notation.
+
+Every node of a term is reached through an index map from the result's axes, so views, broadcasts and
+split heads become strides of the loads at the leaves. Where two leaves cut an axis differently, the
+axis is split into the coarsest digits that serve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.extract.terms import Read, Term
+from eqsat.ir import views
+from eqsat.ir.kernel import Acc, Call, Combine, Expr, Index, Kernel, Literal, Load, Operand
+from eqsat.ir.node import ConstArray
+from eqsat.ir.spec import Spec
+from eqsat.ir.structure import IotaAttrs, PadAttrs, pad_offset, part_offsets
+from eqsat.ir.table import OPS
+from eqsat.ir.types import DType, TensorType, int64, row_major
+from eqsat.ir.views import ViewMap
+
+COMBINES: dict[str, Combine] = {
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "argmax": "argmax",
+    "argmin": "argmin",
+}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Kernels that together store one tensor, in order; operand ``i`` of each is the tensor ``reads[i]``."""
+
+    kernels: tuple[Kernel, ...]
+    reads: tuple[Read, ...]
+    out: TensorType
+
+
+class _Inexpressible(Exception):
+    """An index map that is not affine in any cut of the axes; the operand must be stored first."""
+
+
+@dataclass
+class _Leaf:
+    """A load or index before the axes are cut."""
+
+    map: ViewMap
+    build: Callable[[int, tuple[int, ...]], Expr]
+
+
+_Draft = _Leaf | Literal | Acc | tuple[str, tuple["_Draft", ...], DType, object]
+
+
+class _Lowering:
+    """One kernel in the making: axis groups are the result's axes, then the reduced ones."""
+
+    def __init__(self, reads: dict[int, int], operands: list[Read]) -> None:
+        self.reads = reads
+        self.operands = operands
+        self.core: tuple[Term, ViewMap] | None = None
+        self.core_body: _Draft | None = None
+        self.combine: Combine | None = None
+        self.reduced: tuple[int, ...] = ()
+        self.leaves: list[ViewMap] = []
+
+    def operand(self, read: Read) -> int:
+        number = self.reads.get(read.eclass)
+        if number is None:
+            number = self.reads[read.eclass] = len(self.operands)
+            self.operands.append(read)
+        return number
+
+    def leaf(self, map: ViewMap, build: Callable[[int, tuple[int, ...]], Expr]) -> _Leaf:
+        self.leaves.append(map)
+        return _Leaf(map, build)
+
+    def visit(self, node: Term | Read, map: ViewMap, inside: bool) -> _Draft:
+        """The draft of ``node`` seen through ``map``; ``inside`` the core's operands no second core may come."""
+        if isinstance(node, Read):
+            number, dtype = self.operand(node), node.type.dtype
+            return self.leaf(map, lambda offset, strides: Load(number, offset, strides, dtype))
+        kind = OPS[node.op].kind
+        if node.op == "const":
+            assert isinstance(node.attrs, ConstArray)
+            if node.attrs.array.size != 1:
+                raise _Inexpressible("a constant tensor is read, not inlined")
+            return Literal(node.attrs.array.reshape(-1)[0].item(), node.type.dtype)
+        if node.op == "iota":
+            assert isinstance(node.attrs, IotaAttrs)
+            dtype = node.attrs.dtype
+            return self.leaf(map, lambda offset, strides: Index(offset, strides, dtype))
+        if kind == "map":
+            return self._map(node, map, inside)
+        if kind == "view":
+            assert isinstance(node.attrs, ViewMap)
+            return self.visit(node.children[0], _through(node.attrs, map), inside)
+        if kind == "gather":
+            return self._gather(node, map, inside)
+        if kind in ("contract", "reduce") and not inside:
+            return self._accumulate(node, map)
+        raise _Inexpressible(f"{node.op} cannot be inlined")
+
+    def _map(self, node: Term, map: ViewMap, inside: bool) -> _Draft:
+        args = []
+        for child in node.children:
+            seen = map
+            if child.type.shape != node.type.shape:
+                seen = _through(views.broadcast(child.type.shape, node.type.shape), map)
+            args.append(self.visit(child, seen, inside))
+        dtype = node.type.dtype
+        if node.op == "add_n":
+            assert isinstance(node.attrs, tuple)
+            total: _Draft = args[0] if node.attrs[0] > 0 else ("neg", (args[0],), dtype, None)
+            for sign, arg in zip(node.attrs[1:], args[1:], strict=True):
+                total = ("add" if sign > 0 else "sub", (total, arg), dtype, None)
+            return total
+        return (node.op, tuple(args), dtype, None if node.op == "cast" else node.attrs)
+
+    def _gather(self, node: Term, map: ViewMap, inside: bool) -> _Draft:
+        table, index = node.children
+        assert isinstance(node.attrs, int)
+        axis, width = node.attrs, index.type.ndim
+        shape = node.type.shape
+        steps = row_major(table.type.shape)
+        around = strides_around(steps, axis, width)
+        within = (0,) * axis + row_major(index.type.shape) + (0,) * (len(shape) - axis - width)
+        at = self.visit(index, _through(views.strided(shape, within), map), True)
+        base, map_of_table = table, _through(views.strided(shape, around), map)
+        pitch = steps[axis]
+        while isinstance(base, Term) and base.op == "view":
+            assert isinstance(base.attrs, ViewMap)
+            column = views.compose(base.attrs, views.strided((base.type.shape[axis],), (pitch,)))
+            through = views.compose(base.attrs, map_of_table)
+            if column is None or through is None or column.strides is None:
+                raise _Inexpressible("a gather through this view of the table")
+            # The gathered axis contributes its own steps; the rest keeps the view's offset once.
+            pitch, map_of_table, base = column.strides[0], through, base.children[0]
+        if not isinstance(base, Read):
+            raise _Inexpressible("a gather needs its table stored")
+        number, dtype = self.operand(base), node.type.dtype
+        leaf = self.leaf(map_of_table, lambda offset, strides: Load(number, offset, strides, dtype))
+        return ("gather", (leaf, at), dtype, pitch)
+
+    def _accumulate(self, node: Term, map: ViewMap) -> _Draft:
+        if self.core is not None:
+            if self.core != (node, map):
+                raise _Inexpressible("two different accumulations in one kernel")
+            return Acc(node.type.dtype)
+        if not map.is_one_to_one(node.type.size):
+            raise _Inexpressible("an accumulated value is used once per element, not broadcast or cut")
+        self.core = (node, map)
+        shape = node.type.shape
+        if node.op == "contract":
+            spec = node.attrs
+            assert isinstance(spec, Spec)
+            a, b = node.children
+            extents = spec.extents(a.type.shape, b.type.shape)
+            self.combine, self.reduced = "sum", tuple(extents[x] for x in spec.summed)
+            factors = []
+            for child, labels in ((a, spec.a), (b, spec.b)):
+                step = dict(zip(labels, row_major(child.type.shape), strict=True))
+                outer = _through(views.strided(shape, [step.get(x, 0) for x in spec.out]), map)
+                factors.append(self.visit(child, _extend(outer, spec.summed, step, self.reduced), True))
+            self.core_body = ("mul", tuple(factors), node.type.dtype, None)
+        else:
+            (child,) = node.children
+            axes = node.attrs
+            assert isinstance(axes, tuple)
+            steps = row_major(child.type.shape)
+            self.combine, self.reduced = COMBINES[node.op], tuple(child.type.shape[a] for a in axes)
+            outer = _through(views.strided(shape, [s for a, s in enumerate(steps) if a not in axes]), map)
+            step = dict(enumerate(steps))
+            self.core_body = self.visit(child, _extend(outer, axes, step, self.reduced), True)
+        return Acc(node.type.dtype)
+
+
+def strides_around(steps: Sequence[int], axis: int, width: int) -> tuple[int, ...]:
+    """Table strides over a gather's result axes: 0 where the index's axes stand."""
+    return (*steps[:axis], *((0,) * width), *steps[axis + 1 :])
+
+
+def _through(inner: ViewMap, outer: ViewMap) -> ViewMap:
+    both = views.compose(inner, outer)
+    if both is None:
+        raise _Inexpressible(f"view {inner} through {outer}")
+    return both
+
+
+def _extend(map: ViewMap, labels: Sequence[int], step: dict[int, int], extents: Sequence[int]) -> ViewMap:
+    """``map`` with one more axis per reduced label."""
+    tail = [[(n, step[x])] for x, n in zip(labels, extents, strict=True)]
+    return views.view_map([*map.axes, *tail], map.offset)
+
+
+def _cut(lowering: _Lowering, shape: Sequence[int]) -> list[list[int]]:
+    """For each axis group, the sizes of the digits it is split into."""
+    groups = [*shape, *lowering.reduced]
+    cuts = []
+    for group, extent in enumerate(groups):
+        reduced = group >= len(shape)
+        if lowering.combine in ("argmax", "argmin") and reduced:
+            cuts.append([extent])
+            continue
+        asked = [[n for n, _ in map.axes[group]] for map in lowering.leaves if group < len(map.axes)]
+        if lowering.core is not None and not reduced:
+            asked.append([n for n, _ in lowering.core[1].axes[group]])
+        refined = views.common_refinement(extent, [sizes for sizes in asked if sizes])
+        if refined is None:
+            raise _Inexpressible(f"axis of {extent} cut in ways that do not refine one another")
+        cuts.append(refined)
+    return cuts
+
+
+def _strides(map: ViewMap, cuts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    out: list[int] = []
+    for group, sizes in enumerate(cuts):
+        atoms = map.axes[group] if group < len(map.axes) else ()
+        if not atoms:
+            out.extend([0] * len(sizes))
+            continue
+        strides = views.recut(atoms, sizes)
+        if strides is None:
+            raise _Inexpressible(f"axis {atoms} in digits {sizes}")
+        out.extend(strides)
+    return tuple(out)
+
+
+def _finish(draft: _Draft, cuts: Sequence[Sequence[int]]) -> Expr:
+    if isinstance(draft, _Leaf):
+        return draft.build(draft.map.offset, _strides(draft.map, cuts))
+    if isinstance(draft, Literal | Acc):
+        return draft
+    fn, args, dtype, attrs = draft
+    exprs = tuple(_finish(arg, cuts) for arg in args)
+    if fn == "gather":
+        load, index = exprs
+        assert isinstance(load, Load) and isinstance(attrs, int)
+        return replace(load, gathers=((index, attrs),))
+    return Call(fn, exprs, dtype, attrs)
+
+
+def _one(
+    node: Term | Read, shape: Sequence[int], out: TensorType, offset: int, reads: dict[int, int], operands: list[Read]
+) -> Kernel:
+    """The kernel that stores ``node`` (of ``shape``) into its place in ``out``; operands are filled in later."""
+    lowering = _Lowering(reads, operands)
+    draft = lowering.visit(node, views.identity(shape), False)
+    cuts = _cut(lowering, shape)
+    extents = [n for sizes in cuts for n in sizes]
+    parallel = sum(len(sizes) for sizes in cuts[: len(shape)])
+    base = row_major(out.shape)
+    store: list[int] = []
+    for stride, sizes in zip(base, cuts, strict=False):
+        step, digits = stride, []
+        for n in reversed(sizes):
+            digits.append(step)
+            step *= n
+        store.extend(reversed(digits))
+    if lowering.core_body is not None:
+        body, epilogue = _finish(lowering.core_body, cuts), _finish(draft, cuts[: len(shape)])
+        assert lowering.core is not None
+        dtype = int64 if lowering.combine in ("argmax", "argmin") else lowering.core[0].type.dtype
+        epilogue = _padded(epilogue, len(extents)) if not isinstance(epilogue, Acc) else Acc(dtype)
+    else:
+        body = _finish(draft, cuts)
+        epilogue = Acc(body.dtype)
+    return Kernel(
+        tuple(extents),
+        parallel,
+        lowering.combine,
+        body,
+        epilogue,
+        (),
+        Operand(out.dtype, out.size),
+        offset,
+        tuple(store),
+    )
+
+
+def _padded(expr: Expr, axes: int) -> Expr:
+    """An epilogue's accesses with stride 0 along the reduced axes."""
+    match expr:
+        case Load(_, _, strides, _, gathers):
+            wide = strides + (0,) * (axes - len(strides))
+            return replace(expr, strides=wide, gathers=tuple((_padded(e, axes), s) for e, s in gathers))
+        case Index(_, strides, _):
+            return replace(expr, strides=strides + (0,) * (axes - len(strides)))
+        case Call(_, args, _, _):
+            return replace(expr, args=tuple(_padded(a, axes) for a in args))
+        case _:
+            return expr
+
+
+def lower(term: Term) -> Lowered | None:
+    """The kernels of a term, or None where an index map is not expressible and an operand must be stored.
+
+    A concatenation gives one kernel per part; a padding, a fill and the interior.
+    """
+    reads: dict[int, int] = {}
+    operands: list[Read] = []
+    out = term.type
+    drafts: list[Kernel] = []
+    try:
+        if term.op == "concat":
+            assert isinstance(term.attrs, int)
+            offsets = part_offsets([c.type for c in term.children], term.attrs)
+            for child, offset in zip(term.children, offsets, strict=True):
+                if child.type.size:
+                    drafts.append(_one(child, child.type.shape, out, offset, reads, operands))
+        elif term.op == "pad":
+            (child,) = term.children
+            assert isinstance(term.attrs, PadAttrs)
+            fill = Literal(term.attrs.value, out.dtype)
+            drafts.append(Kernel((out.size,), 1, None, fill, Acc(out.dtype), (), Operand(out.dtype, out.size), 0, (1,)))
+            if child.type.size:
+                offset = pad_offset(child.type.shape, term.attrs)
+                drafts.append(_one(child, child.type.shape, out, offset, reads, operands))
+        elif OPS[term.op].kind in ("opaque", "composite"):
+            return None
+        else:
+            drafts.append(_one(term, out.shape, out, 0, reads, operands))
+    except _Inexpressible:
+        return None
+    buffers = tuple(Operand(r.type.dtype, r.type.size, r.const) for r in operands)
+    return Lowered(tuple(replace(k, operands=buffers) for k in drafts), tuple(operands), out)
