@@ -132,7 +132,7 @@ def matmul(a: Node, b: Node) -> Node:
     out: list[object] = [axis for axis in range(width) if axis in a_labels or axis in b_labels]
     a_tail: list[object] = ["k"] if a.type.ndim == 1 else ["m", "k"]
     b_tail: list[object] = ["k"] if b.type.ndim == 1 else ["k", "n"]
-    tail: list[object] = (["m"] if a.type.ndim > 1 else []) + (["n"] if b.type.ndim > 1 else [])
+    tail: list[object] = [*(["m"] if a.type.ndim > 1 else []), *(["n"] if b.type.ndim > 1 else [])]
     a_core = a.shape[-1:] if a.type.ndim == 1 else a.shape[-2:]
     b_core = b.shape[-1:] if b.type.ndim == 1 else b.shape[-2:]
     left_factor = reshape(a, (*a_keep, *a_core))

@@ -94,7 +94,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, np.zeros((), x.dtype))
+    return np.asarray(np.maximum(x, np.zeros((), x.dtype)))
 
 
 def _rsqrt(x: np.ndarray) -> np.ndarray:

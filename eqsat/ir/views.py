@@ -9,6 +9,7 @@ of this form, compose into it where the atoms line up, and are equal exactly whe
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -242,7 +243,7 @@ def common_refinement(extent: int, cuts: Iterable[Sequence[int]]) -> list[int] |
     if extent <= 1:
         return [extent] if extent != 1 else []
     out = []
-    for low, high in zip(marks, marks[1:], strict=False):
+    for low, high in itertools.pairwise(marks):
         if high % low:
             return None
         if high != low:

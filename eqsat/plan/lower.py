@@ -132,7 +132,7 @@ class _Lowering:
         pitch = steps[axis]
         while isinstance(base, Term) and base.op == "view":
             assert isinstance(base.attrs, ViewMap)
-            column = views.compose(base.attrs, views.strided((base.type.shape[axis],), (pitch,)))
+            column = views.compose(base.attrs, views.strided((table.type.shape[axis],), (pitch,)))
             through = views.compose(base.attrs, map_of_table)
             if column is None or through is None or column.strides is None:
                 raise _Inexpressible("a gather through this view of the table")
