@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,10 @@ class Source:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+LINE: ContextVar[Source | None] = ContextVar("LINE", default=None)
+"""The user's line being traced: nodes made meanwhile come from it."""
 
 
 class ConstArray:

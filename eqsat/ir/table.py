@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from eqsat.ir.kernel import Kernel
-from eqsat.ir.node import Node, Source, intern
+from eqsat.ir.node import LINE, Node, Source, intern
 from eqsat.ir.types import TensorType
 
 OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite"]
@@ -68,4 +68,5 @@ def make(
 ) -> Node:
     """The interned node, typed by the op table. ``ValueError`` where the inputs do not fit."""
     row = OPS[op]
-    return intern(op, tuple(inputs), attrs, row.type_rule([n.type for n in inputs], attrs), label, where)
+    type = row.type_rule([n.type for n in inputs], attrs)
+    return intern(op, tuple(inputs), attrs, type, label, where or LINE.get())

@@ -28,13 +28,17 @@ from eqsat.plan.stages import (
 
 @dataclass(frozen=True)
 class Piece:
-    """One kernel of the program: the tensor it stores and the tensors it reads, by e-class."""
+    """One kernel of the program: the tensor it stores and the tensors it reads, by number.
+
+    ``whole``: it stores all of its tensor (not one part of a concatenation). ``kernel`` is None for an
+    operator that runs through the reference; ``key`` then says which.
+    """
 
     tensor: int
-    kernel: Kernel
+    kernel: Kernel | None
     reads: tuple[int, ...]
     whole: bool = True
-    """Whether it stores all of its tensor (not one part of a concatenation)."""
+    key: int = -1
 
 
 @dataclass(frozen=True)
@@ -65,25 +69,33 @@ class _Linked:
     """Per member: shared axis -> its parallel axis."""
 
 
-class Grouping:
-    """Fuses pieces of a program into groups. ``worth`` decides whether a legal fusion pays."""
+Worth = Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool]
 
-    def __init__(self, pieces: Sequence[Piece], stored: frozenset[int], worth: Callable[[PlacedGroup], bool]) -> None:
+
+class Grouping:
+    """Fuses pieces of a program into groups. ``worth(merged, parts)`` decides whether a legal fusion pays."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        stored: frozenset[int],
+        worth: Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool],
+    ) -> None:
         self.pieces = pieces
         self.stored = stored
         self.worth = worth
-        self.producer = {p.tensor: n for n, p in enumerate(pieces) if p.whole}
+        self.producer = {p.tensor: n for n, p in enumerate(pieces) if p.whole and p.kernel is not None}
         self.users: dict[int, list[int]] = {}
         for number, piece in enumerate(pieces):
             for tensor in dict.fromkeys(piece.reads):
                 self.users.setdefault(tensor, []).append(number)
 
-    def run(self) -> list[PlacedGroup]:
-        """Groups in an order that respects every dependency."""
+    def run(self) -> list[PlacedGroup | Piece]:
+        """Groups, and pieces without a kernel, in an order that respects every dependency."""
         groups: dict[int, list[int]] = {n: [n] for n in range(len(self.pieces))}
         of = {n: n for n in range(len(self.pieces))}
         for number, piece in enumerate(self.pieces):
-            if not piece.whole:
+            if not piece.whole or piece.kernel is None:
                 continue
             for tensor in sorted(set(piece.reads), key=lambda t: -self.producer.get(t, -1)):
                 source = self.producer.get(tensor)
@@ -93,7 +105,8 @@ class Grouping:
                 if not self._acyclic(members):
                     continue
                 placed = self.build(members)
-                if placed is None or not self.worth(placed):
+                parts = tuple(p for p in (self.build(groups[of[n]]) for n in (source, number)) if p is not None)
+                if placed is None or not self.worth(placed, parts):
                     continue
                 target, gone = of[number], of[source]
                 groups[target] = members
@@ -101,12 +114,20 @@ class Grouping:
                 for member in members:
                     of[member] = target
         order = self._order(groups, of)
-        out = []
+        out: list[PlacedGroup | Piece] = []
         for key in order:
+            if self.pieces[key].kernel is None:
+                out.append(self.pieces[key])
+                continue
             placed = self.build(groups[key])
             assert placed is not None
             out.append(placed)
         return out
+
+    def _kernel(self, number: int) -> Kernel:
+        kernel = self.pieces[number].kernel
+        assert kernel is not None
+        return kernel
 
     def _acyclic(self, members: Sequence[int]) -> bool:
         """Whether no path leaves the members and comes back."""
@@ -151,20 +172,20 @@ class Grouping:
         """The axes that all members share, found from the last member backwards; None if there are none."""
         inside = {self.pieces[m].tensor: m for m in members}
         sink = members[-1]
-        axes: dict[int, dict[int, int]] = {sink: {a: a for a in range(self.pieces[sink].kernel.parallel)}}
+        axes: dict[int, dict[int, int]] = {sink: {a: a for a in range(self._kernel(sink).parallel)}}
         alive = set(axes[sink])
         for user in reversed(members):
             if user not in axes:
                 return None
             consumer = self.pieces[user]
-            for load in loads_of(consumer.kernel):
+            for load in loads_of(self._kernel(user)):
                 source = inside.get(consumer.reads[load.operand])
                 if source is None or source == user:
                     continue
-                maker = self.pieces[source].kernel
+                maker = self._kernel(source)
                 if not _covers(maker) or load.gathers:
                     return None
-                found = self._match(consumer.kernel, load, maker, axes[user])
+                found = self._match(self._kernel(user), load, maker, axes[user])
                 known = axes.get(source)
                 if known is not None:
                     found = {v: a for v, a in found.items() if known.get(v) == a}
@@ -180,7 +201,7 @@ class Grouping:
         """In how many contractions of the members a shared axis belongs to one factor alone."""
         count = 0
         for member in members:
-            kernel = self.pieces[member].kernel
+            kernel = self._kernel(member)
             if kernel.is_contraction:
                 assert isinstance(kernel.body, Call)
                 count += sum(not depends_on(factor, axes[member][shared]) for factor in kernel.body.args)
@@ -220,9 +241,7 @@ class Grouping:
                 operands.append(operand)
             return tensors.index(tensor)
 
-        kernels = [
-            self._shared_first(self.pieces[m].kernel, link) for m, link in zip(members, linked.shared, strict=True)
-        ]
+        kernels = [self._shared_first(self._kernel(m), link) for m, link in zip(members, linked.shared, strict=True)]
         shared = len(linked.shared[0])
         escapes = [
             self.pieces[m].tensor in self.stored
@@ -265,7 +284,7 @@ class Grouping:
 
     def _single(self, number: int) -> PlacedGroup:
         piece = self.pieces[number]
-        kernel = merge_axes(piece.kernel, 0)
+        kernel = merge_axes(self._kernel(number), 0)
         tensors = tuple(dict.fromkeys(piece.reads))
         place = {t: n for n, t in enumerate(tensors)}
         operands = [kernel.operands[piece.reads.index(t)] for t in tensors]

@@ -1,0 +1,86 @@
+"""The NumPy backend: any plan, node by node. Slow, and right: what other backends are checked against."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.interpret import run_group
+from eqsat.ir.node import topological
+from eqsat.ir.structure import InputAttrs
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
+
+
+class NumpyBackend:
+    """Runs the plan's kernels point by point from their index notation; remembers nothing between processes."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        self._plans: list[Plan] = []
+
+    def key(self) -> str:
+        return f"numpy {version('numpy')}"
+
+    def emit(self, plan: Plan) -> dict[str, Any]:
+        self._plans.append(plan)
+        return {"plan": len(self._plans) - 1, "volatile": True}
+
+    def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
+        return NumpyExecutable(self._plans[emitted["plan"]], constants)
+
+
+class NumpyExecutable:
+    """A plan interpreted with NumPy."""
+
+    def __init__(self, plan: Plan, constants: Mapping[int, np.ndarray]) -> None:
+        self.plan = plan
+        self.constants = dict(constants)
+        self.inputs = [t for t in plan.inputs if t not in self.constants]
+        self.arena_bytes = sum(
+            plan.types[s.tensors[o]].nbytes for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs
+        )
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values = {**self.constants, **dict(zip(self.inputs, arrays, strict=True))}
+        for step in self.plan.steps:
+            self._run(step, values)
+        return [np.array(values[t]) for t in self.plan.outputs]
+
+    def _run(self, step: KernelStep | ReferenceStep, values: dict[int, np.ndarray]) -> None:
+        if isinstance(step, ReferenceStep):
+            bound = {
+                n: values[step.reads[n.attrs.index]]
+                for n in topological([step.value])
+                if isinstance(n.attrs, InputAttrs)
+            }
+            values[step.tensor] = evaluate_nodes([step.value], bound)[0]
+            return
+        for operand in step.group.outputs:
+            tensor = step.tensors[operand]
+            if tensor not in values:
+                type = self.plan.types[tensor]
+                values[tensor] = np.zeros(type.shape, type.dtype.numpy)
+        run_group(step.group, [values[t].reshape(-1) for t in step.tensors])
+
+    def profile(self, arrays: Sequence[np.ndarray], repeat: int = 3) -> list[float]:
+        """Median seconds of each step."""
+        rows = []
+        for _ in range(repeat):
+            values = {**self.constants, **dict(zip(self.inputs, arrays, strict=True))}
+            row = []
+            for step in self.plan.steps:
+                start = time.perf_counter()
+                self._run(step, values)
+                row.append(time.perf_counter() - start)
+            rows.append(row)
+        return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+    def sources(self) -> list[str]:
+        return []

@@ -1,0 +1,107 @@
+"""Nodes as plain JSON data and back; arrays stay outside, named by their digest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.spec import Spec
+from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
+from eqsat.ir.table import make
+from eqsat.ir.types import DTYPES, DType, TensorType
+from eqsat.ir.views import ViewMap, view_map
+
+SMALL = 64
+"""Constants up to this many elements are written out; larger ones are named by digest."""
+
+
+def type_to_json(type: TensorType) -> list[Any]:
+    return [list(type.shape), type.dtype.name]
+
+
+def type_from_json(data: Sequence[Any]) -> TensorType:
+    return TensorType(tuple(int(n) for n in data[0]), DTYPES[data[1]])
+
+
+def _number(value: float | int | bool) -> Any:
+    """JSON has no NaN and no infinities."""
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _attrs_to_json(attrs: object) -> Any:
+    match attrs:
+        case None | bool() | int() | str():
+            return attrs
+        case float():
+            return {"float": repr(attrs)}
+        case tuple():
+            return {"tuple": list(attrs)}
+        case DType():
+            return {"dtype": attrs.name}
+        case Spec():
+            return {"spec": [list(attrs.a), list(attrs.b), list(attrs.out)]}
+        case ViewMap():
+            return {"view": [[list(map(list, axis)) for axis in attrs.axes], attrs.offset]}
+        case InputAttrs():
+            return {"input": [attrs.index, type_to_json(attrs.type)]}
+        case IotaAttrs():
+            return {"iota": [attrs.size, attrs.dtype.name]}
+        case PadAttrs():
+            return {"pad": [list(map(list, attrs.widths)), _number(attrs.value)]}
+        case ConstArray():
+            if attrs.array.size <= SMALL:
+                values = [_number(v) for v in attrs.array.reshape(-1).tolist()]
+                return {"value": [values, *type_to_json(attrs.type)]}
+            return {"const": attrs.digest}
+    raise TypeError(f"attributes of type {type(attrs).__name__} cannot be stored")
+
+
+def _attrs_from_json(data: Any, constant: Callable[[str], ConstArray]) -> object:
+    if not isinstance(data, Mapping):
+        return data
+    ((kind, value),) = data.items()
+    match kind:
+        case "float":
+            return float(value)
+        case "tuple":
+            return tuple(value)
+        case "dtype":
+            return DTYPES[value]
+        case "spec":
+            return Spec(*(tuple(part) for part in value))
+        case "view":
+            return view_map([[(n, s) for n, s in axis] for axis in value[0]], value[1])
+        case "input":
+            return InputAttrs(value[0], type_from_json(value[1]))
+        case "iota":
+            return IotaAttrs(value[0], DTYPES[value[1]])
+        case "pad":
+            fill = float(value[1]) if isinstance(value[1], str) else value[1]
+            return PadAttrs(tuple((low, high) for low, high in value[0]), fill)
+        case "value":
+            import numpy as np
+
+            of = type_from_json(value[1:])
+            flat = [float(v) if isinstance(v, str) else v for v in value[0]]
+            return ConstArray(np.array(flat, of.dtype.numpy).reshape(of.shape), of.dtype)
+        case "const":
+            return constant(value)
+    raise ValueError(f"unknown attributes {kind!r}")
+
+
+def nodes_to_json(outputs: Sequence[Node]) -> dict[str, Any]:
+    """Every node that the outputs need, as rows [op, operand rows, attributes]."""
+    order = topological(outputs)
+    row = {node: n for n, node in enumerate(order)}
+    rows = [[node.op, [row[i] for i in node.inputs], _attrs_to_json(node.attrs)] for node in order]
+    return {"nodes": rows, "outputs": [row[o] for o in outputs]}
+
+
+def nodes_from_json(data: Mapping[str, Any], constant: Callable[[str], ConstArray]) -> list[Node]:
+    """The outputs again. ``constant`` finds an array by digest; it may raise ``KeyError``."""
+    nodes: list[Node] = []
+    for op, operands, attrs in data["nodes"]:
+        nodes.append(make(op, [nodes[i] for i in operands], _attrs_from_json(attrs, constant)))
+    return [nodes[o] for o in data["outputs"]]

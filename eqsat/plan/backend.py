@@ -1,0 +1,58 @@
+"""What the engine asks of a backend; backends are found through the entry-point group ``eqsat.backends``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import numpy as np
+
+from eqsat.ir.types import TensorType
+from eqsat.plan.plan import Plan
+
+
+class Executable(Protocol):
+    """A compiled program. Called with one array per non-constant argument, C-contiguous and of the right type."""
+
+    arena_bytes: int
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Fresh output arrays. Raises ``IndexError`` for an index out of range."""
+
+    def profile(self, arrays: Sequence[np.ndarray], repeat: int) -> list[float]:
+        """Median seconds of every step."""
+
+    def sources(self) -> list[str]:
+        """The distinct generated kernels, as source text."""
+
+
+class Backend(Protocol):
+    """Turns plans into executables, in two steps so that the first can be remembered."""
+
+    name: str
+
+    def emit(self, plan: Plan) -> dict[str, Any]:
+        """Everything but the constants' values, as JSON data: what a later process loads."""
+
+    def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> Executable:
+        """The executable; ``constants`` are values by tensor number."""
+
+    def key(self) -> str:
+        """What emitted data depends on besides the plan: versions, CPU features."""
+
+
+@cache
+def backend(name: str) -> Backend:
+    """The backend of this name; ``ValueError`` listing the valid ones."""
+    found = {point.name: point for point in entry_points(group="eqsat.backends")}
+    if name not in found:
+        raise ValueError(f"unknown backend {name!r}; installed: {', '.join(sorted(found))}")
+    made: Backend = found[name].load()()
+    return made
+
+
+def naive_bytes(types: Sequence[TensorType]) -> int:
+    """Bytes of tensors that are all kept, as a program without reuse of memory would."""
+    return sum(t.nbytes for t in types)

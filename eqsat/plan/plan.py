@@ -1,0 +1,70 @@
+"""A plan: kernels in order over numbered tensors. What a backend compiles, and what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eqsat.egraph.saturated import SaturationReport
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest
+from eqsat.ir.node import Node
+from eqsat.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """One kernel group; its operands are the tensors ``tensors``. ``seconds`` is the schedule's prediction."""
+
+    group: KernelGroup
+    tensors: tuple[int, ...]
+    nest: Nest | None
+    seconds: float
+    label: str
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    """Operators without a kernel, computed by the reference: ``value`` over ``input`` nodes 0, 1, … (= ``reads``)."""
+
+    value: Node
+    reads: tuple[int, ...]
+    tensor: int
+    label: str
+
+
+Step = KernelStep | ReferenceStep
+
+
+@dataclass
+class SearchReport:
+    """How the program was found. Times are in seconds; ``rules`` made e-nodes of the winner, with their counts."""
+
+    operators: int = 0
+    regions: int = 0
+    distinct_regions: int = 0
+    saturations: list[SaturationReport] = field(default_factory=list)
+    extraction_gap: float = 0.0
+    predicted: float = 0.0
+    saturation_seconds: float = 0.0
+    extraction_seconds: float = 0.0
+    schedule_seconds: float = 0.0
+    rules: dict[str, int] = field(default_factory=dict)
+    loop_terms: int = 0
+    winners: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return self.saturation_seconds + self.extraction_seconds + self.schedule_seconds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``inputs[i]``: tensor of the program's argument ``i``. ``constants``: tensors computed when compiled,
+    as nodes over constants and constant inputs."""
+
+    types: dict[int, TensorType]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    constants: dict[int, Node]
+    steps: tuple[Step, ...]
+    report: SearchReport

@@ -1,0 +1,152 @@
+"""A deep program cut into regions at tensors that are stored anyway; equal regions are searched once.
+
+A cut is a tensor that several operators use while at most one other value is alive: residual streams
+are such places. Inside a region every tensor constant but scalars is a named input, so that two layers
+with different weights are the same region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eqsat.ir import build
+from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.table import OPS
+
+SMALL = 48
+"""Programs up to this many operators are one region."""
+LEAST = 8
+"""Operators a region has at least."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a program: ``graph`` in canonical form, and the program's nodes its inputs and outputs stand for.
+
+    ``const[i]``: input ``i`` of the graph is known when the program is compiled.
+    """
+
+    graph: Graph
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    const: tuple[bool, ...]
+
+    def key(self) -> str:
+        return f"{self.graph.key()}:{''.join('c' if c else 'v' for c in self.const)}"
+
+
+def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
+    """Nodes known at compile time: constants, inputs declared so, and what is computed from them alone."""
+    known: set[Node] = set()
+    for node in graph.nodes():
+        leaf = node.op in ("const", "iota") or node in const
+        if leaf or (node.op != "input" and node.inputs and all(i in known for i in node.inputs)):
+            known.add(node)
+    return known
+
+
+def cut(graph: Graph, const: frozenset[Node]) -> list[Region]:
+    """The program's regions in order; their outputs are the cut tensors and the program's outputs."""
+    known = constant_nodes(graph, const)
+    order = [n for n in graph.nodes() if n.op != "input" and n not in known]
+    if not order:
+        return []
+    outputs = set(graph.outputs)
+    last: dict[Node, int] = {}
+    users: dict[Node, list[Node]] = {}
+    position = {node: p for p, node in enumerate(order)}
+    for node in order:
+        for operand in dict.fromkeys(node.inputs):
+            if operand in position:
+                users.setdefault(operand, []).append(node)
+                last[operand] = max(last.get(operand, -1), position[node])
+    for node in outputs:
+        if node in position:
+            last[node] = len(order)
+    ends = [len(order) - 1]
+    if len(order) > SMALL:
+        ends = _cut_positions(order, users, last)
+    regions = []
+    start = 0
+    for end in ends:
+        regions.append(_region(order[start : end + 1], graph, known, last, end))
+        start = end + 1
+    return regions
+
+
+def _cut_positions(order: Sequence[Node], users: dict[Node, list[Node]], last: dict[Node, int]) -> list[int]:
+    ends, start = [], 0
+    alive: set[Node] = set()
+    dying: dict[int, list[Node]] = {}
+    for p, node in enumerate(order):
+        if last.get(node, -1) > p:
+            alive.add(node)
+            dying.setdefault(last[node], []).append(node)
+        for gone in dying.get(p, ()):
+            alive.discard(gone)
+        if len(alive) <= 2 and node in alive and p - start + 1 >= LEAST and _is_stream(node, users):
+            ends.append(p)
+            start = p + 1
+    if len(order) - start < LEAST and ends:
+        ends.pop()
+    return [*ends, len(order) - 1]
+
+
+def _is_stream(node: Node, users: dict[Node, list[Node]]) -> bool:
+    """Whether a tensor is stored whatever its users do: three read it, or two of which one is a contraction."""
+    found = _real_users(node, users)
+    return len(found) >= 3 or (len(found) == 2 and any(u.op == "contract" for u in found))
+
+
+def _real_users(node: Node, users: dict[Node, list[Node]]) -> list[Node]:
+    out: list[Node] = []
+    for user in users.get(node, ()):
+        out.extend(_real_users(user, users) if OPS[user.op].kind == "view" else [user])
+    return out
+
+
+def _region(
+    nodes: Sequence[Node],
+    graph: Graph,
+    known: set[Node],
+    last: dict[Node, int],
+    end: int,
+) -> Region:
+    inside = set(nodes)
+    outputs = [n for n in nodes if n in graph.outputs or last.get(n, -1) > end]
+    inputs: list[Node] = []
+    replaced: dict[Node, Node] = {}
+    for node in _boundary(outputs, inside, known):
+        replaced[node] = build.input_node(len(inputs), node.type)
+        inputs.append(node)
+    const = tuple(n in known for n in inputs)
+    roots = substitute(outputs, replaced)
+    canonical = Graph(tuple(replaced[n] for n in inputs), tuple(roots))
+    return Region(canonical, tuple(inputs), tuple(outputs), const)
+
+
+def _boundary(outputs: Sequence[Node], inside: set[Node], known: set[Node]) -> list[Node]:
+    """Nodes a region reads from outside, in order of first use: what others compute, inputs, tensor constants.
+
+    Constant expressions belong to every region that uses them; only their leaves are read.
+    """
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+
+    def visit(node: Node) -> None:
+        stack = [node]
+        while stack:
+            at = stack.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            computed = at in known and at.op not in ("const", "input")
+            if at in inside or computed:
+                stack.extend(reversed(at.inputs))
+            elif not (at.op == "const" and at.type.size == 1):
+                found[at] = None
+
+    for output in outputs:
+        visit(output)
+    return list(found)

@@ -1,0 +1,274 @@
+"""The search: regions saturated and extracted once each, kernels grouped and scheduled, one plan out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from eqsat.cost.machine import Machine
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.select import extract
+from eqsat.extract.terms import Read, Selection, Term
+from eqsat.ir import build
+from eqsat.ir.node import Graph, Node
+from eqsat.ir.structure import InputAttrs
+from eqsat.ir.table import OPS, make
+from eqsat.ir.types import TensorType
+from eqsat.plan.group import Grouping, Piece, PlacedGroup
+from eqsat.plan.lower import Lowered, lower
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
+from eqsat.plan.policy import fusion_policy
+from eqsat.plan.regions import Region, constant_nodes, cut
+from eqsat.rules import Rule
+from eqsat.schedule import schedule
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the search may use: rules, seconds for the whole of it, e-nodes per region, fusion or not."""
+
+    rules: tuple[Rule, ...]
+    seconds: float = 5.0
+    enodes: int = 20_000
+    fuse: bool = True
+    threads: int = 1
+
+
+@dataclass
+class _Found:
+    """A region's winner, in its own e-class numbers."""
+
+    egraph: SaturatedEGraph
+    selection: Selection
+    inputs: dict[int, int]
+    """E-class -> input number."""
+
+
+@dataclass
+class _Assembly:
+    """The program being put together from its regions' winners."""
+
+    types: dict[int, TensorType] = field(default_factory=dict)
+    tensor_of: dict[Node, int] = field(default_factory=dict)
+    constants: dict[int, Node] = field(default_factory=dict)
+    constant_of: dict[Node, int] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
+    references: list[ReferenceStep] = field(default_factory=list)
+    labels: dict[int, str] = field(default_factory=dict)
+
+    def fresh(self, type: TensorType) -> int:
+        number = len(self.types)
+        self.types[number] = type
+        return number
+
+    def constant(self, node: Node) -> int:
+        """The tensor of a value known at compile time."""
+        if node not in self.constant_of:
+            number = self.constant_of[node] = self.fresh(node.type)
+            self.constants[number] = node
+        return self.constant_of[node]
+
+
+def search(graph: Graph, const: frozenset[Node], machine: Machine, options: SearchOptions, progress: Progress) -> Plan:
+    """The best program found for ``graph``; ``const`` are inputs whose values are known at compile time."""
+    report = SearchReport(operators=len(graph.nodes()))
+    assembly = _Assembly()
+    known = constant_nodes(graph, const)
+    for node in graph.inputs:
+        number = assembly.fresh(node.type)
+        assembly.tensor_of[node] = number
+        if node in const:
+            assembly.constants[number] = node
+            assembly.constant_of[node] = number
+    regions = cut(graph, const)
+    report.regions = len(regions)
+    found: dict[str, _Found] = {}
+    lowered: dict[Term, Lowered | None] = {}
+    distinct = len({region.key() for region in regions})
+    deadline = time.perf_counter() + options.seconds
+    for region in regions:
+        key = region.key()
+        if key not in found:
+            progress(f"search: region {len(found) + 1} of {distinct}")
+            left = max(0.05, deadline - time.perf_counter())
+            found[key] = _search_region(region, machine, options, left / (distinct - len(found)), lowered, report)
+        _place(region, found[key], assembly, lowered)
+    report.distinct_regions = len(found)
+    outputs = []
+    for node in graph.outputs:
+        if node in known and node not in assembly.tensor_of:
+            assembly.tensor_of[node] = assembly.constant(node)
+        outputs.append(assembly.tensor_of[node])
+    steps = _arrange(assembly, frozenset(outputs), machine, options, report, progress)
+    inputs = tuple(assembly.tensor_of[node] for node in graph.inputs)
+    used = _used_constants(assembly, steps, outputs)
+    return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
+
+
+def _used_constants(assembly: _Assembly, steps: Sequence[Step], outputs: Sequence[int]) -> dict[int, Node]:
+    used = set(outputs)
+    for step in steps:
+        used.update(step.tensors if isinstance(step, KernelStep) else step.reads)
+    return {number: node for number, node in assembly.constants.items() if number in used}
+
+
+def _search_region(
+    region: Region,
+    machine: Machine,
+    options: SearchOptions,
+    seconds: float,
+    lowered: dict[Term, Lowered | None],
+    report: SearchReport,
+) -> _Found:
+    start = time.perf_counter()
+    const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
+    egraph = saturate(
+        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds * 0.6
+    )
+    middle = time.perf_counter()
+
+    def lowers(term: Term) -> bool:
+        if term not in lowered:
+            lowered[term] = lower(term)
+        return lowered[term] is not None
+
+    selections = extract(
+        egraph, machine, threads=options.threads, seconds=seconds * 0.3, fuse=options.fuse, lowers=lowers
+    )
+    report.saturations.append(egraph.report)
+    report.saturation_seconds += middle - start
+    report.extraction_seconds += time.perf_counter() - middle
+    best = selections[0]
+    if best.seconds > 0:
+        report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
+    inputs: dict[int, int] = {}
+    for eclass, enodes in egraph.classes.items():
+        for enode in enodes:
+            if enode.op == "input":
+                assert isinstance(enode.attrs, InputAttrs)
+                inputs[eclass] = enode.attrs.index
+    for term in best.kernels:
+        _count_rules(term, egraph, report)
+    return _Found(egraph, best, inputs)
+
+
+def _count_rules(term: Term, egraph: SaturatedEGraph, report: SearchReport) -> None:
+    children = tuple(c.eclass for c in term.children)
+    for enode in egraph.classes.get(term.eclass, ()):
+        if (enode.op, enode.attrs, enode.children) == (term.op, term.attrs, children):
+            if enode.rule is not None:
+                report.rules[enode.rule] = report.rules.get(enode.rule, 0) + 1
+            break
+    for child in term.children:
+        if isinstance(child, Term):
+            _count_rules(child, egraph, report)
+
+
+def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Term, Lowered | None]) -> None:
+    """Add one instance of a region's winner to the program."""
+    nodes: dict[int, Node] = {}
+    numbers: dict[int, int] = {}
+    for eclass, index in found.inputs.items():
+        node = region.inputs[index]
+        if region.const[index]:
+            nodes[eclass] = node
+        else:
+            numbers[eclass] = assembly.tensor_of[node]
+    for term in found.selection.constants:
+        nodes[term.eclass] = _as_node(term, nodes)
+
+    def number_of(eclass: int) -> int:
+        if eclass not in numbers:
+            numbers[eclass] = assembly.constant(nodes[eclass])
+        return numbers[eclass]
+
+    for term in found.selection.kernels:
+        numbers[term.eclass] = number = assembly.fresh(term.type)
+        assembly.labels[number] = describe(term)
+        low = lowered.get(term) if term in lowered else lower(term)
+        if term.type.size == 0:
+            assembly.constants[number] = build.const(_empty(term.type), term.type.dtype)
+            continue
+        if low is None:
+            reads = tuple(dict.fromkeys(r.eclass for r in term.reads()))
+            leaves = {e: build.input_node(n, _type_of(term, e)) for n, e in enumerate(reads)}
+            step = ReferenceStep(
+                _as_node(term, leaves), tuple(number_of(e) for e in reads), number, assembly.labels[number]
+            )
+            assembly.pieces.append(Piece(number, None, step.reads, False, len(assembly.references)))
+            assembly.references.append(step)
+            continue
+        reads = tuple(number_of(r.eclass) for r in low.reads)
+        for kernel in low.kernels:
+            assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
+    for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):
+        assembly.tensor_of[node] = number_of(eclass)
+
+
+def _empty(type: TensorType) -> object:
+    import numpy as np
+
+    return np.empty(type.shape, type.dtype.numpy)
+
+
+def _type_of(term: Term, eclass: int) -> TensorType:
+    return next(r.type for r in term.reads() if r.eclass == eclass)
+
+
+def _as_node(term: Term, leaves: dict[int, Node]) -> Node:
+    """A term as a node over the nodes of the tensors it reads."""
+    inputs = [leaves[c.eclass] if isinstance(c, Read) else _as_node(c, leaves) for c in term.children]
+    return make(term.op, inputs, term.attrs)
+
+
+def describe(term: Term) -> str:
+    """A kernel in words: its accumulation and the elementwise functions around it."""
+    names: list[str] = []
+
+    def visit(node: Term | Read) -> None:
+        if isinstance(node, Read):
+            return
+        for child in node.children:
+            visit(child)
+        kind = OPS[node.op].kind
+        if kind in ("map", "contract", "reduce", "gather", "concat", "pad", "opaque") and node.op != "wrap_index":
+            name = {"contract": f"contract {node.attrs}", "add_n": "add"}.get(node.op, node.op.removeprefix("reduce_"))
+            if name not in names:
+                names.append(name)
+
+    visit(term)
+    return "+".join(names) or "copy"
+
+
+def _arrange(
+    assembly: _Assembly,
+    outputs: frozenset[int],
+    machine: Machine,
+    options: SearchOptions,
+    report: SearchReport,
+    progress: Progress,
+) -> list[Step]:
+    start = time.perf_counter()
+    progress("search: schedules")
+    policy = fusion_policy(machine)
+
+    def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
+        return options.fuse and policy(merged, parts)
+
+    steps: list[Step] = []
+    for item in Grouping(assembly.pieces, outputs, worth).run():
+        if isinstance(item, Piece):
+            steps.append(assembly.references[item.key])
+            continue
+        scheduled = schedule(item.group, machine, threads=options.threads)
+        report.loop_terms += scheduled.loop_terms
+        report.predicted += scheduled.predicted_seconds
+        results = [item.tensors[o] for o in item.group.outputs]
+        label = " | ".join(assembly.labels[t] for t in results)
+        steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
+    report.schedule_seconds += time.perf_counter() - start
+    return steps
