@@ -1,0 +1,275 @@
+"""Lowering, grouping, regions and memory: every transformation leaves the program's results alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsat.extract.terms import Read, Term
+from eqsat.ir import Graph, build
+from eqsat.ir.composite import composite, expand
+from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.interpret import run_group
+from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.serialize import nodes_from_json, nodes_to_json
+from eqsat.ir.spec import make_spec
+from eqsat.ir.types import TensorType, float32, int64
+from eqsat.plan.group import Grouping, Piece, PlacedGroup
+from eqsat.plan.lower import lower
+from eqsat.plan.memory import Lifetime, assign
+from eqsat.plan.regions import cut
+
+rng = np.random.default_rng(0)
+
+
+def arg(index: int, *shape: int) -> Node:
+    return build.input_node(index, TensorType(shape, float32))
+
+
+def weight(*shape: int) -> Node:
+    return build.const(rng.standard_normal(shape).astype(np.float32))
+
+
+class Program:
+    """A graph whose contractions and reductions (and outputs) are kernels, with everything else inlined."""
+
+    def __init__(self, outputs: Sequence[Node]) -> None:
+        self.ids: dict[Node, int] = {}
+        order = topological(outputs)
+        self.stored = set(outputs) | {n for n in order if n.op in ("contract", "reduce_sum", "reduce_max")}
+        self.outputs = outputs
+        self.pieces: list[Piece] = []
+        for node in order:
+            if node in self.stored and node.op != "input":
+                low = lower(self.term(node, node))
+                assert low is not None, node
+                reads = tuple(r.eclass for r in low.reads)
+                for kernel in low.kernels:
+                    self.pieces.append(Piece(self.id(node), kernel, reads, len(low.kernels) == 1))
+
+    def id(self, node: Node) -> int:
+        return self.ids.setdefault(node, len(self.ids))
+
+    def term(self, node: Node, root: Node) -> Term | Read:  # type: ignore[return]
+        leaf = node.op == "input" or (node.op == "const" and node.type.size > 1)
+        if leaf or (node in self.stored and node is not root):
+            return Read(self.id(node), node.type, node.op == "const")
+        children = tuple(self.term(c, root) for c in node.inputs)
+        return Term(self.id(node), node.op, node.attrs, node.type, children)
+
+    def values(self) -> tuple[dict[int, np.ndarray], dict[Node, np.ndarray]]:
+        buffers, bound = {}, {}
+        for node, number in self.ids.items():
+            if node.op == "input":
+                bound[node] = rng.standard_normal(node.shape).astype(np.float32)
+                buffers[number] = bound[node].reshape(-1)
+            elif isinstance(node.attrs, ConstArray):
+                buffers[number] = node.attrs.array.reshape(-1)
+        return buffers, bound
+
+    def check(self) -> list[PlacedGroup]:
+        """Run the groups and compare with the reference."""
+        stored = frozenset(self.id(o) for o in self.outputs)
+        groups = [g for g in Grouping(self.pieces, stored, lambda *_: True).run() if isinstance(g, PlacedGroup)]
+        buffers, bound = self.values()
+        for placed in groups:
+            for tensor, operand in zip(placed.tensors, placed.group.operands, strict=True):
+                buffers.setdefault(tensor, np.zeros(operand.size, operand.dtype.numpy))
+            run_group(placed.group, [buffers[t] for t in placed.tensors])
+        for node, exact in zip(self.outputs, evaluate_nodes(self.outputs, bound, double=True), strict=True):
+            np.testing.assert_allclose(buffers[self.id(node)].reshape(node.shape), exact, rtol=3e-4, atol=1e-5)
+        return groups
+
+
+def heads(x: Node, n: int) -> Node:
+    batch, length, width = x.shape
+    return build.transpose(build.reshape(x, (batch, length, n, width // n)), (0, 2, 1, 3))
+
+
+def attention(q: Node, k: Node, v: Node, n: int) -> Node:
+    scores = build.matmul(heads(q, n), build.transpose(heads(k, n), (0, 1, 3, 2)))
+    weights = expand(composite("softmax", [build.call("mul", scores, build.scalar(0.3, scores))], 3))
+    mixed = build.matmul(weights, heads(v, n))
+    return build.reshape(build.transpose(mixed, (0, 2, 1, 3)), q.shape)
+
+
+def test_softmax_is_one_group_that_computes_its_exponentials_once() -> None:
+    for axis in (0, 1, 2):
+        (placed,) = Program([expand(composite("softmax", [arg(0, 4, 6, 8)], axis))]).check()
+        costly = [s for s in placed.group.stages if "exp" in repr(s.kernel)]
+        assert len(costly) == 1
+
+
+def test_layer_norm_and_its_input_are_one_group() -> None:
+    x, scale = arg(0, 5, 16), weight(16)
+    total = build.call("add", x, arg(1, 5, 16))
+    normed = expand(composite("layer_norm", [total, scale, scale], 1e-5))
+    assert len(Program([normed]).check()) == 1
+    assert len(Program([normed, total]).check()) <= 2
+
+
+def test_attention_is_one_group_over_batch_heads_and_rows() -> None:
+    q, k, v = arg(0, 2, 10, 12), arg(1, 2, 14, 12), arg(2, 2, 14, 12)
+    (placed,) = Program([attention(q, k, v, 3)]).check()
+    assert [placed.group.stages[0].kernel.extents[a] for a in range(placed.group.shared)] == [2, 3, 10]
+    for stage in placed.group.stages:
+        assert stage.kernel.extents[: placed.group.shared] == (2, 3, 10)
+
+
+def test_split_heads_are_strides_of_the_projection() -> None:
+    y = build.call("add", build.matmul(arg(0, 4, 6, 8), weight(8, 12)), weight(12))
+    (placed,) = Program([heads(y, 3)]).check()
+    product, copy = placed.group.stages
+    assert product.result is None and copy.kernel.combine is None
+    assert len(copy.kernel.extents) >= 3
+
+
+def test_grouping_keeps_dependencies_through_outside_kernels() -> None:
+    """x → sum → (a reduction over the other axis) → product with x: no group may contain a path that leaves it."""
+    x = arg(0, 6, 8)
+    rows = build.reduce("reduce_sum", x, (1,), keepdims=True)
+    y = build.call("mul", x, rows)
+    columns = build.reduce("reduce_sum", y, (0,), keepdims=True)
+    Program([build.call("add", build.call("mul", y, columns), rows)]).check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_random_programs_survive_lowering_and_grouping(seed: int) -> None:
+    draw = random.Random(seed)
+    pool = [arg(0, 4, 6), arg(1, 6, 8), arg(2, 4, 1), weight(6)]
+    for _ in range(draw.randint(2, 9)):
+        x = draw.choice(pool)
+        match draw.randrange(7):
+            case 0:
+                pool.append(build.call(draw.choice(["tanh", "square", "neg"]), x))
+            case 1:
+                y = draw.choice(pool)
+                try:
+                    pool.append(build.call(draw.choice(["add", "mul"]), x, y))
+                except ValueError:
+                    continue
+            case 2 if x.type.ndim:
+                axis = draw.randrange(x.type.ndim)
+                kind = draw.choice(["reduce_sum", "reduce_max"])
+                pool.append(build.reduce(kind, x, (axis,), keepdims=draw.random() < 0.6))
+            case 3 if x.type.ndim:
+                order = list(range(x.type.ndim))
+                draw.shuffle(order)
+                pool.append(build.transpose(x, order))
+            case 4:
+                y = draw.choice(pool)
+                if x.type.ndim and y.type.ndim and x.shape[-1] == y.shape[max(0, y.type.ndim - 2)]:
+                    pool.append(build.matmul(x, y))
+            case 5 if x.type.ndim and x.shape[0] > 1:
+                pool.append(build.take_range(x, 0, 1, x.shape[0]))
+            case 6 if x.type.ndim == 2 and x.shape[0] % 2 == 0:
+                pool.append(build.reshape(x, (2, x.shape[0] // 2, x.shape[1])))
+    outputs = [n for n in pool[4:] if n.op != "input"][-2:]
+    limited = [build.call("tanh", o) for o in outputs]
+    if limited and all(_lowers(limited)):
+        Program(limited).check()
+
+
+def _lowers(outputs: Sequence[Node]) -> list[bool]:
+    try:
+        Program(outputs)
+    except AssertionError:
+        return [False]
+    return [True]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gathers_through_views(axis: int) -> None:
+    x = arg(0, 4, 6, 8)
+    index = build.const(np.array([[1, -1], [0, 2]]))
+    node = build.gather(build.transpose(x, (2, 0, 1)), index, axis)
+    Program([build.call("add", node, node)]).check()
+
+
+def test_concat_and_pad_store_parts() -> None:
+    x, y = arg(0, 4, 6), arg(1, 4, 3)
+    joined = build.concat([build.call("exp", x), y], 1)
+    assert len(Program([joined]).pieces) == 2
+    Program([joined]).check()
+    Program([build.pad(x, [(1, 0), (2, 3)], 7.0)]).check()
+
+
+def test_what_has_no_common_cut_is_not_lowered() -> None:
+    x = arg(0, 6, 4)
+    merged = build.reshape(build.transpose(x, (1, 0)), (24,))
+    node = build.take_range(merged, 0, 1, 8)
+    program = Program.__new__(Program)
+    program.ids, program.stored = {}, set()
+    assert lower(program.term(node, node)) is None
+
+
+def test_spec_of_einsum_lowered() -> None:
+    spec = make_spec("bqhd", "bkhd", "bhqk")
+    Program([build.contract(spec, arg(0, 2, 5, 3, 4), arg(1, 2, 7, 3, 4))]).check()
+
+
+def block(x: Node, *, width: int = 16) -> Node:
+    """A transformer block with weights of its own."""
+    q, k, v = (build.matmul(x, weight(width, width)) for _ in range(3))
+    mixed = attention(q, k, v, 2)
+    x = build.call("add", x, build.matmul(mixed, weight(width, width)))
+    x = composite("layer_norm", [x, weight(width), weight(width)], 1e-5)
+    inner = composite("gelu", [build.call("add", build.matmul(x, weight(width, 32)), weight(32))])
+    y = build.call("add", x, build.matmul(inner, weight(32, width)))
+    return composite("layer_norm", [y, weight(width), weight(width)], 1e-5)
+
+
+def test_equal_blocks_are_equal_regions() -> None:
+    x = h = arg(0, 1, 6, 16)
+    for _ in range(6):
+        h = block(h)
+    regions = cut(Graph((x,), (h,)), frozenset())
+    assert len(regions) >= 6
+    assert len({r.key() for r in regions}) <= 5
+    # The regions in order compute the program.
+    values = {x: rng.standard_normal(x.shape).astype(np.float32)}
+    exact = evaluate_nodes([h], values)[0]
+    for region in regions:
+        bound = {
+            inner: values[outer] if outer in values else evaluate_nodes([outer], {})[0]
+            for inner, outer in zip(region.graph.inputs, region.inputs, strict=True)
+        }
+        results = evaluate_nodes(region.graph.outputs, bound)
+        values.update(zip(region.outputs, results, strict=True))
+    np.testing.assert_allclose(values[h], exact, rtol=1e-5)
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9), st.integers(0, 4)), max_size=12))
+def test_arena_keeps_living_buffers_apart(buffers: list[tuple[int, int, int]]) -> None:
+    lives = {n: Lifetime(size, first, first + more) for n, (size, first, more) in enumerate(buffers)}
+    offsets, total = assign(lives)
+    assert total <= sum(-(-life.nbytes // 64) * 64 for life in lives.values())
+    for a, one in lives.items():
+        assert offsets[a] % 64 == 0 and offsets[a] + one.nbytes <= total
+        for b, other in lives.items():
+            if a < b and one.first <= other.last and other.first <= one.last:
+                assert offsets[a] + one.nbytes <= offsets[b] or offsets[b] + other.nbytes <= offsets[a]
+
+
+def test_nodes_survive_json() -> None:
+    import json
+
+    x = arg(0, 4, 6)
+    inf = build.const(np.array([np.nan, np.inf, -0.0], np.float32))
+    big = weight(10, 10)
+    nodes = [
+        build.pad(block(arg(1, 1, 6, 16)), [(0, 1), (0, 0), (2, 0)], float("-inf")),
+        build.concat([build.cast(x, int64), build.call("wrap_index", build.const(np.zeros((4, 6), int)), attrs=9)], 0),
+        inf,
+        build.transpose(build.gather(x, build.iota(3), 0), (1, 0)),
+        big,
+    ]
+    table = {n.attrs.digest: n.attrs for n in topological(nodes) if isinstance(n.attrs, ConstArray)}
+    data = json.loads(json.dumps(nodes_to_json(nodes)))
+    assert nodes_from_json(data, table.__getitem__) == nodes
