@@ -1,0 +1,77 @@
+"""eqsat: an equality-saturation superoptimizer for tensor programs.
+
+>>> import numpy as np, eqsat
+>>> @eqsat.optimize
+... def f(x, w, b):
+...     return np.maximum(x @ w + b, 0)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eqsat import errors, nn, rules
+    from eqsat.api import OptimizedFunction, optimize
+    from eqsat.errors import EqsatError, VerificationError
+    from eqsat.explain.report import Explanation
+    from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
+    from eqsat.rules import rewrite, rewrite_together
+
+__version__ = "0.1.0"
+
+# Imported on first use: `import eqsat` itself costs next to nothing.
+_HOMES = {
+    "optimize": "eqsat.api",
+    "OptimizedFunction": "eqsat.api",
+    "compute": "eqsat.notation",
+    "op": "eqsat.notation",
+    "axis": "eqsat.notation",
+    "axes": "eqsat.notation",
+    "sum": "eqsat.notation",
+    "prod": "eqsat.notation",
+    "max": "eqsat.notation",
+    "min": "eqsat.notation",
+    "rewrite": "eqsat.rules",
+    "rewrite_together": "eqsat.rules",
+    "Explanation": "eqsat.explain.report",
+    "EqsatError": "eqsat.errors",
+    "VerificationError": "eqsat.errors",
+}
+_MODULES = ("errors", "nn", "rules")
+
+__all__ = [
+    "EqsatError",
+    "Explanation",
+    "OptimizedFunction",
+    "VerificationError",
+    "axes",
+    "axis",
+    "compute",
+    "errors",
+    "max",
+    "min",
+    "nn",
+    "op",
+    "optimize",
+    "prod",
+    "rewrite",
+    "rewrite_together",
+    "rules",
+    "sum",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"eqsat.{name}")
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'eqsat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -104,7 +104,7 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
             assembly.tensor_of[node] = assembly.constant(node)
         outputs.append(assembly.tensor_of[node])
     steps = _arrange(assembly, frozenset(outputs), machine, options, report, progress)
-    inputs = tuple(assembly.tensor_of[node] for node in graph.inputs)
+    inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
     used = _used_constants(assembly, steps, outputs)
     return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
 
@@ -179,7 +179,8 @@ def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Ter
         else:
             numbers[eclass] = assembly.tensor_of[node]
     for term in found.selection.constants:
-        nodes[term.eclass] = _as_node(term, nodes)
+        if term.eclass not in nodes:  # a constant input stands for the program's own node
+            nodes[term.eclass] = _as_node(term, nodes)
 
     def number_of(eclass: int) -> int:
         if eclass not in numbers:

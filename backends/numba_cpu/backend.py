@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from eqsat_backends.numba_cpu.buffers import aligned_empty
 from eqsat_backends.numba_cpu.driver import (
     Arena,
     Argument,
@@ -19,7 +20,6 @@ from eqsat_backends.numba_cpu.driver import (
     Slot,
     Status,
     Step,
-    aligned_empty,
 )
 from eqsat_backends.numba_cpu.emitted import PackSpec
 from eqsat_backends.numba_cpu.jit import compile_module
@@ -96,7 +96,7 @@ class CpuExecutable:
     def __init__(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> None:
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
         self.constants = {n: np.ascontiguousarray(a) for n, a in constants.items()}
-        self.inputs: list[int] = [n for n in emitted["inputs"] if n not in self.constants]
+        self.inputs: list[int] = list(emitted["inputs"])
         self.outputs: list[int] = list(emitted["outputs"])
         self.threads = threads
         self.emitted = emitted

@@ -42,7 +42,7 @@ class NumpyExecutable:
     def __init__(self, plan: Plan, constants: Mapping[int, np.ndarray]) -> None:
         self.plan = plan
         self.constants = dict(constants)
-        self.inputs = [t for t in plan.inputs if t not in self.constants]
+        self.inputs = list(plan.inputs)
         self.arena_bytes = sum(
             plan.types[s.tensors[o]].nbytes for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs
         )

@@ -191,7 +191,8 @@ class Explanation:
             f"search: {s['operators']} operators in {s['regions']} regions ({s['distinct_regions']} distinct), "
             f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops'])}; "
             f"saturation {_time(s['saturation_seconds'])}, extraction {_time(s['extraction_seconds'])} "
-            f"(gap ≤ {s['extraction_gap']:.1%}), schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
+            f"(gap ≤ {s['extraction_gap']:.1%}), "
+            f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
             f"compiled in {_time(self.compile_seconds)}"
         )
 

@@ -180,7 +180,7 @@ def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
     )
     order = (*batch, *rows, *cols)
     shaped = product.reshape([extents[x] for x in order])
-    return np.ascontiguousarray(shaped.transpose([order.index(x) for x in attrs.out]))
+    return np.asarray(shaped.transpose([order.index(x) for x in attrs.out]), order="C")
 
 
 def _define_contract(types: Sequence[TensorType], attrs: object) -> Kernel:

@@ -59,7 +59,7 @@ class SearchReport:
 
 @dataclass(frozen=True)
 class Plan:
-    """``inputs[i]``: tensor of the program's argument ``i``. ``constants``: tensors computed when compiled,
+    """``inputs[i]``: tensor of the program's ``i``-th argument that is not constant. ``constants``: tensors computed when compiled,
     as nodes over constants and constant inputs."""
 
     types: dict[int, TensorType]

@@ -1,0 +1,149 @@
+"""Iteration spaces in their simplest form: axes of extent 1 dropped, axes that walk as one merged.
+
+All of it is exact rewriting of index maps: the same elements are read, combined and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, Stage
+
+Strides = tuple[int, ...]
+
+
+def unique(*exprs: Expr) -> Iterator[Expr]:
+    """Every sub-expression once, operands before users."""
+    done: set[int] = set()
+
+    def visit(expr: Expr) -> Iterator[Expr]:
+        if id(expr) in done:
+            return
+        done.add(id(expr))
+        if isinstance(expr, Call):
+            for arg in expr.args:
+                yield from visit(arg)
+        elif isinstance(expr, Load):
+            for index, _ in expr.gathers:
+                yield from visit(index)
+        yield expr
+
+    for expr in exprs:
+        yield from visit(expr)
+
+
+def loads(*exprs: Expr) -> list[Load]:
+    """Every distinct load, those inside index expressions included."""
+    return [e for e in unique(*exprs) if isinstance(e, Load)]
+
+
+def map_strides(expr: Expr, change: Callable[[Strides], Strides], done: dict[int, Expr] | None = None) -> Expr:
+    """``expr`` with the strides of every load and index changed; sharing is kept."""
+    done = {} if done is None else done
+    found = done.get(id(expr))
+    if found is not None:
+        return found
+    made: Expr = expr
+    match expr:
+        case Load():
+            gathers = tuple((map_strides(index, change, done), stride) for index, stride in expr.gathers)
+            made = replace(expr, strides=change(expr.strides), gathers=gathers)
+        case Index():
+            made = replace(expr, strides=change(expr.strides))
+        case Call():
+            made = replace(expr, args=tuple(map_strides(arg, change, done) for arg in expr.args))
+    done[id(expr)] = made
+    return made
+
+
+def map_axes(kernel: Kernel, keep: Callable[[Strides], Strides], parallel: int) -> Kernel:
+    """``kernel`` over other axes: ``keep`` turns a tuple with an entry per old axis into one per new axis."""
+    done: dict[int, Expr] = {}
+    padding = (0,) * (len(kernel.extents) - kernel.parallel)
+    return replace(
+        kernel,
+        extents=keep(kernel.extents),
+        parallel=parallel,
+        body=map_strides(kernel.body, keep, done),
+        epilogue=map_strides(kernel.epilogue, keep, done),
+        store_strides=keep(kernel.store_strides + padding)[:parallel],
+    )
+
+
+def maps_of(kernel: Kernel) -> list[Strides]:
+    """Strides, one entry per axis, of every access: loads, index values, the store (0 along reduced axes)."""
+    found = [e.strides for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load | Index)]
+    return [*found, kernel.store_strides + (0,) * (len(kernel.extents) - kernel.parallel)]
+
+
+def order_rest(kernel: Kernel, shared: int) -> Kernel:
+    """Axes past the shared ones, far steps first: the store's for parallel axes, the loads' for reduced ones."""
+    parallel = sorted(range(shared, kernel.parallel), key=lambda a: -abs(kernel.store_strides[a]))
+    reach = [max((abs(m[a]) for m in maps_of(kernel)), default=0) for a in range(len(kernel.extents))]
+    reduced = sorted(range(kernel.parallel, len(kernel.extents)), key=lambda a: -reach[a])
+    order = (*range(shared), *parallel, *reduced)
+    if order == tuple(range(len(order))):
+        return kernel
+    return map_axes(kernel, lambda s: tuple(s[a] for a in order), kernel.parallel)
+
+
+def _drop(kernel: Kernel, axes: set[int]) -> Kernel:
+    left = [a for a in range(len(kernel.extents)) if a not in axes]
+    return map_axes(kernel, lambda s: tuple(s[a] for a in left), sum(a < kernel.parallel for a in left))
+
+
+def _units(kernel: Kernel, shared: int) -> set[int]:
+    """Axes past the shared ones that can be dropped; a reduction keeps an axis to reduce."""
+    units = {a for a in range(shared, len(kernel.extents)) if kernel.extents[a] == 1}
+    reduced = set(range(kernel.parallel, len(kernel.extents)))
+    if reduced and reduced <= units:
+        units.discard(len(kernel.extents) - 1)
+    return units
+
+
+def _merges(kernel: Kernel, a: int) -> bool:
+    """Whether axes a and a+1 are one axis to every access."""
+    inner = kernel.extents[a + 1]
+    return all(m[a] == m[a + 1] * inner for m in maps_of(kernel))
+
+
+def _merge(kernel: Kernel, a: int) -> Kernel:
+    extents = (*kernel.extents[:a], kernel.extents[a] * kernel.extents[a + 1], *kernel.extents[a + 2 :])
+    parallel = kernel.parallel - (a < kernel.parallel)
+    return replace(map_axes(kernel, lambda s: s[:a] + s[a + 1 :], parallel), extents=extents)
+
+
+def _empty(kernel: Kernel) -> Kernel:
+    """Nothing to reduce: one reduced axis of extent 0, so that no code for the body is made."""
+    reduced = kernel.extents[kernel.parallel :]
+    if 0 not in reduced:
+        return kernel
+    kept = kernel.parallel + reduced.index(0)
+    return _drop(kernel, set(range(kernel.parallel, len(kernel.extents))) - {kept})
+
+
+def simplify(group: KernelGroup) -> KernelGroup:
+    """The group over fewer axes. Shared axes change for all stages alike."""
+    shared = group.shared
+    kernels = [_empty(stage.kernel) for stage in group.stages]
+    units = {a for a in range(shared) if kernels[0].extents[a] == 1}
+    kernels = [_drop(k, units) for k in kernels]
+    shared -= len(units)
+    kernels = [order_rest(_drop(k, _units(k, shared)), shared) for k in kernels]
+    for a in range(shared - 2, -1, -1):
+        if all(_merges(k, a) for k in kernels):
+            kernels = [_merge(k, a) for k in kernels]
+            shared -= 1
+    kernels = [_merge_rest(k, shared) for k in kernels]
+    stages = tuple(Stage(k, s.sources, s.result) for k, s in zip(kernels, group.stages, strict=True))
+    return replace(group, stages=stages, shared=shared)
+
+
+def _merge_rest(kernel: Kernel, shared: int) -> Kernel:
+    one_axis = kernel.combine in ("argmax", "argmin")
+    for a in range(len(kernel.extents) - 2, shared - 1, -1):
+        same_side = (a < kernel.parallel) == (a + 1 < kernel.parallel)
+        if same_side and not (one_axis and a >= kernel.parallel) and _merges(kernel, a):
+            kernel = _merge(kernel, a)
+    return kernel

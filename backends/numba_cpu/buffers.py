@@ -1,0 +1,108 @@
+"""Memory for arenas and results: aligned, on huge pages when large, and used again when nobody holds it any more."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+CACHE_LINE = 64
+_HUGE_PAGE = 2 << 20
+
+
+def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE) -> np.ndarray:
+    """Uninitialized uint8 array of ``nbytes`` at a multiple of ``alignment`` (a power of two).
+
+    From 2 MiB on it is a private mapping at a huge-page boundary, advised to use huge pages: first-touch
+    and TLB misses otherwise show in kernels that stream.
+    """
+    if nbytes >= _HUGE_PAGE >= alignment and hasattr(mmap, "MAP_PRIVATE"):
+        mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:
+                alignment = max(alignment, CACHE_LINE)  # a system without huge pages: ordinary ones serve
+        raw = np.frombuffer(mapping, np.uint8)
+        alignment = _HUGE_PAGE
+    else:
+        raw = np.empty(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = CACHE_LINE) -> np.ndarray:
+    """``np.empty(shape, dtype)``, C-contiguous at a multiple of ``alignment`` bytes."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    return aligned_bytes(max(nbytes, 1), alignment)[:nbytes].view(dtype).reshape(shape)
+
+
+class Recycler:
+    """Makes result arrays, in memory of earlier results that nobody refers to any more.
+
+    Fresh memory costs a page fault for every page and a pass of zeroing, as much as a streaming kernel itself.
+    A block is free when its owner has no more references than when it was made: arrays over it, views of them,
+    memoryviews and DLPack exports all hold one. Safe to use from several threads: a block is taken out of
+    the list while it is looked at. At most ``keep`` blocks of a size are remembered.
+    """
+
+    def __init__(self, keep: int = 2, least_bytes: int = 256 << 10) -> None:
+        self.keep, self.least_bytes = keep, least_bytes
+        self._blocks: dict[int, list[_Block]] = {}
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialized C-contiguous array; 64-byte aligned from ``least_bytes`` on, below it as NumPy makes it."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < self.least_bytes:
+            return np.empty(shape, dtype)
+        blocks = self._blocks.get(nbytes)
+        if blocks is None:
+            with self._lock:
+                blocks = self._blocks.setdefault(nbytes, [])
+        for _ in range(len(blocks)):
+            try:
+                block = blocks.pop(0)
+            except IndexError:  # another thread has them all
+                break
+            if block.free():
+                array = block.array(shape, dtype)
+                blocks.append(block)
+                return array
+            blocks.append(block)
+        block = _Block(nbytes)
+        array = block.array(shape, dtype)
+        blocks.append(block)
+        while len(blocks) > self.keep:
+            try:
+                blocks.pop(0)
+            except IndexError:
+                break
+        return array
+
+    def release(self) -> None:
+        """Forget all blocks; those in use live on with their arrays."""
+        self._blocks.clear()
+
+
+class _Block:
+    __slots__ = ("_bytes", "_idle", "_owner")
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = aligned_bytes(nbytes)
+        # NumPy gives every view the same base: the array, or the buffer object, that owns the memory
+        self._owner: Any = self._bytes[:0].base
+        self._idle = self._references()
+
+    def _references(self) -> int:
+        return sys.getrefcount(self._owner)
+
+    def free(self) -> bool:
+        return self._references() == self._idle
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return self._bytes.view(dtype).reshape(shape)

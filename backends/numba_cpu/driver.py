@@ -1,0 +1,342 @@
+"""A plan as data, and the compiled driver that runs it: no Python between kernels, nothing allocated per call.
+
+A :class:`Program` is a list of steps (kernel address, the slots it reads and writes) over a table of
+addresses: arguments of the call, constants, places in one arena, the status word. It is called with a tuple of
+NumPy arrays, checked natively against the shapes and dtypes it was built for. Every call in flight has a
+context of its own (table, arena, barrier), so that a program may be called from any number of threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eqsat.cache import kernel_store
+from eqsat_backends.numba_cpu import driver_code as code
+from eqsat_backends.numba_cpu.buffers import aligned_bytes, aligned_empty
+from eqsat_backends.numba_cpu.objects import (
+    CodeObjectError,
+    emit,
+    hold_over_fork,
+    host,
+    load_object,
+    optimize,
+    target_machine,
+)
+from eqsat_backends.numba_cpu.threads import Runtime, runtime
+
+__all__ = [
+    "MISMATCH",
+    "Arena",
+    "Argument",
+    "ArraySpec",
+    "Constant",
+    "Program",
+    "Slot",
+    "Status",
+    "Step",
+    "aligned_bytes",
+    "aligned_empty",
+]
+
+MISMATCH = code.MISMATCH
+_NPY_C_CONTIGUOUS, _NPY_ALIGNED, _NPY_WRITEABLE = 0x1, 0x100, 0x400
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Slot: array number ``index`` of the call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """Slot: an array known at compile time, C-contiguous; kept alive by the program."""
+
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Slot: ``offset`` bytes into the arena; a multiple of 64 gives a 64-byte aligned address."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Slot: the status word of the call, an int64 that is 0 when the call begins."""
+
+
+Slot = Argument | Constant | Arena | Status
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What an array argument must be: C-contiguous in native byte order, and ``alignment``-byte aligned."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    writeable: bool = False
+    alignment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a kernel phase by every thread, or by thread 0 alone (``serial``); ``slots`` index the slot table.
+
+    ``barrier``: no thread begins the next step before all have finished this one.
+    """
+
+    function: int
+    slots: tuple[int, ...]
+    barrier: bool = True
+    serial: bool = False
+
+
+class _Context:
+    """What one call in flight owns: table of addresses, arena, barrier and status word."""
+
+    __slots__ = ("address", "arena", "table", "words")
+
+    def __init__(self, program: Program) -> None:
+        self.arena = aligned_bytes(max(program.arena_bytes, 64))
+        self.words = aligned_bytes(code.CONTEXT_WORDS * 8).view(np.int64)
+        self.words[:] = 0
+        self.address = int(self.words.ctypes.data)
+        self.table = np.zeros(len(program.slots) + 1, np.int64)  # the last is for unused arguments
+        arena = int(self.arena.ctypes.data)
+        for i, slot in enumerate(program.slots):
+            match slot:
+                case Constant(array):
+                    self.table[i] = array.ctypes.data
+                case Arena(offset):
+                    self.table[i] = arena + offset
+                case Status():
+                    self.table[i] = self.address + 8 * code.STATUS
+        self.words[code.STEPS] = program._steps.ctypes.data
+        self.words[code.TABLE] = self.table.ctypes.data
+        self.words[code.RUNTIME] = program._runtime.address
+        self.words[code.WIDEST] = program._widest
+        self.words[code.ARGUMENTS] = program._arguments.ctypes.data
+        self.words[code.THREADS] = program.threads
+
+
+class Program:
+    """Compiled steps over a slot table. Immutable, and safe to call from several threads at once.
+
+    Args:
+        steps: kernels in order.
+        slots: what each table entry is.
+        arguments: the arrays of a call, in order: inputs, then outputs.
+        arena_bytes: size of the arena that every :class:`Arena` slot lies in.
+        threads: the largest number of threads a call may ask for (per-thread scratch is sized for it).
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        slots: Sequence[Slot],
+        arguments: Sequence[ArraySpec],
+        arena_bytes: int = 0,
+        threads: int = 1,
+        *,
+        pool: Runtime | None = None,
+    ) -> None:
+        self.slots = tuple(slots)
+        self.arguments = tuple(arguments)
+        self.arena_bytes = arena_bytes
+        self.threads = threads
+        self._check(steps)
+        self._steps = _step_words(steps)
+        self._widest = max((len(step.slots) for step in steps), default=0) or 1
+        self._arguments = _argument_words(self.slots, self.arguments)
+        self._runtime = pool or (runtime() if threads > 1 else _single_threaded())
+        self._pool: list[_Context] = []
+        _load()
+
+    def _check(self, steps: Sequence[Step]) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        for number, step in enumerate(steps):
+            if not step.function:
+                raise ValueError(f"step {number} has no function")
+            if any(not 0 <= slot < len(self.slots) for slot in step.slots):
+                raise ValueError(f"step {number} uses slots {step.slots}, the table has {len(self.slots)}")
+        for i, slot in enumerate(self.slots):
+            match slot:
+                case Argument(index) if not 0 <= index < len(self.arguments):
+                    raise ValueError(f"slot {i} is argument {index}; a call has {len(self.arguments)}")
+                case Arena(offset) if not 0 <= offset <= self.arena_bytes:
+                    raise ValueError(f"slot {i} is at byte {offset} of an arena of {self.arena_bytes}")
+                case Constant(array) if not array.flags.c_contiguous:
+                    raise ValueError(f"slot {i} is a constant that is not C-contiguous")
+        seen = [slot.index for slot in self.slots if isinstance(slot, Argument)]
+        if len(seen) != len(set(seen)):
+            raise ValueError("an argument has two slots; give it one")
+
+    def __call__(self, arrays: tuple[Any, ...], threads: int = 1) -> int:
+        """Run on ``arrays``. The status word (0: fine), or ``MISMATCH`` if they do not fit and nothing was run.
+
+        ``arrays`` is a tuple with one entry per argument. It releases the GIL. Nobody may write to the
+        inputs, or read the outputs, during the call.
+        """
+        try:
+            context = self._pool.pop()
+        except IndexError:
+            context = _Context(self)
+        status: int = _call(context.address, arrays, threads)
+        self._pool.append(context)
+        return status
+
+    def fits(self, arrays: tuple[Any, ...]) -> bool:
+        """Whether a call with ``arrays`` would run: the same check, in Python, for messages and slow paths."""
+        return len(arrays) == len(self.arguments) and all(map(_fits, arrays, self.arguments))
+
+    def release(self) -> None:
+        """Free the arenas of idle contexts; the next call makes a new one."""
+        self._pool.clear()
+
+
+def _fits(array: Any, spec: ArraySpec) -> bool:
+    return (
+        type(array) is np.ndarray
+        and array.shape == spec.shape
+        and _dtype_word(array.dtype) == _dtype_word(spec.dtype)
+        and array.flags.c_contiguous
+        and array.flags.aligned
+        and (array.flags.writeable or not spec.writeable)
+        and array.ctypes.data % spec.alignment == 0
+    )
+
+
+def _step_words(steps: Sequence[Step]) -> np.ndarray:
+    words: list[int] = []
+    for step in steps:
+        flags = (code.BARRIER_AFTER if step.barrier else 0) | (code.SERIAL if step.serial else 0)
+        words += [step.function, flags, len(step.slots), *step.slots]
+    return np.array([*words, 0], np.int64)
+
+
+def _argument_words(slots: tuple[Slot, ...], arguments: tuple[ArraySpec, ...]) -> np.ndarray:
+    slot_of = {slot.index: i for i, slot in enumerate(slots) if isinstance(slot, Argument)}
+    spare = len(slots)  # arguments no step uses are checked all the same
+    words = [len(arguments)]
+    for index, spec in enumerate(arguments):
+        required = _NPY_C_CONTIGUOUS | _NPY_ALIGNED | (_NPY_WRITEABLE if spec.writeable else 0)
+        words += [slot_of.get(index, spare), spec.alignment - 1, required, _dtype_word(spec.dtype)]
+        words += [len(spec.shape), *spec.shape]
+    return np.array(words, np.int64)
+
+
+def _dtype_word(dtype: np.dtype) -> int:
+    """What the driver compares: kind, type, byte order and type number, as they lie in the dtype object."""
+    return ctypes.c_int64.from_address(id(dtype) + object.__basicsize__ + 8).value & code.DTYPE_MASK
+
+
+@functools.cache
+def _single_threaded() -> Runtime:
+    return Runtime(threads=False)
+
+
+def _layout() -> tuple[int, int]:
+    """Offsets in CPython objects that the driver reads, after trying them on an array.
+
+    Raises:
+        RuntimeError: this interpreter lays its objects out otherwise.
+    """
+    header, items = object.__basicsize__, tuple.__basicsize__
+    sample = np.zeros((3, 5), np.float32)
+    read = ctypes.c_void_p.from_address
+    pair = (sample, None)
+    found: tuple[int | None, ...] = (
+        read(id(pair) + items).value,
+        ctypes.c_ssize_t.from_address(id(pair) + header).value,
+        read(id(pair) + header - 8).value,
+        read(id(sample) + header - 8).value,
+        read(id(sample) + header).value,
+        ctypes.c_int.from_address(id(sample) + header + 8).value,
+        read((read(id(sample) + header + 16).value or 0) + 8).value,
+        read(id(sample) + header + 40).value,
+        ctypes.c_int.from_address(id(sample) + header + 48).value & 0x501,
+    )
+    word = struct.pack("=cccxi", b"f", b"f", sample.dtype.byteorder.encode(), sample.dtype.num)
+    if _dtype_word(sample.dtype) != int.from_bytes(word, sys.byteorder, signed=True):
+        found = ()
+    expected = (id(sample), 2, id(tuple), id(np.ndarray), sample.ctypes.data, 2, 5, id(sample.dtype), 0x501)
+    if found != expected:
+        raise RuntimeError("unknown object layout: this Python or NumPy is not supported by the compiled driver")
+    return header, items
+
+
+class _MethodDefinition(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_FASTCALL = 0x80
+_API = ("PyLong_AsSsize_t", "PyLong_FromSsize_t", "PyEval_SaveThread", "PyEval_RestoreThread")
+_kept: list[Any] = []  # what native code points to, for as long as the process lives
+_load_lock = hold_over_fork(threading.Lock())
+
+
+def _not_loaded(context: int, arrays: tuple[Any, ...], threads: int) -> int:
+    raise RuntimeError("the compiled driver is loaded by the first Program")
+
+
+_call: Callable[[int, tuple[Any, ...], int], int] = _not_loaded
+
+
+def _load() -> None:
+    """Make ``_call`` a built-in function over the compiled driver: a tenth of the cost of a call through ctypes."""
+    global _call
+    with _load_lock:
+        if _call is not _not_loaded:
+            return
+        addresses = _load_driver()
+        words = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _API]
+        api = np.array([*words, id(np.ndarray), id(tuple)], np.int64)
+        definition = _MethodDefinition(b"call", addresses["call"], _METH_FASTCALL, None)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype = ctypes.py_object
+        make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
+        _kept.extend((api, definition))
+        _call = make(definition, api, None)
+
+
+def _load_driver() -> dict[str, int]:
+    header, items = _layout()
+    text = code.driver_ir(host().triple, header, items)
+    key = hashlib.blake2b(f"{host().key}\0{text}".encode(), digest_size=20).hexdigest()
+    store = kernel_store()
+    data = store.get(key)
+    if data is not None:
+        try:
+            return load_object(data)
+        except CodeObjectError:
+            data = None  # foreign or damaged: made anew
+    import llvmlite.binding as llvm
+
+    machine = target_machine()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    optimize(module, machine)
+    data = emit(module, machine, {"run": "eqsat_driver_run", "call": "eqsat_driver_call"})
+    store.put(key, data)
+    return load_object(data)

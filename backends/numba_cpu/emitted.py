@@ -1,0 +1,79 @@
+"""What an emitter hands to the compiler: a printed module, its phases, and the scratch it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+Axes = tuple[tuple[int, int], ...]
+"""(extent, stride in elements) of axes that are walked as one, outermost first."""
+
+
+@dataclass(frozen=True)
+class PackSpec:
+    """A constant operand copied once into panels, the layout a contraction's register tile reads.
+
+    The packed copy has shape ``(batch, ceil(n / tile), k, tile)`` in C order, each group of axes flattened:
+    element ``(i, p, r, j)`` is ``flat[offset + …]`` at position ``p·tile + j`` of ``n``, zero past its end.
+    """
+
+    operand: int
+    offset: int
+    batch: Axes
+    n: Axes
+    k: Axes
+    tile: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the packed copy."""
+        batch, n, k = (math.prod(extent for extent, _ in axes) for axes in (self.batch, self.n, self.k))
+        return batch * -(-n // self.tile) * k * self.tile
+
+    def apply(self, flat: np.ndarray) -> np.ndarray:
+        """The packed copy of the operand, flat and C-contiguous."""
+        axes = (*self.batch, *self.n, *self.k)
+        batch, n, k = (math.prod(extent for extent, _ in group) for group in (self.batch, self.n, self.k))
+        panels = -(-n // self.tile)
+        packed = np.zeros((batch, panels, k, self.tile), flat.dtype)
+        if packed.size == 0 or batch * n * k == 0:
+            return packed.reshape(-1)
+        view = np.lib.stride_tricks.as_strided(
+            flat[self.offset :], [extent for extent, _ in axes], [stride * flat.itemsize for _, stride in axes]
+        )
+        source = view.reshape(batch, n, k)
+        whole = n // self.tile
+        tiles = source[:, : whole * self.tile].reshape(batch, whole, self.tile, k)
+        packed[:, :whole] = tiles.transpose(0, 1, 3, 2)
+        if whole < panels:
+            packed[:, whole, :, : n - whole * self.tile] = source[:, whole * self.tile :].transpose(0, 2, 1)
+        return packed.reshape(-1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for ``json.dumps``."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PackSpec:
+        """The specification that :meth:`to_json` wrote."""
+        batch, n, k = (tuple((int(e), int(s)) for e, s in data[group]) for group in ("batch", "n", "k"))
+        return PackSpec(int(data["operand"]), int(data["offset"]), batch, n, k, int(data["tile"]))
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel group as source code. See the module docstring of ``jit`` for the calling convention.
+
+    ``phases`` are run in order by every thread with a barrier between them; scratch sizes are in bytes,
+    rounded up by the plan to whole cache lines.
+    """
+
+    source: str
+    phases: tuple[str, ...]
+    shared_bytes: int = 0
+    thread_bytes: int = 0
+    packs: tuple[PackSpec, ...] = ()

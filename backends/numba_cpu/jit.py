@@ -1,0 +1,182 @@
+"""Printed kernel modules to machine code, once: Numba compiles, the object file is kept, llvmlite loads it.
+
+Calling convention of a compiled phase, at machine level: ``void phase(intp args, intp tid, intp nt)``.
+
+* ``args``: address of a table of 64-bit addresses: the group's operands in order, then the scratch shared by
+  all threads, the base of the per-thread scratch, and the address of the status word.
+* ``tid``, ``nt``: this thread's number and the number of threads. Every thread runs every phase.
+
+A printed module is ordinary Python that Numba compiles in nopython mode. It may set ``FASTMATH = True`` (or a
+set of LLVM fast-math flag names) for all of its phases; the default is strict IEEE arithmetic. It may not
+allocate, raise, or use arrays: the object file must be self-contained (see ``objects``).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import linecache
+import sys
+import threading
+import types as python_types
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from eqsat.cache import kernel_store
+from eqsat_backends.numba_cpu.objects import (
+    CodeObjectError,
+    emit,
+    hold_over_fork,
+    host,
+    load_object,
+    optimize,
+    package_fingerprint,
+    target_machine,
+)
+
+__all__ = [
+    "CodeObjectError",
+    "KernelCompileError",
+    "assembly",
+    "compile_module",
+    "compile_object",
+    "load_object",
+    "source_key",
+]
+
+
+class KernelCompileError(RuntimeError):
+    """Numba refused a printed kernel: a fault of the emitter. The message names the module's file."""
+
+
+_lock = hold_over_fork(threading.RLock())
+_loaded: dict[str, dict[str, int]] = {}
+
+
+def source_key(source: str, phases: tuple[str, ...]) -> str:
+    """Name of the code object of ``source``: a hash of all that its machine code depends on."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in (host().key, version("numba"), package_fingerprint(), *phases, source):
+        digest.update(hashlib.blake2b(part.encode()).digest())
+    return digest.hexdigest()
+
+
+def compile_module(source: str, phases: tuple[str, ...]) -> dict[str, int]:
+    """Machine code of a printed module, from this process, the cache, or Numba: phase name -> address.
+
+    Addresses stay valid until the process ends.
+
+    Raises:
+        KernelCompileError: Numba refuses the source, or the result is not self-contained.
+    """
+    key = source_key(source, phases)
+    with _lock:
+        found = _loaded.get(key)
+        if found is not None:
+            return found
+        store = kernel_store()
+        data = store.get(key)
+        if data is not None:
+            try:
+                found = load_object(data)
+            except CodeObjectError:
+                found = None  # foreign or damaged: made anew below, and the entry replaced
+        if found is None or set(found) != set(phases):
+            data = compile_object(source, phases)
+            store.put(key, data)
+            found = load_object(data)
+        _loaded[key] = found
+        return found
+
+
+def compile_object(source: str, phases: tuple[str, ...]) -> bytes:
+    """Compile the phase functions of a printed module into one code object (see ``objects``).
+
+    The module is run from a file named by its content in the cache directory, so that tracebacks and
+    ``inspect`` show its text; without a writable cache the text is kept in memory.
+
+    Raises:
+        KernelCompileError: Numba refuses the source, or the result is not self-contained.
+    """
+    with _lock:
+        machine = target_machine()
+        module, entries, filename = _optimized_module(source, phases, machine)
+        try:
+            return emit(module, machine, entries)
+        except CodeObjectError as error:
+            raise KernelCompileError(f"printed module {filename}: {error}") from error
+
+
+def assembly(source: str, phases: tuple[str, ...]) -> str:
+    """The machine code of a printed module as assembly text, for reading.
+
+    Raises:
+        KernelCompileError: Numba refuses the source.
+    """
+    with _lock:
+        machine = target_machine()
+        module, _, _ = _optimized_module(source, phases, machine)
+        return str(machine.emit_assembly(module))
+
+
+def _optimized_module(source: str, phases: tuple[str, ...], machine: Any) -> tuple[Any, dict[str, str], str]:
+    """The LLVM module, phase -> symbol, and the name of the printed module's file."""
+    key = source_key(source, phases)
+    path = kernel_store().put_source(key, source)
+    printed = _run_module(source, f"<eqsat kernel {key}>" if path is None else str(path), key)
+    filename = str(printed.__file__)
+    functions = {}
+    for phase in phases:
+        function = getattr(printed, phase, None)
+        if not callable(function):
+            raise KernelCompileError(f"printed module {filename} defines no phase function {phase!r}")
+        functions[phase] = getattr(function, "py_func", function)
+    module, entries = _lower(functions, key, getattr(printed, "FASTMATH", False), filename)
+    optimize(module, machine)
+    return module, entries, filename
+
+
+def _run_module(source: str, filename: str, key: str) -> python_types.ModuleType:
+    module = python_types.ModuleType(f"eqsat_kernel_{key}")
+    module.__file__ = filename
+    if not Path(filename).exists():
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    # Numba looks a function's module up by name while it types globals
+    sys.modules[module.__name__] = module
+    try:
+        tree = ast.parse(source, filename)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Raise | ast.Assert):
+                # nobody looks at the outcome of a phase: the exception would be lost without a trace
+                raise KernelCompileError(f"printed module {filename}, line {node.lineno}: a kernel cannot raise")
+        exec(compile(tree, filename, "exec"), module.__dict__)
+    except KernelCompileError:
+        raise
+    except Exception as error:
+        raise KernelCompileError(f"printed module {filename} does not run: {error!r}") from error
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+def _lower(
+    functions: dict[str, Callable[..., Any]], key: str, fastmath: Any, filename: str
+) -> tuple[Any, dict[str, str]]:
+    import llvmlite.binding as llvm
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.errors import NumbaError
+
+    from eqsat_backends.numba_cpu.frontend import lower_functions
+
+    try:
+        with global_compiler_lock:
+            module, entries = lower_functions(functions, f"eqsat_{key}", fastmath)
+    except (NumbaError, RuntimeError, NotImplementedError, TypeError) as error:
+        raise KernelCompileError(f"Numba refuses the printed module {filename}:\n{error}") from error
+    public = set(entries.values())
+    for function in module.functions:
+        if not function.is_declaration and function.name not in public:
+            function.linkage = llvm.Linkage.internal
+    return module, entries

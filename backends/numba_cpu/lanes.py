@@ -1,0 +1,247 @@
+"""Vectors of lanes at LLVM level: the small set of operations that elementwise functions are written in.
+
+Everything here works on LLVM values through an IR builder; no Numba. A value's kind is read off its LLVM
+type: ``f32``, ``f64``, ``i32``, ``i64``, or ``b1`` (a mask: one bit a lane). Arithmetic carries no fast-math
+flags, so results do not depend on the compiler's taste.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+Value = Any
+"""An LLVM value (llvmlite has no types to offer)."""
+
+ELEMENTS: dict[str, Any] = {
+    "f32": ir.FloatType(),
+    "f64": ir.DoubleType(),
+    "i32": ir.IntType(32),
+    "i64": ir.IntType(64),
+    "b1": ir.IntType(1),
+}
+BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "b1": 1}
+"""Bytes of one element in memory."""
+
+_KINDS = {str(element): kind for kind, element in ELEMENTS.items()}
+I32, I64 = ir.IntType(32), ir.IntType(64)
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """Instruction-set extensions of this machine, in LLVM's spelling (``avx512f``, ``fma``, …)."""
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def native_lanes(bits: int = 32) -> int:
+    """Lanes of ``bits`` bits in this machine's widest vector register: 16, 8 or 4 for 32 bits."""
+    features = cpu_features()
+    width = 512 if "avx512f" in features and "avx512dq" in features else 256 if "avx2" in features else 128
+    return width // bits
+
+
+class Lanes:
+    """An IR builder for vectors of ``lanes`` lanes."""
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self.b = builder
+        self.lanes = lanes
+
+    # types and constants
+
+    def type(self, kind: str) -> Any:
+        return ir.VectorType(ELEMENTS[kind], self.lanes)
+
+    def kind(self, value: Value) -> str:
+        return _KINDS[str(value.type.element)]
+
+    def const(self, kind: str, number: float | int) -> Value:
+        """The same number in every lane."""
+        element = ELEMENTS[kind]
+        return ir.Constant(self.type(kind), [ir.Constant(element, number)] * self.lanes)
+
+    def like(self, value: Value, number: float | int) -> Value:
+        kind = self.kind(value)
+        return self.const(kind, float(number) if kind in ("f32", "f64") else int(number))
+
+    def iota(self, kind: str = "i32") -> Value:
+        """0, 1, 2, …"""
+        return ir.Constant(self.type(kind), [ir.Constant(ELEMENTS[kind], i) for i in range(self.lanes)])
+
+    def splat(self, scalar: Value) -> Value:
+        vector = ir.VectorType(scalar.type, self.lanes)
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = self.b.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        mask = ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, i) for i in lanes])
+        return self.b.shuffle_vector(a, b, mask)
+
+    # calls
+
+    def call(self, name: str, result: Any, *args: Value) -> Value:
+        """Call the function ``name`` (an LLVM intrinsic or one of libm), declared on first use."""
+        module = self.b.module
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
+        return self.b.call(function, args)
+
+    def intrinsic(self, name: str, *args: Value) -> Value:
+        """``llvm.name.vNkind``, overloaded on the type of its first argument, which is also its result."""
+        return self.call(f"llvm.{name}.v{self.lanes}{self.kind(args[0])}", args[0].type, *args)
+
+    def by_lane(self, function: Callable[..., Value], *vectors: Value) -> Value:
+        """Apply a scalar function lane by lane."""
+        result = None
+        for i in range(self.lanes):
+            lane = ir.Constant(I32, i)
+            scalar = function(*(self.b.extract_element(v, lane) for v in vectors))
+            if result is None:
+                result = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
+            result = self.b.insert_element(result, scalar, lane)
+        return result
+
+    def libm(self, name: str, *vectors: Value) -> Value:
+        """The C library's function, lane by lane (``name`` without the ``f`` of the float32 form)."""
+        element = vectors[0].type.element
+        symbol = name + "f" if self.kind(vectors[0]) == "f32" else name
+        return self.by_lane(lambda *scalars: self.call(symbol, element, *scalars), *vectors)
+
+    # arithmetic
+
+    def is_float(self, value: Value) -> bool:
+        return self.kind(value) in ("f32", "f64")
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.b.fadd(a, b) if self.is_float(a) else self.b.add(a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.b.fsub(a, b) if self.is_float(a) else self.b.sub(a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.b.fmul(a, b) if self.is_float(a) else self.b.mul(a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        return self.b.fdiv(a, b)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """``a·b + c`` with one rounding."""
+        return self.intrinsic("fma", a, b, c)
+
+    def madd(self, a: Value, b: Value, c: Value) -> Value:
+        """``a·b + c`` with one rounding where the machine has it, else two."""
+        if "fma" in cpu_features() or "neon" in cpu_features():
+            return self.fma(a, b, c)
+        return self.add(self.mul(a, b), c)
+
+    def poly(self, x: Value, coefficients: Sequence[float]) -> Value:
+        """``c[0] + c[1]·x + …`` by Horner's rule."""
+        result = self.like(x, coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            result = self.madd(result, x, self.like(x, c))
+        return result
+
+    # bits
+
+    def bits(self, value: Value) -> Value:
+        """The bits of floats as integers of the same width."""
+        return self.b.bitcast(value, self.type("i32" if self.kind(value) == "f32" else "i64"))
+
+    def floats(self, bits: Value) -> Value:
+        """The floats with these bits."""
+        return self.b.bitcast(bits, self.type("f32" if self.kind(bits) == "i32" else "f64"))
+
+    def abs(self, x: Value) -> Value:
+        if self.is_float(x):
+            return self.intrinsic("fabs", x)
+        return self.select(self.compare("<", x, self.like(x, 0)), self.b.sub(self.like(x, 0), x), x)
+
+    def copysign(self, magnitude: Value, sign: Value) -> Value:
+        return self.intrinsic("copysign", magnitude, sign)
+
+    # comparison and choice
+
+    def compare(self, op: str, a: Value, b: Value) -> Value:
+        """A mask. On floats every comparison with NaN is false, but ``!=``, which is true."""
+        if self.is_float(a):
+            return self.b.fcmp_unordered(op, a, b) if op == "!=" else self.b.fcmp_ordered(op, a, b)
+        if self.kind(a) == "b1":
+            return self.b.icmp_unsigned(op, a, b)
+        return self.b.icmp_signed(op, a, b)
+
+    def select(self, mask: Value, a: Value, b: Value) -> Value:
+        return self.b.select(mask, a, b)
+
+    def is_nan(self, x: Value) -> Value:
+        return self.b.fcmp_unordered("uno", x, x)
+
+    def not_(self, mask: Value) -> Value:
+        return self.b.xor(mask, self.const("b1", 1))
+
+    def at_least(self, x: Value, bound: float) -> Value:
+        """``max(x, bound)``; NaN stays (one instruction: x86 min and max return their second operand on NaN)."""
+        limit = self.like(x, bound)
+        return self.select(self.b.fcmp_ordered(">", limit, x), limit, x)
+
+    def at_most(self, x: Value, bound: float) -> Value:
+        """``min(x, bound)``; NaN stays."""
+        limit = self.like(x, bound)
+        return self.select(self.b.fcmp_ordered("<", limit, x), limit, x)
+
+    def any(self, mask: Value) -> Value:
+        """One bit: whether any lane is set."""
+        word = self.b.bitcast(mask, ir.IntType(self.lanes))
+        return self.b.icmp_unsigned("!=", word, ir.Constant(ir.IntType(self.lanes), 0))
+
+    def first(self, count: Value) -> Value:
+        """The mask of the first ``count`` (i64) lanes."""
+        narrow = self.b.trunc(count, I32)
+        return self.b.icmp_signed("<", self.iota("i32"), self.splat(narrow))
+
+    # conversion
+
+    def cast(self, value: Value, kind: str) -> Value:
+        """To another kind, as C does in range; to ``b1``: whether it is not zero (NaN is not)."""
+        source, target = self.kind(value), self.type(kind)
+        if source == kind:
+            return value
+        if kind == "b1":
+            return self.compare("!=", value, self.like(value, 0))
+        if source == "b1":
+            return self.b.uitofp(value, target) if kind in ("f32", "f64") else self.b.zext(value, target)
+        if source in ("f32", "f64"):
+            if kind == "f64":
+                return self.b.fpext(value, target)
+            return self.b.fptrunc(value, target) if kind == "f32" else self.b.fptosi(value, target)
+        if kind in ("f32", "f64"):
+            return self.b.sitofp(value, target)
+        return self.b.sext(value, target) if kind == "i64" else self.b.trunc(value, target)
+
+    # all lanes with one another
+
+    def across(self, combine: Callable[[Value, Value], Value], value: Value) -> Value:
+        """Combine all lanes pairwise; the result in every lane. ``combine`` must be commutative."""
+        step = self.lanes // 2
+        while step:
+            other = self.shuffle(value, value, [i ^ step for i in range(self.lanes)])
+            value = combine(value, other)
+            step //= 2
+        return value
+
+    def chunks(self, size: int, value: Value) -> list[Value]:
+        """The vector cut into pieces of ``size`` lanes."""
+        return [self.shuffle(value, value, range(i, i + size)) for i in range(0, self.lanes, size)]
+
+    def join(self, parts: list[Value]) -> Value:
+        """Pieces of equal size, put together again."""
+        while len(parts) > 1:
+            size = parts[0].type.count
+            parts = [self.shuffle(a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]

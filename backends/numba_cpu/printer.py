@@ -1,0 +1,395 @@
+"""From expressions in index notation to lines of SIMD Python.
+
+A :class:`Printer` holds the source being written and the scopes that are open in it. Each value is printed
+once per scope it is visible in, and in the outermost open scope where its axes are bound: what does not
+depend on the inner loop is loaded outside it. Usage::
+
+    p = Printer(lanes=16)
+    with p.scope("for i in range(0, 8):", "i"):          # binds the variable i
+        with p.scope("for j in range(0, 64, 16):", "j"):
+            view = View(axes=("i", "j"), vector=1, load=buffers(("x", "y")))
+            p.store("out + 256 * i + 4 * j", 1, p.value(kernel.body, view), view)
+    source = p.module()
+
+``View.axes`` gives, for each axis of the kernel, the Python expression of its position (a variable name, a
+sum of names, or a number); along the vectorized axis it is the position of lane 0. ``View.load`` says where an
+operand's element lives; the default, :func:`buffers`, is in a C-contiguous buffer. A load may also be answered
+by a value already in a register. Nothing is printed for a load that is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Literal, Load
+from eqsat.ir.types import DType
+
+__all__ = ["Access", "Printer", "Value", "View", "buffers", "kind_of"]
+
+_KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SHIFTED = re.compile(r"(\w+) \+ (\d+)")
+_BUILTINS = {"range", "min", "max"}
+
+
+def kind_of(dtype: DType) -> str:
+    """The SIMD kind of an element type: ``f32``, ``f64``, ``i32``, ``i64``, ``b1``."""
+    try:
+        return _KIND[dtype.name]
+    except KeyError:
+        raise TypeError(f"no SIMD kind for element type {dtype}; kernels compute with {', '.join(_KIND)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A printed vector: its variable, its element type, and the loop variables that it depends on.
+
+    ``uniform``: every lane is the same.
+    """
+
+    name: str
+    dtype: DType
+    depends: frozenset[str]
+    uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a load's element is: ``base`` (an address expression) plus an affine map, in elements.
+
+    ``gathers``: strides of the load's index expressions, where they differ from the load's own.
+    ``after``: names that must be bound before the element may be read, besides those in ``base`` (see
+    :meth:`Printer.mark`): what else writes there.
+    """
+
+    base: str
+    offset: int
+    strides: tuple[int, ...]
+    gathers: tuple[int, ...] | None = None
+    after: frozenset[str] = frozenset()
+
+
+LoadRule = Callable[[Load], Access | Value]
+
+
+def buffers(bases: Sequence[str | None]) -> LoadRule:
+    """Operand i lies in a C-contiguous buffer at address variable ``bases[i]``."""
+
+    def rule(load: Load) -> Access:
+        base = bases[load.operand]
+        if base is None:
+            raise ValueError(f"operand {load.operand} has no buffer in this scope")
+        return Access(base, load.offset, load.strides)
+
+    return rule
+
+
+@dataclass(frozen=True)
+class View:
+    """How a kernel's axes and operands are seen at one point of the printed code.
+
+    ``axes[a]``: Python expression for the position along axis a (of lane 0 along ``vector``).
+    ``vector``: the vectorized axis, None if none is (then every value is uniform).
+    ``count``: number of lanes in use, as an expression; None for all. ``acc``: the combined value.
+    """
+
+    axes: tuple[str, ...]
+    vector: int | None
+    load: LoadRule
+    count: str | None = None
+    acc: Value | None = None
+
+
+@dataclass
+class _Scope:
+    indent: int
+    binds: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+    known: dict[str, Value] = field(default_factory=dict)
+
+
+class Printer:
+    """Source text of kernels with ``lanes`` lanes to a vector. ``status``: variable with the status word's address."""
+
+    def __init__(self, lanes: int, status: str = "status") -> None:
+        self.lanes = lanes
+        self.status = status
+        self._scopes = [_Scope(0, frozenset())]
+        self._names = 0
+        self._used: set[str] = set()
+
+    # scopes and lines
+
+    @contextlib.contextmanager
+    def scope(self, header: str, *binds: str) -> Iterator[None]:
+        """An indented block under ``header`` that binds variables; its own values end with it."""
+        outer = self._scopes[-1]
+        inner = _Scope(outer.indent + 1, frozenset(binds))
+        self._scopes.append(inner)
+        yield
+        self._scopes.pop()
+        outer.lines.append("    " * outer.indent + header)
+        outer.lines.extend(inner.lines or ["    " * inner.indent + "pass"])
+
+    def line(self, text: str) -> None:
+        """A statement at the end of the innermost scope. SIMD functions in it are imported."""
+        scope = self._scopes[-1]
+        scope.lines.append("    " * scope.indent + text)
+        self._note(text)
+
+    def bind(self, name: str, text: str) -> None:
+        """``name = text`` in the innermost scope; values that depend on ``name`` stay inside it."""
+        self._scopes[-1].binds |= {name}
+        self.line(f"{name} = {text}")
+
+    def mark(self, name: str) -> None:
+        """Bind ``name`` in the innermost scope with no line: what depends on it is printed here or deeper."""
+        self._scopes[-1].binds |= {name}
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A name not given out before."""
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def text(self) -> str:
+        """The lines printed so far; all scopes must be closed."""
+        assert len(self._scopes) == 1, "open scopes"
+        return "\n".join(self._scopes[0].lines) + "\n"
+
+    def module(self, doc: str = "", setup: str = "") -> str:
+        """The text as a module: docstring, imports of what it uses, then the lines."""
+        head = f'"""{doc}"""\n\n' if doc else ""
+        names = sorted(self._used)
+        constants = [n for n in names if n in ("inf", "nan")]
+        names = [n for n in names if n not in constants]
+        if constants:
+            head += f"from math import {', '.join(constants)}\n\n"
+        if names:
+            head += "from eqsat_backends.numba_cpu.simd import (\n"
+            head += "".join(f"    {name},\n" for name in names) + ")\n\n"
+        return head + setup + self.text()
+
+    def _note(self, text: str) -> None:
+        """Remember which names of the SIMD module ``text`` uses."""
+        self._used.update(re.findall(r"\b([a-z]\w*)\(", text))
+        self._used.update(re.findall(r"(?<![\w.])(inf|nan)\b", text))
+        self._used -= _BUILTINS
+
+    # values
+
+    def emit(self, text: str, dtype: DType, depends: frozenset[str], uniform: bool, scope: int | None = None) -> Value:
+        """The vector ``text``, printed in the outermost scope where its variables are bound, once."""
+        if scope is None:
+            scope = self._home(depends)
+        for outer in self._scopes[: scope + 1]:
+            if text in outer.known:
+                return outer.known[text]
+        target = self._scopes[scope]
+        value = Value(self.fresh(), dtype, depends, uniform)
+        target.lines.append("    " * target.indent + f"{value.name} = {text}")
+        target.known[text] = value
+        self._note(text)
+        return value
+
+    def _home(self, depends: frozenset[str]) -> int:
+        for depth in range(len(self._scopes) - 1, 0, -1):
+            if self._scopes[depth].binds & depends:
+                return depth
+        # nothing but a phase function's arguments: in the function, not in the module
+        return min(1, len(self._scopes) - 1)
+
+    def type(self, dtype: DType) -> str:
+        """The suffix of SIMD functions that make vectors: ``f32x16``."""
+        return f"{kind_of(dtype)}x{self.lanes}"
+
+    def literal(self, value: float | int | bool, dtype: DType) -> Value:
+        """A constant in every lane."""
+        return self.emit(f"splat_{self.type(dtype)}({_number(value, dtype)})", dtype, frozenset(), True)
+
+    def call(self, fn: str, *args: Value, dtype: DType | None = None) -> Value:
+        """``fn(args…)``; the result has the type of the last argument unless given."""
+        text = f"{fn}({', '.join(a.name for a in args)})"
+        depends = frozenset[str]().union(*(a.depends for a in args))
+        return self.emit(text, dtype or args[-1].dtype, depends, all(a.uniform for a in args))
+
+    def value(self, expr: Expr, view: View) -> Value:
+        """Print ``expr`` as seen through ``view``; equal sub-expressions are printed once."""
+        return self._value(expr, view, {})
+
+    def _value(self, expr: Expr, view: View, done: dict[int, Value]) -> Value:
+        found = done.get(id(expr))
+        if found is None:
+            found = done[id(expr)] = self._print(expr, view, done)
+        return found
+
+    def _print(self, expr: Expr, view: View, done: dict[int, Value]) -> Value:
+        match expr:
+            case Literal(value, dtype):
+                return self.literal(value, dtype)
+            case Acc():
+                if view.acc is None:
+                    raise ValueError("Acc outside an epilogue")
+                return view.acc
+            case Index(offset, strides, dtype):
+                return self.index(offset, strides, dtype, view)
+            case Load():
+                return self._load(expr, view, done)
+            case Call():
+                return self._call(expr, view, done)
+        raise TypeError(f"not an expression: {expr!r}")
+
+    def index(self, offset: int, strides: tuple[int, ...], dtype: DType, view: View) -> Value:
+        step = 0 if view.vector is None else strides[view.vector]
+        start = affine("", offset, strides, view.axes)
+        return self.emit(f"iota_{self.type(dtype)}({start}, {step})", dtype, names_in(start), step == 0)
+
+    def _call(self, call: Call, view: View, done: dict[int, Value]) -> Value:
+        args = [self._value(arg, view, done) for arg in call.args]
+        match call.fn:
+            case "cast":
+                if kind_of(args[0].dtype) == kind_of(call.dtype):
+                    return args[0]
+                return self.call(f"to_{self.type(call.dtype)}", args[0], dtype=call.dtype)
+            case "wrap_index":
+                return self._wrap(args[0], _extent(call.attrs), view)
+            case "maximum" | "minimum" if isinstance(call.args[1], Literal):
+                # a constant first makes it one instruction; both orders mean the same
+                if not math.isnan(call.args[1].value):
+                    args.reverse()
+        return self.call(call.fn, *args, dtype=call.dtype)
+
+    def _wrap(self, index: Value, extent: int, view: View) -> Value:
+        arguments = f"{index.name}, {extent}, {self.status}"
+        partial = view.count is not None and not index.uniform
+        text = f"wrap_indexn({arguments}, {view.count})" if partial else f"wrap_index({arguments})"
+        return self.emit(text, index.dtype, index.depends, index.uniform)
+
+    def _load(self, load: Load, view: View, done: dict[int, Value]) -> Value:
+        access = view.load(load)
+        if isinstance(access, Value):
+            return access
+        step = 0 if view.vector is None else access.strides[view.vector]
+        address, depends = self._address(load, access, view, done)
+        varying = [(i, s) for i, s in self._indices(load, access, view, done) if not i.uniform]
+        if varying:
+            return self._gather(load, address, depends, step, varying, view)
+        return self.load(address, load.dtype, step, depends, view.count)
+
+    def load(self, address: str, dtype: DType, step: int, depends: frozenset[str], count: str | None = None) -> Value:
+        """Load lanes ``step`` elements apart (0: one element in all lanes), the first ``count`` of them."""
+        kind, size = self.type(dtype), dtype.itemsize
+        tail, n = ("", "") if count is None else ("n", f", {count}")
+        if step == 0:
+            return self.emit(f"bcast_{kind}({address})", dtype, depends, True)
+        depends |= names_in(n)
+        if step == 1:
+            return self.emit(f"load{tail}_{kind}({address}{n})", dtype, depends, False)
+        return self.emit(f"strided{tail}_{kind}({address}, {step * size}{n})", dtype, depends, False)
+
+    def _address(self, load: Load, access: Access, view: View, done: dict[int, Value]) -> tuple[str, frozenset[str]]:
+        """Address of lane 0, with the indices that are the same in all lanes added as scalars."""
+        size = load.dtype.itemsize
+        text = affine(access.base, access.offset, access.strides, view.axes, size)
+        depends = names_in(text) | access.after
+        for value, stride in self._indices(load, access, view, done):
+            if value.uniform:
+                text = f"{text} + {stride * size} * {self._scalar(value)}"
+                depends |= value.depends
+        return text, depends
+
+    def _indices(self, load: Load, access: Access, view: View, done: dict[int, Value]) -> list[tuple[Value, int]]:
+        """Printed index expressions, each with its stride in elements."""
+        strides = access.gathers or tuple(stride for _, stride in load.gathers)
+        return [(self._value(i, view, done), s) for (i, _), s in zip(load.gathers, strides, strict=True)]
+
+    def _scalar(self, value: Value) -> str:
+        scope = self._home(value.depends)
+        return self.emit(f"lane0({value.name})", value.dtype, value.depends, True, scope).name
+
+    def _gather(
+        self,
+        load: Load,
+        address: str,
+        depends: frozenset[str],
+        step: int,
+        varying: list[tuple[Value, int]],
+        view: View,
+    ) -> Value:
+        from eqsat.ir.types import int64
+
+        total: Value | None = None
+        for index, stride in varying:
+            if kind_of(index.dtype) != "i64":
+                index = self.call(f"to_{self.type(int64)}", index, dtype=int64)
+            if stride != 1:
+                index = self.call("mul", self.literal(stride, int64), index)
+            total = index if total is None else self.call("add", total, index)
+        assert total is not None
+        if step:
+            lanes = self.emit(f"iota_{self.type(int64)}(0, {step})", int64, frozenset(), False)
+            total = self.call("add", total, lanes)
+        tail, n = ("", "") if view.count is None else ("n", f", {view.count}")
+        text = f"gather{tail}_{self.type(load.dtype)}({address}, {total.name}{n})"
+        return self.emit(text, load.dtype, depends | total.depends, False)
+
+    # stores
+
+    def store(self, address: str, step: int, value: Value, count: str | None = None) -> None:
+        """Store the lanes ``step`` elements apart; the first ``count`` of them. Step 0: lane 0 alone."""
+        size = value.dtype.itemsize
+        if step == 0:
+            self.line(f"storen({address}, {value.name}, 1)")
+        elif step == 1:
+            self.line(
+                f"store({address}, {value.name})" if count is None else f"storen({address}, {value.name}, {count})"
+            )
+        elif count is None:
+            self.line(f"scatter({address}, {value.name}, {step * size})")
+        else:
+            self.line(f"scattern({address}, {value.name}, {step * size}, {count})")
+
+
+def affine(base: str, offset: int, strides: Sequence[int], axes: Sequence[str], size: int = 1) -> str:
+    """``base + size·(offset + Σ strides[a]·axes[a])`` as Python, without the terms that are zero."""
+    terms = [base] if base else []
+    constant = offset
+    for stride, axis in zip(strides, axes, strict=True):
+        if not stride:
+            continue
+        if shifted := _SHIFTED.fullmatch(axis):  # "j + 16": a constant that joins the others
+            axis = shifted[1]
+            constant += stride * int(shifted[2])
+        if axis.isdigit():
+            constant += stride * int(axis)
+            continue
+        factor = stride * size
+        inner = axis if _NAME.fullmatch(axis) else f"({axis})"
+        terms.append(inner if factor == 1 else f"{factor} * {inner}")
+    if constant or not terms:
+        terms.append(str(constant * size))
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The variables in an expression (and function names, which bind nothing)."""
+    return frozenset(_NAME.findall(text))
+
+
+def _number(value: float | int | bool, dtype: DType) -> str:
+    if dtype.kind == "bool":
+        return str(bool(value))
+    if dtype.kind == "int":
+        return str(int(value))
+    return repr(float(value))
+
+
+def _extent(attrs: object) -> int:
+    if isinstance(attrs, int):
+        return attrs
+    if isinstance(attrs, tuple) and len(attrs) == 1 and isinstance(attrs[0], int):
+        return attrs[0]
+    raise TypeError(f"wrap_index takes the extent of the axis as its attribute, not {attrs!r}")

@@ -1,0 +1,33 @@
+"""Lint, format, import layers and types, in one command: ``python -m checks``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+CODE = ["eqsat", "rules", "backends", "tests", "bench", "examples"]
+
+
+def main() -> int:
+    """Run every check; 0 if all are clean."""
+    links = ROOT / "build" / "typing"
+    links.mkdir(parents=True, exist_ok=True)
+    for name, folder in (("eqsat_rules", "rules"), ("eqsat_backends", "backends")):
+        link = links / name
+        if not link.is_symlink():
+            link.symlink_to(ROOT / folder)
+    failed = 0
+    for command in (
+        ["ruff", "check", *CODE],
+        ["ruff", "format", "--check", *CODE],
+        ["mypy", "-p", "eqsat", "-p", "eqsat_rules", "-p", "eqsat_backends"],
+    ):
+        print("$", *command, flush=True)
+        failed |= subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,184 @@
+"""The command ``eqsat``: the machine model, the cache, the rules.
+
+Exit codes: 0 done, 1 failed (the reason on standard error), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from eqsat.cost.machine import Machine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line ``arguments`` (default: the process's own); the exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print("eqsat: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read the output has left; say nothing at exit either
+        return 1
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
+        # what goes wrong outside this program's hands; anything else is a fault of it and shows its traceback
+        print(f"eqsat: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eqsat", description="Equality-saturation superoptimizer for tensor programs: machine model, cache, rules."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    machine = commands.add_parser("machine", help="show the machine model (measured on first use)")
+    machine.add_argument("--remeasure", action="store_true", help="measure again and store the result")
+    machine.add_argument("--json", action="store_true", help="as JSON, fit for EQSAT_MACHINE")
+    machine.set_defaults(run=_machine)
+
+    cache = commands.add_parser("cache", help="show or clear what is kept between processes")
+    actions = cache.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("ls", help="list the entries")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(run=_cache_list)
+    actions.add_parser("clear", help="remove every entry").set_defaults(run=_cache_clear)
+    actions.add_parser("path", help="print the cache directory").set_defaults(run=_cache_path)
+
+    rules = commands.add_parser("rules", help="list the rewrite rules")
+    rules.add_argument("--json", action="store_true", help="as JSON")
+    rules.set_defaults(run=_rules)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"eqsat {version('eqsat')}")
+        parser.exit()
+
+
+def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    return table
+
+
+def _show(*tables: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for table in tables:
+        console.print(table)
+
+
+def _machine(options: argparse.Namespace) -> int:
+    from eqsat.cost import machine
+
+    model = machine.remeasure() if options.remeasure else machine.load()
+    if options.json:
+        print(model.to_json())
+    else:
+        _show(*_machine_tables(model))
+    return 0
+
+
+def _machine_tables(model: Machine) -> list[Table]:
+    units = _table("Machine", "figure", "value", numbers=("value",))
+    for figure, value in (
+        ("processor", model.cpu),
+        ("cores", str(model.cores)),
+        ("vector registers", f"{model.registers} x {8 * model.vector_bytes} bits"),
+        *((f"FMA peak, {dtype}, one core", f"{peak:.0f} GFLOP/s") for dtype, peak in model.fma_gflops),
+        ("call from Python, 3 arrays", f"{model.call_us:.2f} us"),
+        ("kernel step", f"{model.step_us:.3f} us"),
+        ("parallel launch", f"{model.launch_us:.2f} us"),
+        ("barrier", f"{model.barrier_us:.2f} us"),
+    ):
+        units.add_row(figure, value)
+    numbers = ("size", "read", "copy", "read, all cores", "copy, all cores")
+    memory = _table("Memory, GB/s", "level", *numbers, numbers=numbers)
+    for level in model.levels:
+        rates = (level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all)
+        memory.add_row(level.name, _size(level.nbytes) if level.nbytes else "", *(f"{rate:.0f}" for rate in rates))
+    functions = _table("Functions, float32, one core", "function", "ns per element", numbers=("ns per element",))
+    for name, cost in model.function_ns:
+        functions.add_row(name, f"{cost:.2f}")
+    return [units, memory, functions]
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if nbytes < 1024 or unit == "GB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 10 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    raise AssertionError("unreachable")
+
+
+def _cache_list(options: argparse.Namespace) -> int:
+    import datetime
+
+    from eqsat import cache
+
+    found = cache.entries()
+    if options.json:
+        rows = [{"kind": e.kind, "key": e.key, "nbytes": e.nbytes, "modified": e.modified} for e in found]
+        print(json.dumps(rows, indent=1))
+        return 0
+    table = _table(
+        f"{len(found)} entries, {_size(cache.size())} in {cache.cache_root()}", "kind", "key", "size", "written"
+    )
+    for entry in found:
+        written = datetime.datetime.fromtimestamp(entry.modified).strftime("%Y-%m-%d %H:%M")
+        table.add_row(entry.kind, entry.key, _size(entry.nbytes), written)
+    _show(table)
+    return 0
+
+
+def _cache_clear(_: argparse.Namespace) -> int:
+    from eqsat import cache
+
+    print(f"removed {_size(cache.clear())} from {cache.cache_root()}")
+    return 0
+
+
+def _cache_path(_: argparse.Namespace) -> int:
+    from eqsat.cache import cache_root
+
+    print(cache_root())
+    return 0
+
+
+def _rules(options: argparse.Namespace) -> int:
+    from eqsat import rules
+
+    found = [(rule.id, rule.numerics, str(rule).removeprefix(f"{rule.id}: "), rule.doc) for rule in rules.list()]
+    if options.json:
+        names = ("id", "numerics", "rule", "doc")
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=1))
+        return 0
+    from rich.text import Text
+
+    table = _table(f"{len(found)} rules", "id", "numerics", "rule")
+    for identity, numerics, text, _ in found:
+        table.add_row(identity, numerics, Text(text))
+    _show(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

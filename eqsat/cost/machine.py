@@ -1,0 +1,311 @@
+"""The machine model: what this computer can do, measured once and stored. The one source of hardware figures.
+
+Given a :class:`Machine`, everything downstream is deterministic. It comes, in this order, from the file named
+by the environment variable ``EQSAT_MACHINE``, from the cache directory, or from a measurement of a few seconds
+made by a backend: a backend package that can measure has a submodule ``probes`` with ``measure() -> Machine``.
+
+Units: GFLOP/s and GB/s are 1e9 per second, times are microseconds, functions' costs nanoseconds an element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from eqsat.cache import document_path, write_atomically
+
+ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
+FORMAT = 1
+
+_log = logging.getLogger(__name__)
+
+
+class MachineError(RuntimeError):
+    """No machine model: the file is not one, or nothing here can measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of the memory hierarchy, as one core sees it.
+
+    ``nbytes``: capacity (of the whole cache when ``shared``); 0 for memory, which is never full.
+    ``read_gbs``, ``copy_gbs``: bandwidth of one thread reading, and copying (bytes read plus bytes written).
+    ``read_gbs_all``, ``copy_gbs_all``: of all cores at once, in sum.
+    """
+
+    name: str
+    nbytes: int
+    shared: bool
+    read_gbs: float
+    copy_gbs: float
+    read_gbs_all: float
+    copy_gbs_all: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Measured figures of one computer.
+
+    Attributes:
+        cpu: the processor's name.
+        cores: physical cores this process may use; also the default number of threads.
+        vector_bytes: width of a vector register.
+        registers: vector registers.
+        fma_gflops: (dtype name, peak of fused multiply-adds of one core; two flops each).
+        levels: L1, L2, L3 where there is one, then memory.
+        call_us: a call of a plan from Python with three arrays, without its kernels.
+        step_us: one more kernel in a plan, on one thread.
+        launch_us: starting the threads for a call (all cores).
+        barrier_us: one barrier between kernels (all cores).
+        function_ns: (function name, one element in float32 on one core, operands in L1).
+    """
+
+    cpu: str
+    cores: int
+    vector_bytes: int
+    registers: int
+    fma_gflops: tuple[tuple[str, float], ...]
+    levels: tuple[Level, ...]
+    call_us: float
+    step_us: float
+    launch_us: float
+    barrier_us: float
+    function_ns: tuple[tuple[str, float], ...] = ()
+
+    def peak_gflops(self, dtype: str, threads: int = 1) -> float:
+        """FMA peak of ``threads`` cores for ``"float32"`` or ``"float64"``.
+
+        Raises:
+            KeyError: the dtype was not measured.
+        """
+        for name, peak in self.fma_gflops:
+            if name == dtype:
+                return peak * min(threads, self.cores)
+        raise KeyError(f"no FMA peak for {dtype}; measured: {', '.join(name for name, _ in self.fma_gflops)}")
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of ``itemsize`` bytes in a vector register."""
+        return self.vector_bytes // itemsize
+
+    def level(self, name: str) -> Level:
+        """The level called ``name``: "L1", "L2", "L3" or "memory".
+
+        Raises:
+            KeyError: there is no such level.
+        """
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise KeyError(f"no level {name}; this machine has {', '.join(level.name for level in self.levels)}")
+
+    def level_of(self, nbytes: int, threads: int = 1) -> Level:
+        """The first level that holds ``nbytes`` touched evenly by ``threads`` threads."""
+        for level in self.levels:
+            if level.nbytes >= (nbytes if level.shared else nbytes / max(1, threads)):
+                return level
+        return self.levels[-1]
+
+    def to_json(self) -> str:
+        """A JSON document that :meth:`from_json` reads back to an equal model."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Machine:
+        """The model in a document written by :meth:`to_json`.
+
+        Raises:
+            MachineError: the document is something else, of another format, or has impossible figures.
+        """
+        try:
+            document = json.loads(text)
+            if document.pop("format") != FORMAT:
+                raise MachineError("machine model of another version of eqsat; run `eqsat machine --remeasure`")
+            levels = tuple(Level(**level) for level in document.pop("levels"))
+            pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
+            machine = Machine(levels=levels, **pairs, **document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MachineError(f"not a machine model: {error!r}") from error
+        machine._check()
+        return machine
+
+    def _check(self) -> None:
+        figures: list[Any] = [self.cores, self.vector_bytes, self.registers, self.call_us, self.step_us]
+        figures += [self.launch_us, self.barrier_us, *(value for _, value in self.fma_gflops + self.function_ns)]
+        for level in self.levels:
+            figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all]
+        if not self.levels or not self.fma_gflops:
+            raise MachineError("machine model without memory levels or FMA peaks")
+        for figure in figures:
+            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 < figure < math.inf:
+                raise MachineError(f"machine model with an impossible figure: {figure!r}")
+
+
+_PAIRS = ("fma_gflops", "function_ns")
+Probe = Callable[[], Machine]
+
+
+def load(probe: Probe | None = None) -> Machine:
+    """The machine model in force: from ``EQSAT_MACHINE``, the cache directory, or measured now and stored.
+
+    Raises:
+        MachineError: ``EQSAT_MACHINE`` names no machine model, or nothing installed can measure.
+    """
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
+    if chosen:
+        return _from_file(chosen)
+    path = document_path(document_name())
+    return _stored_or_measured(path, probe)
+
+
+@functools.lru_cache(maxsize=8)
+def _from_file(chosen: str) -> Machine:
+    try:
+        text = Path(chosen).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineError(f"{ENVIRONMENT_VARIABLE}={chosen} cannot be read: {error}") from error
+    try:
+        return Machine.from_json(text)
+    except MachineError as error:
+        raise MachineError(f"{ENVIRONMENT_VARIABLE}={chosen}: {error}") from error
+
+
+_in_process: dict[tuple[Path | None, str], Machine] = {}
+
+
+def _stored_or_measured(path: Path | None, probe: Probe | None) -> Machine:
+    key = (path, document_name())
+    if key not in _in_process:
+        _in_process[key] = _stored(path) or remeasure(probe)
+    return _in_process[key]
+
+
+def _stored(path: Path | None) -> Machine | None:
+    if path is None:
+        return None
+    try:
+        return Machine.from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, MachineError) as error:
+        _log.info("stored machine model %s is not usable (%s); measuring again", path, error)
+        return None
+
+
+def remeasure(probe: Probe | None = None) -> Machine:
+    """Measure now (a few seconds), store the model, and use it from now on in this process.
+
+    Raises:
+        MachineError: nothing installed can measure.
+    """
+    _log.info("measuring the machine")
+    machine = (probe or find_probe())()
+    machine._check()
+    path = document_path(document_name())
+    if path is not None:
+        write_atomically(path, machine.to_json().encode())
+    _in_process[path, document_name()] = machine
+    return machine
+
+
+def find_probe() -> Probe:
+    """``measure`` of the first backend package (by name) that has a submodule ``probes``.
+
+    Raises:
+        MachineError: there is none.
+    """
+    failures = []
+    for entry in sorted(entry_points(group="eqsat.backends"), key=lambda entry: entry.name):
+        try:
+            module = importlib.import_module(entry.module + ".probes")
+        except ImportError as error:
+            failures.append(f"{entry.name}: {error}")
+            continue
+        measure: Probe = module.measure
+        return measure
+    raise MachineError(
+        "no installed backend can measure this machine "
+        f"({'; '.join(failures) or 'no backends are installed'}); "
+        f"set {ENVIRONMENT_VARIABLE} to a machine model in JSON"
+    )
+
+
+@functools.cache
+def document_name() -> str:
+    """File name of this computer's model in the cache directory: it follows the processor and the core count."""
+    identity = "\0".join((platform.machine(), cpu_name(), _cpu_flags(), str(usable_cores())))
+    return f"machine-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+
+
+@functools.cache
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _cpuinfo_field(*names: str) -> str:
+    for line in _cpuinfo().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in names:
+            return value.strip()
+    return ""
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    return _cpuinfo_field("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> str:
+    return _cpuinfo_field("flags", "Features")
+
+
+@functools.cache
+def usable_cores() -> int:
+    """Physical cores this process may run on: its affinity mask without SMT siblings, within its CPU quota."""
+    logical = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    siblings = {_read(f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list") or str(n) for n in logical}
+    cores = len(siblings)
+    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# Where the system tells nothing: sizes that most processors have at least
+_DEFAULT_CACHES = {1: (32 << 10, False), 2: (512 << 10, False), 3: (8 << 20, True)}
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@functools.cache
+def caches() -> tuple[tuple[str, int, bool], ...]:
+    """(name, bytes, shared between cores) of the data caches, innermost first; common sizes where unknown."""
+    found: dict[int, tuple[int, bool]] = {}
+    root = Path("/sys/devices/system/cpu/cpu0/cache")
+    for index in sorted(root.glob("index*")) if root.is_dir() else ():
+        level, size = _read(f"{index}/level"), _read(f"{index}/size")
+        if _read(f"{index}/type") in ("Data", "Unified") and level.isdigit() and size[:-1].isdigit():
+            # A cache of SMT siblings of one core is private; beyond L2 sharing is the rule
+            found[int(level)] = (int(size[:-1]) * _UNITS.get(size[-1], 1), int(level) >= 3)
+    known = found or _DEFAULT_CACHES
+    return tuple((f"L{level}", *known[level]) for level in sorted(known))

@@ -1,0 +1,258 @@
+"""What a kernel costs, read off its index notation: work, footprints, bytes and the roofline bound.
+
+Work is counted in *slots*: issue slots of a vector FMA unit, per lane. A multiply-add is one slot, so is a
+lone addition; a transcendental is as many slots as its polynomial has vector instructions. The FMA peak is
+two flops a slot. Footprints count distinct elements and whole cache lines, so that transposed reads,
+broadcasts and overlapping windows are priced for what they move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load
+from eqsat.ir.types import DType
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+LINE = 64
+"""Bytes of a cache line."""
+
+SLOTS: dict[str, float] = {
+    "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,
+    "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 48, "cos": 48, "tanh": 10, "erf": 12, "sigmoid": 10,
+    "pow": 60, "sign": 3, "round": 2, "wrap_index": 3, "maximum": 2, "minimum": 2,
+}  # fmt: skip
+"""Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
+
+FLOPS: dict[str, int] = {
+    "fma": 2, "cast": 0, "where": 0, "wrap_index": 0, "exp": 20, "expm1": 24, "log": 20, "log1p": 24, "sin": 20,
+    "cos": 20, "tanh": 24, "erf": 28, "sigmoid": 22, "pow": 40, "sqrt": 4, "rsqrt": 5, "div": 4, "reciprocal": 4,
+}  # fmt: skip
+"""Flops an elementwise function counts as in reports; one that is not listed counts as one."""
+
+GATHER_SLOTS = 4.0
+"""Slots of one lane's load at a data-dependent or strided address, next to a contiguous one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A read or the write of a kernel: element strides along every axis (0 where it does not depend on one).
+
+    ``operand`` indexes the kernel's operands, -1 for ``out``. ``gathered``: also moved by data-dependent
+    indices, over ``span`` elements in all.
+    """
+
+    operand: int
+    strides: tuple[int, ...]
+    dtype: DType
+    write: bool = False
+    gathered: bool = False
+    span: int = 0
+
+
+def _merge(pairs: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+    """(count, step, span) of the sums of multiples of strides; step 0 when they form no arithmetic progression."""
+    count, step, span = 1, 0, 1
+    for stride, extent in sorted(pairs):
+        if count == 1:
+            count, step, span = extent, stride, stride * (extent - 1) + 1
+        elif stride >= span + (step or 1):  # apart: every combination is another address
+            count, span = count * extent, stride * (extent - 1) + span
+            step = 0
+        elif step and stride % step == 0:  # overlapping or adjoining progressions of one step
+            span += stride * (extent - 1)
+            count = (span - 1) // step + 1
+        else:
+            wide = stride * (extent - 1) + span
+            count, span, step = min(count * extent, wide), wide, 0
+    return count, step, span
+
+
+@lru_cache(maxsize=65536)
+def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """(distinct elements, bytes of the cache lines they lie on) touched by an access over a block.
+
+    ``extents`` has the block's size along each axis. Exact for strides that nest (any view of a
+    C-contiguous array), also overlapping windows; otherwise an upper bound. Lines assume an aligned start.
+    """
+    if 0 in extents:
+        return 0, 0
+    pairs = sorted((abs(s), n) for s, n in zip(strides, extents, strict=True) if s and n > 1)
+    count, _, _ = _merge(pairs)
+    runs, step, run = 1, 0, 1  # dense part within a run, then how many runs
+    for position, (stride, extent) in enumerate(pairs):
+        if stride * itemsize >= LINE and stride >= run + max(step, 1):
+            runs = _merge(pairs[position:])[0]
+            break
+        _, step, run = _merge(pairs[: position + 1])
+    return count, runs * -(-run * itemsize // LINE) * LINE
+
+
+def accesses(kernel: Kernel) -> tuple[Access, ...]:
+    """The distinct accesses of a kernel, loads in order of appearance, then the store."""
+    found: dict[tuple[int, tuple[int, ...]], Access] = {}
+
+    def visit(expr: Expr) -> None:
+        if isinstance(expr, Call):
+            for arg in expr.args:
+                visit(arg)
+        elif isinstance(expr, Load):
+            for index, _ in expr.gathers:
+                visit(index)
+            span = kernel.operands[expr.operand].size if expr.gathers else 0
+            strides = expr.strides
+            if expr.gathers:  # it goes wherever its indices go: at worst another element at every such point
+                depends = set().union(*(dependences(index, len(kernel.extents)) for index, _ in expr.gathers))
+                far = max(1, *(abs(s) for _, s in expr.gathers))
+                strides = tuple(s or (far if axis in depends else 0) for axis, s in enumerate(strides))
+            access = Access(expr.operand, strides, expr.dtype, False, bool(expr.gathers), span)
+            found.setdefault((expr.operand, strides), access)
+
+    visit(kernel.body)
+    visit(kernel.epilogue)
+    reduced = len(kernel.extents) - kernel.parallel
+    store = Access(-1, kernel.store_strides + (0,) * reduced, kernel.out.dtype, True)
+    return (*found.values(), store)
+
+
+def access_bytes(access: Access, extents: tuple[int, ...]) -> int:
+    """Bytes of the cache lines that ``access`` touches over a block of these extents."""
+    _, moved = footprint(access.strides, extents, access.dtype.itemsize)
+    if access.gathered:
+        moved = min(moved, -(-access.span * access.dtype.itemsize // LINE) * LINE)
+    return moved
+
+
+def dependences(expr: Expr, rank: int) -> frozenset[int]:
+    """The axes that the value of ``expr`` varies with."""
+    match expr:
+        case Load(strides=strides, gathers=gathers):
+            found = {axis for axis in range(rank) if strides[axis]}
+            for index, _ in gathers:
+                found |= dependences(index, rank)
+            return frozenset(found)
+        case Index(strides=strides):
+            return frozenset(axis for axis in range(rank) if strides[axis])
+        case Call(args=args):
+            return frozenset().union(*(dependences(arg, rank) for arg in args))
+        case Literal():
+            return frozenset()
+        case Acc():
+            return frozenset()
+    raise TypeError(f"not an expression of a kernel: {expr!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Slots and flops of one kernel, over its whole iteration space.
+
+    ``contraction``: slots of the multiply-adds of a contraction; ``other``: everything else, each
+    sub-expression counted once for every point of the axes it depends on.
+    """
+
+    contraction: float
+    other: float
+    flops: float
+
+
+Functions = tuple[tuple[str, float], ...]
+"""(elementwise function, measured slots of one element)."""
+
+
+@lru_cache(maxsize=64)
+def slots_of(functions: Functions) -> dict[str, float]:
+    """Slots of every function that takes more than one: those measured, else those of :data:`SLOTS`."""
+    return {**SLOTS, **dict(functions)}
+
+
+@lru_cache(maxsize=8192)
+def work(kernel: Kernel, functions: Functions = ()) -> Work:
+    """Work of a kernel; see the module docstring for the unit. ``functions``: slots measured on the machine."""
+    slots = slots_of(functions)
+    rank = len(kernel.extents)
+    seen: set[Expr] = set()
+    other = flops = 0.0
+
+    def visit(expr: Expr, base: frozenset[int]) -> frozenset[int]:
+        nonlocal other, flops
+        if isinstance(expr, Acc):
+            return base
+        if isinstance(expr, Load | Index | Literal):
+            axes = dependences(expr, rank)
+            if isinstance(expr, Load) and expr.gathers and expr not in seen:
+                seen.add(expr)
+                other += GATHER_SLOTS * math.prod(kernel.extents[a] for a in axes)
+            return axes
+        axes = frozenset().union(*(visit(arg, base) for arg in expr.args))
+        if expr not in seen:
+            seen.add(expr)
+            points = math.prod(kernel.extents[a] for a in axes)
+            other += slots.get(expr.fn, 1.0) * points
+            flops += FLOPS.get(expr.fn, 1) * points
+        return axes
+
+    everything = frozenset(range(rank))
+    fused = 0.0
+    if kernel.combine is None:
+        visit(kernel.body, everything)
+    elif kernel.combine == "sum" and isinstance(kernel.body, Call) and kernel.body.fn == "mul":
+        for factor in kernel.body.args:
+            visit(factor, everything)
+        fused = float(kernel.points)
+        flops += 2.0 * kernel.points
+    else:
+        visit(kernel.body, everything)
+        other += (4.0 if kernel.combine in ("argmax", "argmin") else 1.0) * kernel.points
+        flops += kernel.points
+    seen.clear()
+    if kernel.combine is not None:
+        visit(kernel.epilogue, frozenset(range(kernel.parallel)))
+    return Work(fused, other, flops)
+
+
+def flops(kernel: Kernel | KernelGroup) -> float:
+    """Flops of a kernel or of all stages of a group, as reported by ``explain``."""
+    if isinstance(kernel, Kernel):
+        return work(kernel).flops
+    return sum(work(stage.kernel).flops for stage in kernel.stages)
+
+
+def moved_bytes(kernel: Kernel | KernelGroup) -> int:
+    """Bytes read and written when every external operand is moved once; what passes between stages is free."""
+    if isinstance(kernel, Kernel):
+        return sum(access_bytes(access, kernel.extents) for access in accesses(kernel))
+    moved: dict[tuple[int, bool], int] = {}
+    for stage in kernel.stages:
+        for access in accesses(stage.kernel):
+            source = stage.result if access.write else stage.sources[access.operand]
+            if source is None or isinstance(source, FromStage):
+                continue
+            key = (source, access.write)
+            moved[key] = max(moved.get(key, 0), access_bytes(access, stage.kernel.extents))
+    return sum(moved.values())
+
+
+def roofline(kernel: Kernel | KernelGroup, machine: Machine, threads: int = 1) -> float:
+    """Lower bound, in seconds: the longer of all work at peak and every external byte moved once from memory's level.
+
+    Bytes come from the smallest cache that holds all of them. Nothing is added for launches, blocking or packing, so no
+    schedule of the same kernels is predicted to be faster.
+    """
+    from eqsat.cost.target import target_of
+
+    target = target_of(machine, threads)
+    stages = [kernel] if isinstance(kernel, Kernel) else [stage.kernel for stage in kernel.stages]
+    compute = 0.0
+    for stage in stages:
+        done = work(stage, target.functions)
+        bits = 64 if stage.body.dtype.bits == 64 or stage.out.dtype.bits == 64 else 32
+        compute += (done.contraction + done.other) * dict(target.slots)[bits] / (target.vector_bits // bits)
+    moved = moved_bytes(kernel)
+    level = sum(moved > room for room in target.capacity[1:])
+    return max(compute, moved / target.bandwidth[level]) / target.threads

@@ -1,0 +1,83 @@
+"""The roofline of one kernel before it has a schedule: what extraction ranks programs by.
+
+    seconds = max(compute, bytes / bandwidth) + overlap · min(compute, bytes / bandwidth) + step
+
+Bytes run at the bandwidth of the smallest cache level that holds everything the kernel touches: a tensor
+of 200 KB that was just written is read from L2, not from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eqsat.ir.table import OPS
+from eqsat.ir.types import DType
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+OVERLAP = 0.1
+"""What is left of the shorter of the two times; keeps work that hides behind memory from being free."""
+
+ELEMENTWISE = 1.5
+"""Issue slots that an elementwise instruction takes next to a multiply-add of a register tile: loads, stores
+and dependences keep such loops from issuing two vector operations a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Rates of all threads together.
+
+    ``fma``: seconds of one multiply-add of one element at peak, by stored width in bits (32, 64).
+    ``levels``: (capacity in bytes, bytes a second), smallest first; the last one is memory.
+    ``step``: seconds of one more kernel: its call and the barrier after it.
+    ``functions``: issue slots an element of measured elementwise functions, in place of the op table's cost.
+    """
+
+    fma32: float
+    fma64: float
+    levels: tuple[tuple[float, float], ...]
+    step: float
+    functions: Mapping[str, float] = field(default_factory=dict)
+
+    def slots(self, op: str) -> float:
+        """Vector instructions of one element of an elementwise operator."""
+        measured = self.functions.get(op)
+        return OPS[op].cost if measured is None else measured
+
+    def compute(self, multiply_adds: float, slots: float, dtype: DType) -> float:
+        """Seconds of that many multiply-adds of a contraction and vector instructions, counted per element."""
+        rate = self.fma64 if dtype.bits == 64 else self.fma32
+        return (multiply_adds + ELEMENTWISE * slots) * rate
+
+    def move(self, nbytes: float) -> float:
+        """Seconds to move the working set of a kernel once."""
+        for capacity, bandwidth in self.levels:
+            if nbytes <= capacity:
+                return nbytes / bandwidth
+        return nbytes / self.levels[-1][1]
+
+    def seconds(self, multiply_adds: float, slots: float, nbytes: float, dtype: DType, steps: int = 1) -> float:
+        """Predicted seconds of a kernel."""
+        compute, move = self.compute(multiply_adds, slots, dtype), self.move(nbytes)
+        longer, shorter = (compute, move) if compute > move else (move, compute)
+        return longer + OVERLAP * shorter + steps * self.step
+
+
+def roofline_of(machine: Machine, threads: int = 1) -> Roofline:
+    """The rates of a measured machine with ``threads`` threads at work."""
+    threads = max(1, min(threads, machine.cores))
+    fma32 = 2e-9 / machine.peak_gflops("float32", threads)
+    fma64 = 2e-9 / machine.peak_gflops("float64", threads)
+    levels = []
+    for level in machine.levels:
+        capacity = float(level.nbytes * (1 if level.shared else threads)) or math.inf
+        levels.append((capacity, 1e9 * min(level.copy_gbs * threads, level.copy_gbs_all)))
+    step = machine.step_us + (machine.barrier_us if threads > 1 else 0.0)
+    # Functions are measured in float32 on one core; a slot there is one multiply-add at peak.
+    slot = ELEMENTWISE * 2.0 / machine.peak_gflops("float32")
+    functions = {name: max(1.0, ns / slot) for name, ns in machine.function_ns}
+    return Roofline(fma32, fma64, tuple(levels), step * 1e-6, functions)

@@ -1,0 +1,438 @@
+"""Terms as the e-graph holds them: hash-consed, with e-classes as integer handles.
+
+This is the Python side of an e-graph whose matching is egglog's. It types terms, puts them in canonical
+form (sums flat and ordered, operands of commutative operators ordered), keeps congruence so that no
+known term is sent again, and follows what is known of each class: whether it is known when the
+program is compiled, and the number all its elements equal. What egglog must hear of is queued as rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.ir.build import broadcast_to
+from eqsat.ir.composite import expand
+from eqsat.ir.node import ConstArray, Node, intern
+from eqsat.ir.table import OPS, make
+from eqsat.ir.types import TensorType
+from eqsat.rules.rule import RuleError
+
+Number = float | int | bool
+
+SUMS = ("add", "sub", "add_n")
+FOLDED_SIZE = 4096
+"""Constants up to this many elements are computed during the search; larger ones are left as known terms."""
+
+
+@dataclass(slots=True)
+class Term:
+    """An operator over classes; ``attrs`` is an interned attribute. ``live``: not a copy of another term."""
+
+    op: str
+    attrs: int
+    children: tuple[int, ...]
+    handle: int
+    rule: str | None
+    live: bool = True
+
+
+def number_key(value: Number) -> str:
+    """Equal for numbers that are the same real; 0.0 and -0.0 differ, and all NaN agree."""
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return repr(value)
+    return repr(float(value))
+
+
+class Interner:
+    """Attributes as small integers. ``1``, ``1.0`` and ``True`` are three attributes."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, object], int] = {("NoneType", None): 0}
+        self.values: list[object] = [None]
+
+    def __call__(self, value: object) -> int:
+        key = (type(value).__name__, value)
+        found = self._ids.setdefault(key, len(self.values))
+        if found == len(self.values):
+            self.values.append(value)
+        return found
+
+
+class Terms:
+    """The term store. ``constants``: input nodes whose values are known when the program is compiled."""
+
+    def __init__(self, constants: frozenset[Node], *, flatten: bool, fold: bool) -> None:
+        self.attrs = Interner()
+        self.numbers = Interner()
+        self.terms: list[Term] = []
+        self.types: list[TensorType] = []
+        self.live = 0
+        self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        self._constants = constants
+        self._flatten = flatten
+        self._fold = fold
+        self._parent: list[int] = []
+        self._known: list[bool] = []
+        self._original: list[bool] = []
+        self._value: list[Number | None] = []
+        self._array: list[ConstArray | None] = []
+        self._table: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        self._users: list[list[int]] = []
+        self._members: list[list[int]] = []
+        self._nodes: dict[Node, int] = {}
+        self._shared: set[Node] = set()
+        self._equal: list[tuple[int, int, str | None]] = []
+        self._changed: list[int] = []
+        self._settling = False
+
+    # Reading
+
+    def find(self, handle: int) -> int:
+        """The class's name: the least handle merged into it."""
+        parent = self._parent
+        while parent[handle] != handle:
+            parent[handle] = parent[parent[handle]]
+            handle = parent[handle]
+        return handle
+
+    def leaf(self, handle: int) -> Node:
+        """A node standing for a class in right sides."""
+        handle = self.find(handle)
+        return intern("eclass", (), handle, self.types[handle], "", None)
+
+    def handle(self, node: Node) -> int:
+        """The class a node was inserted in."""
+        return self.find(node.attrs) if node.op == "eclass" else self.find(self._nodes[node])  # type: ignore[arg-type]
+
+    def known(self, node: Node) -> bool:
+        """Whether a node over classes is known when the program is compiled."""
+        if node.op == "eclass":
+            return self._known[self.find(node.attrs)]  # type: ignore[arg-type]
+        return node.op != "input" and all(self.known(n) for n in node.inputs)
+
+    def is_known(self, handle: int) -> bool:
+        return self._known[self.find(handle)]
+
+    def value(self, node: Node) -> Number | None:
+        return self._value[self.handle(node)] if node.op == "eclass" or node in self._nodes else None
+
+    def value_of(self, handle: int) -> Number | None:
+        return self._value[self.find(handle)]
+
+    def array(self, node: Node) -> ConstArray | None:
+        return self._array[self.handle(node)] if node.op == "eclass" or node in self._nodes else None
+
+    def original(self, node: Node) -> bool:
+        return node.op == "eclass" and self._original[self.find(node.attrs)]  # type: ignore[arg-type]
+
+    def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
+        """(attributes, operands) of the terms of an operator in a node's class."""
+        if node.op != "eclass" and node not in self._nodes:
+            return []
+        members = (self.terms[number] for number in self._members[self.handle(node)])
+        return [
+            (self.attrs.values[t.attrs], tuple(self.leaf(c) for c in t.children)) for t in members if t.live and t.op == op
+        ]
+
+    def signed_terms(self, number: int) -> list[tuple[int, int]]:
+        """(sign, class) of every term of a sum, by the number of its term."""
+        term = self.terms[number]
+        signs = self.attrs.values[term.attrs]
+        assert isinstance(signs, tuple)
+        return [(s, self.find(c)) for s, c in zip(signs, term.children, strict=True)]
+
+    @property
+    def classes(self) -> int:
+        return sum(1 for h, p in enumerate(self._parent) if h == p)
+
+    # Writing
+
+    def mark_original(self, outputs: Sequence[Node]) -> None:
+        """Insert the program; its shared sums stay terms of their own, and its classes are ``original``."""
+        from eqsat.ir.node import topological
+
+        users: dict[Node, int] = {}
+        for node in topological(outputs):
+            for operand in node.inputs:
+                users[operand] = users.get(operand, 0) + 1
+        self._shared = {n for n, count in users.items() if count > 1} | set(outputs)
+        for output in outputs:
+            self.insert(output, None)
+        self._original = [True] * len(self._parent)
+        self._shared = set()
+
+    def insert(self, node: Node, rule: str | None) -> int:
+        """The class of a node over ``leaf`` nodes, adding the terms that are missing."""
+        stack = [node]
+        while stack:
+            at = stack[-1]
+            if at.op == "eclass" or at in self._nodes:
+                stack.pop()
+                continue
+            signed = self._signed(at) if at.op in SUMS else []
+            needs = [n for _, n in signed] if signed else list(at.inputs)
+            missing = [n for n in needs if n.op != "eclass" and n not in self._nodes]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if signed:
+                self._nodes[at] = self._insert_sum(at, signed, rule)
+            else:
+                self._nodes[at] = self._add(
+                    at.op, at.attrs, tuple(self.handle(n) for n in at.inputs), at.type, rule, at
+                )
+            if OPS[at.op].kind == "composite":
+                self.merge(self._nodes[at], self.insert(expand(at), rule), rule)
+        self._settle()
+        return self.handle(node)
+
+    def merge(self, a: int, b: int, rule: str | None) -> bool:
+        """Make two classes one; False if they are already. ``RuleError`` where their types differ."""
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return False
+        if self.types[a] != self.types[b]:
+            raise RuleError(f"rule {rule!r} equates a tensor of type {self.types[a]} with one of type {self.types[b]}")
+        self._equal.append((a, b, rule))
+        self._settle()
+        return True
+
+    # Sums
+
+    def _signed(self, node: Node) -> list[tuple[int, Node]]:
+        """The terms of a sum node, opened as far as allowed."""
+        found: list[tuple[int, Node]] = []
+
+        def visit(sign: int, n: Node, top: bool) -> None:
+            if n.op == "neg":
+                visit(-sign, n.inputs[0], False)
+            elif n.op in SUMS and (top or (self._flatten and n.shape == node.shape)):
+                signs = {"add": (1, 1), "sub": (1, -1)}.get(n.op, n.attrs)
+                assert isinstance(signs, tuple)
+                for s, operand in zip(signs, n.inputs, strict=True):
+                    visit(sign * s, operand, False)
+            else:
+                found.append((sign, n))
+
+        visit(1, node, True)
+        return found
+
+    def _insert_sum(self, node: Node, signed: list[tuple[int, Node]], rule: str | None) -> int:
+        handle = self.add_sum([(s, self.handle(n)) for s, n in signed], node.type, rule)
+        if any(n in self._shared for n in node.inputs if n.op in SUMS):
+            signs = {"add": (1, 1), "sub": (1, -1)}.get(node.op, node.attrs)
+            assert isinstance(signs, tuple)
+            nested = [(s, self.insert(n, rule)) for s, n in zip(signs, node.inputs, strict=True)]
+            self.merge(handle, self.add_sum(nested, node.type, rule), rule)
+        return self.find(handle)
+
+    def add_sum(self, signed: Sequence[tuple[int, int]], type: TensorType, rule: str | None) -> int:
+        """The class of a sum of two or more signed classes."""
+        ordered = sorted(((self.find(h), s) for s, h in signed), key=lambda t: (t[0], -t[1]))
+        return self._add("add_n", tuple(s for _, s in ordered), tuple(h for h, _ in ordered), type, rule, None)
+
+    # Terms
+
+    def _canonical(self, op: str, attrs: int, children: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
+        found = tuple(self.find(c) for c in children)
+        if op == "add_n":
+            signs = self.attrs.values[attrs]
+            assert isinstance(signs, tuple)
+            pairs = sorted(zip(found, signs, strict=True), key=lambda t: (t[0], -t[1]))
+            return op, self.attrs(tuple(s for _, s in pairs)), tuple(h for h, _ in pairs)
+        if len(found) == 2 and found[0] > found[1] and OPS[op].commutes:
+            return op, attrs, (found[1], found[0])
+        return op, attrs, found
+
+    def _add(
+        self, op: str, attrs: object, children: tuple[int, ...], type: TensorType, rule: str | None, node: Node | None
+    ) -> int:
+        key = self._canonical(op, self.attrs(attrs), children)
+        number = self._table.get(key)
+        if number is not None:
+            return self.find(self.terms[number].handle)
+        handle = len(self._parent)
+        number = len(self.terms)
+        self._parent.append(handle)
+        self.types.append(type)
+        self._users.append([])
+        self._members.append([number])
+        known = op != "input" if not children else all(self._known[c] for c in key[2])
+        self._known.append(known or (node is not None and node in self._constants))
+        self._original.append(False)
+        self._value.append(None)
+        self._array.append(None)
+        self.terms.append(Term(op, key[1], key[2], handle, rule))
+        self.live += 1
+        self._table[key] = number
+        for child in dict.fromkeys(key[2]):
+            self._users[child].append(number)
+        self._send(number)
+        self._evaluate(number)
+        return self.find(handle)
+
+    def _send(self, number: int) -> None:
+        term = self.terms[number]
+        count = len(term.children)
+        if term.op == "add_n":
+            signs = self.attrs.values[term.attrs]
+            assert isinstance(signs, tuple)
+            self._row("add_n", 0, (term.handle, number, count))
+            for place, (sign, child) in enumerate(zip(signs, term.children, strict=True)):
+                self._row("add_n", 1, (number, place, sign, child))
+        elif term.op == "concat":
+            self._row("concat", 0, (term.handle, number, term.attrs))
+            for place, child in enumerate(term.children):
+                self._row("concat", 1, (number, place, child))
+        else:
+            self._row(term.op, count, (term.handle, term.attrs, *term.children))
+            if count == 2 and OPS[term.op].commutes:
+                self._row(term.op, count, (term.handle, term.attrs, term.children[1], term.children[0]))
+
+    def _row(self, op: str, arity: int, row: tuple[int, ...]) -> None:
+        self.rows.setdefault((op, arity), []).append(row)
+
+    # Analysis
+
+    def _evaluate(self, number: int) -> None:
+        """Derive what is known of a term's class from what is known of its children."""
+        term = self.terms[number]
+        handle = self.find(term.handle)
+        if term.op == "const":
+            array = self.attrs.values[term.attrs]
+            assert isinstance(array, ConstArray)
+            self._array[handle] = array
+            self._set_value(handle, _uniform(array.array))
+            return
+        if not term.children:
+            return
+        children = [self.find(c) for c in term.children]
+        if not self._known[handle] and all(self._known[c] for c in children):
+            self._known[handle] = True
+            self._changed.append(handle)
+        row = OPS[term.op]
+        if row.kind == "opaque" or not self._known[handle]:
+            return
+        values = [self._value[c] for c in children]
+        if self._value[handle] is None and row.kind in ("map", "view") and all(v is not None for v in values):
+            if row.kind == "view":
+                self._set_value(handle, values[0])
+            else:
+                scalars = [np.asarray(v, self.types[c].dtype.numpy) for v, c in zip(values, children, strict=True)]
+                result = self._run(term, scalars, handle)
+                self._set_value(handle, None if result is None else _uniform(result))
+        if self._fold and self._array[handle] is None and self.types[handle].size <= FOLDED_SIZE:
+            arrays = [self._array[c] for c in children]
+            if all(a is not None for a in arrays):
+                result = self._run(term, [a.array for a in arrays if a is not None], handle)
+                if result is not None:
+                    self._fold_to(handle, result)
+
+    def _run(self, term: Term, arrays: Sequence[np.ndarray], handle: int) -> np.ndarray | None:
+        with np.errstate(all="ignore"):
+            try:
+                result = np.asarray(OPS[term.op].reference(arrays, self.attrs.values[term.attrs]))
+            except IndexError:
+                # An index out of range is the program's own error, to be raised when it runs.
+                return None
+        return result.astype(self.types[handle].dtype.numpy, copy=False)
+
+    def _fold_to(self, handle: int, array: np.ndarray) -> None:
+        node = make("const", (), ConstArray(array, self.types[handle].dtype))
+        self._equal.append((handle, self.insert(node, "fold.constants"), "fold.constants"))
+
+    def _set_value(self, handle: int, value: Number | None) -> None:
+        type = self.types[handle]
+        if value is None or type.size == 0:
+            return
+        self._value[handle] = value
+        self._row("value", 0, (handle, self.numbers(number_key(value))))
+        self._changed.append(handle)
+        if self._fold and type.ndim and type.size > 1:
+            scalar = make("const", (), ConstArray(np.asarray(value, type.dtype.numpy), type.dtype))
+            spread = self.insert(broadcast_to(scalar, type.shape), "fold.constants")
+            self._equal.append((handle, spread, "fold.constants"))
+
+    # Congruence
+
+    def _settle(self) -> None:
+        """Carry out the merges that are waiting, and those that follow by congruence."""
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            self._settle_all()
+        finally:
+            self._settling = False
+
+    def _settle_all(self) -> None:
+        while self._equal or self._changed:
+            if self._changed:
+                for number in list(self._users[self.find(self._changed.pop())]):
+                    if self.terms[number].live:
+                        self._evaluate(number)
+                continue
+            a, b, rule = self._equal.pop()
+            a, b = self.find(a), self.find(b)
+            if a == b:
+                continue
+            if self.types[a] != self.types[b]:
+                raise RuleError(
+                    f"rule {rule!r} makes a tensor of type {self.types[a]} equal one of type {self.types[b]}"
+                )
+            keep, gone = (a, b) if a < b else (b, a)
+            self._row("equal", 0, (keep, gone))
+            self._parent[gone] = keep
+            self._merge_facts(keep, gone)
+            self._members[keep].extend(self._members[gone])
+            moved = self._users[gone]
+            self._users[gone] = []
+            for number in moved:
+                self._rekey(number, rule)
+            self._users[keep].extend(n for n in moved if self.terms[n].live)
+
+    def _merge_facts(self, keep: int, gone: int) -> None:
+        news = self._known[keep] != self._known[gone]
+        self._known[keep] = self._known[keep] or self._known[gone]
+        self._original[keep] = self._original[keep] or self._original[gone]
+        if self._value[keep] is None and self._value[gone] is not None:
+            self._value[keep] = self._value[gone]
+            news = True
+        if self._array[keep] is None and self._array[gone] is not None:
+            self._array[keep] = self._array[gone]
+            news = True
+        if news:
+            self._changed.extend((keep, gone))
+
+    def _rekey(self, number: int, rule: str | None) -> None:
+        term = self.terms[number]
+        if not term.live:
+            return
+        key = self._canonical(term.op, term.attrs, term.children)
+        other = self._table.get(key)
+        if other is not None and other != number and self.terms[other].live:
+            term.live = False
+            self.live -= 1
+            self._equal.append((self.terms[other].handle, term.handle, rule))
+            return
+        self._table[key] = number
+        term.attrs, term.children = key[1], key[2]
+
+
+def _uniform(array: np.ndarray) -> Number | None:
+    """The number that all elements of a non-empty array are, else None."""
+    if array.size == 0:
+        return None
+    flat = array.reshape(-1)
+    first = flat[0]
+    if flat.size > 1:
+        if flat[-1] != first or not (flat == first).all():
+            return None
+        if array.dtype.kind == "f" and first == 0 and not (np.signbit(flat) == np.signbit(first)).all():
+            return None
+    value: Number = first.item()
+    return value

@@ -1,0 +1,285 @@
+"""Left sides as egglog queries, and the rows they find as typed matches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal as Choice
+
+import numpy as np
+
+from eqsat.egraph.encode import Terms as Store
+from eqsat.egraph.encode import number_key
+from eqsat.ir import build
+from eqsat.ir.node import Node
+from eqsat.rules.pattern import (
+    Apply,
+    Attribute,
+    Expanded,
+    Literal,
+    Mean,
+    NumberVar,
+    Parts,
+    Pattern,
+    Sum,
+    Terms,
+    Var,
+)
+from eqsat.rules.rule import Way
+
+Kind = Choice["tensor", "attrs", "sum", "parts", "place", "sign"]
+Names = dict[str, object]
+Check = Callable[[Names, Store], bool]
+
+ANY_SIGN = 0
+"""The sign of a pattern's term that matches either; the match has ``signs``."""
+
+
+@dataclass
+class Query:
+    """A way's left side: egglog facts, and what each column of the rows they yield means."""
+
+    facts: list[str] = field(default_factory=list)
+    columns: list[tuple[Kind, str]] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    needs: set[tuple[str, int]] = field(default_factory=set)
+    checks: list[Check] = field(default_factory=list)
+    among: Sum | None = None
+    """The left side itself, where it matches among the terms of a longer sum."""
+
+
+class Compiler:
+    """Compiles left sides against one store's interned attributes and numbers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def query(self, way: Way) -> Query:
+        self._query = Query()
+        self._late: list[str] = []
+        self._classes: dict[str, str] = {}
+        for number, left in enumerate(way.left):
+            name = "root" if number == 0 else f"root{number}"
+            variable = self._visit(left, top=number == 0 and len(way.left) == 1)
+            self._column("tensor", name, variable)
+        for name, variable in self._classes.items():
+            self._column("tensor", name, variable)
+        handles = []
+        for at, (kind, _) in enumerate(self._query.columns):
+            if kind == "tensor":
+                handles.append(f"(= h{at} (handle {self._query.variables[at]}))")
+                self._query.variables[at] = f"h{at}"
+        self._query.facts = list(dict.fromkeys([*self._query.facts, *self._late, *handles]))
+        return self._query
+
+    def _column(self, kind: Kind, name: str, variable: str) -> None:
+        if (kind, name) not in self._query.columns:
+            self._query.columns.append((kind, name))
+            self._query.variables.append(variable)
+
+    def _class(self, name: str) -> str:
+        return self._classes.setdefault(name, f"c{len(self._classes)}")
+
+    def _visit(self, pattern: Pattern, *, top: bool = False) -> str:
+        if isinstance(pattern, Var):
+            return self._class(pattern.name)
+        if isinstance(pattern, NumberVar):
+            variable = self._class(pattern.name)
+            self._late.append(f"(= v{variable} (value {variable}))")
+            return variable
+        if isinstance(pattern, Literal):
+            return self._literal(pattern)
+        if isinstance(pattern, Apply):
+            return self._apply(pattern)
+        if isinstance(pattern, Sum):
+            return self._sum(pattern, top)
+        if isinstance(pattern, Terms):
+            variable = self._class(f"_class_{pattern.name}")
+            self._query.needs.add(("add_n", 0))
+            self._query.facts.append(f"(add_n_0 {variable} n{variable} k{variable})")
+            self._column("sum", pattern.name, f"n{variable}")
+            return variable
+        if isinstance(pattern, Parts):
+            variable = self._class(f"_class_{pattern.name}")
+            self._query.needs.add(("concat", 0))
+            self._query.facts.append(f"(concat_0 {variable} n{variable} a{variable})")
+            self._column("parts", pattern.name, f"n{variable}")
+            self._column("attrs", f"{pattern.name}_axis", f"a{variable}")
+            return variable
+        if isinstance(pattern, Expanded):
+            return self._expanded(pattern)
+        assert isinstance(pattern, Mean)
+        return self._mean(pattern)
+
+    def _literal(self, pattern: Literal) -> str:
+        name = f"_number{len(self._classes)}"
+        variable = self._class(name)
+        value = float(pattern.value)
+        if not math.isfinite(value) or float(np.float32(value)) == value:
+            self._late.append(f"(= (value {variable}) {self._store.numbers(number_key(pattern.value))})")
+            return variable
+        self._late.append(f"(= v{variable} (value {variable}))")
+
+        def close(names: Names, store: Store) -> bool:
+            node = names[name]
+            assert isinstance(node, Node)
+            found = store.value(node)
+            if found is None or not node.dtype.is_float:
+                return False
+            # A number written out by hand is as close as its element type can tell.
+            return abs(found - value) <= 4 * float(np.finfo(node.dtype.numpy).eps) * abs(value)
+
+        self._query.checks.append(close)
+        return variable
+
+    def _apply(self, pattern: Apply) -> str:
+        children = [self._visit(a) for a in pattern.args]
+        variable = self._class(pattern.name)
+        op, attrs = pattern.op, pattern.attrs
+        if op == "matmul":
+            op, attrs = "contract", Attribute(f"{pattern.name}_spec")
+            self._query.checks.append(_matmul_check(pattern, attrs.name))
+        if isinstance(attrs, tuple) and any(isinstance(a, int) and a < 0 for a in attrs):
+            axes, attrs = attrs, Attribute(f"{pattern.name}_axes")
+            self._query.checks.append(_axes_check(pattern.args[0], attrs.name, axes))
+        if isinstance(attrs, Attribute):
+            text = f"a_{attrs.name}"
+            self._column("attrs", attrs.name, text)
+        else:
+            text = str(self._store.attrs(attrs))
+        self._query.needs.add((op, len(children)))
+        self._query.facts.append(f"(= {variable} ({op}_{len(children)} {text} {' '.join(children)}))")
+        return variable
+
+    def _sum(self, pattern: Sum, top: bool) -> str:
+        variable = self._class(pattern.name)
+        count = len(pattern.terms)
+        self._query.needs.add(("add_n", 0))
+        size = f"k{variable}" if top else str(count)
+        facts = [f"(add_n_0 {variable} n{variable} {size})"]
+        self._column("sum", pattern.name, f"n{variable}")
+        inner = []
+        for place, (_, term) in enumerate(pattern.terms):
+            inner.append(f"(add_n_1 n{variable} {variable}p{place} {variable}s{place} {self._visit(term)})")
+            self._column("place", f"{pattern.name}.{place}", f"{variable}p{place}")
+            self._column("sign", f"{pattern.name}.{place}", f"{variable}s{place}")
+        apart = [f"(!= {variable}p{i} {variable}p{j})" for j in range(count) for i in range(j)]
+        self._query.facts += facts + inner
+        self._late += apart
+        if top:
+            self._query.among = pattern
+        signs = [sign for sign, _ in pattern.terms]
+
+        def fits(names: Names, store: Store) -> bool:
+            found = [names[f"{pattern.name}.{place}"] for place in range(count)]
+            flip = {s * f for s, f in zip(signs, found, strict=True) if s != ANY_SIGN and isinstance(f, int)}
+            return not flip or flip == {1} or (top and flip == {-1})
+
+        self._query.checks.append(fits)
+        return variable
+
+    def _expanded(self, pattern: Expanded) -> str:
+        inner = self._visit(pattern.reduced)
+        variable = self._class(pattern.name)
+        kept = f"{pattern.name}_view"
+        self._column("attrs", kept, f"a_{kept}")
+        self._query.needs.add(("view", 1))
+        self._query.facts.append(f"(= {variable} (view_1 a_{kept} {inner}))")
+        axes = pattern.reduced.attrs
+        name = axes.name if isinstance(axes, Attribute) else f"{pattern.reduced.name}_axes"
+
+        def keeps(names: Names, store: Store) -> bool:
+            given = names.get(name, axes)
+            reduced, whole = names[pattern.reduced.name], names[pattern.name]
+            assert isinstance(given, tuple) and isinstance(reduced, Node) and isinstance(whole, Node)
+            expanded = build.expand_dims(reduced, given)
+            return expanded.shape == whole.shape and expanded.attrs == names[kept]
+
+        self._query.checks.append(keeps)
+        return variable
+
+    def _mean(self, pattern: Mean) -> str:
+        reduced = Apply("reduce_sum", (pattern.x,), pattern.axes)
+        count = NumberVar(f"{pattern.name}_count")
+        total: Pattern = Expanded(reduced) if pattern.keepdims else reduced
+        variable = self._visit(Apply("div", (total, count), None, pattern.name))
+
+        def counts(names: Names, store: Store) -> bool:
+            whole, number = names[reduced.name], names[count.name]
+            axes = names.get(pattern.axes.name) if isinstance(pattern.axes, Attribute) else None
+            x = names[_name(pattern.x)]
+            assert isinstance(whole, Node) and isinstance(number, Node) and isinstance(x, Node)
+            found = axes if isinstance(axes, tuple) else names.get(f"{reduced.name}_axes", pattern.axes)
+            assert isinstance(found, tuple)
+            return store.value(number) == math.prod(x.shape[a] for a in found)
+
+        self._query.checks.append(counts)
+        return variable
+
+
+def _name(pattern: Pattern) -> str:
+    name = getattr(pattern, "name", None)
+    assert isinstance(name, str), "the operand of a mean is a variable or an operator"
+    return name
+
+
+def _matmul_check(pattern: Apply, spec: str) -> Check:
+    def check(names: Names, store: Store) -> bool:
+        a, b = names[_name(pattern.args[0])], names[_name(pattern.args[1])]
+        assert isinstance(a, Node) and isinstance(b, Node)
+        try:
+            product = build.matmul(a, b)
+        except ValueError:
+            return False
+        return product.attrs == names[spec] and product.inputs == (a, b)
+
+    return check
+
+
+def _axes_check(operand: Pattern, name: str, axes: tuple[int, ...]) -> Check:
+    def check(names: Names, store: Store) -> bool:
+        x = names[_name(operand)]
+        assert isinstance(x, Node)
+        return names[name] == tuple(sorted(a % x.type.ndim for a in axes))
+
+    return check
+
+
+def decode(query: Query, row: Sequence[int], store: Store) -> Names | None:
+    """The names a row binds; None if a check on its types or numbers fails."""
+    names: Names = {}
+    for (kind, name), cell in zip(query.columns, row, strict=True):
+        if kind == "tensor":
+            names[name] = store.leaf(cell)
+        elif kind == "attrs":
+            names[name] = store.attrs.values[cell]
+        elif kind == "sum":
+            names[name] = tuple((s, store.leaf(h)) for s, h in store.signed_terms(cell))
+        elif kind == "parts":
+            names[name] = tuple(store.leaf(h) for h in store.terms[cell].children)
+        elif kind == "sign":
+            names[name] = cell
+    for check in query.checks:
+        if not check(names, store):
+            return None
+    if query.among is not None:
+        _among(query, query.among, row, names, store)
+    return names
+
+
+def _among(query: Query, pattern: Sum, row: Sequence[int], names: Names, store: Store) -> None:
+    """Bind ``signs`` of the matched terms, ``flip`` (their common sign) and ``rest`` (the terms beside them)."""
+    number = next(c for (kind, _), c in zip(query.columns, row, strict=True) if kind == "sum")
+    taken = {
+        cell
+        for (kind, name), cell in zip(query.columns, row, strict=True)
+        if kind == "place" and name.startswith(f"{pattern.name}.")
+    }
+    signs = [names[f"{pattern.name}.{place}"] for place in range(len(pattern.terms))]
+    names["signs"] = tuple(signs)
+    fixed = [s * f for (s, _), f in zip(pattern.terms, signs, strict=True) if s != ANY_SIGN and isinstance(f, int)]
+    names["flip"] = fixed[0] if fixed else 1
+    all_terms = store.signed_terms(number)
+    names["rest"] = tuple((s, store.leaf(h)) for place, (s, h) in enumerate(all_terms) if place not in taken)
+

@@ -1,0 +1,183 @@
+"""The e-graph of loop nests: build it from rule texts, saturate it, read it out as plain Python.
+
+An e-class is "the loops still to run inside this block": block and step are in the term, so the graph is
+acyclic and orders share their tails. Terms (egglog constructors):
+
+    (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
+    (Tile stage m n k a b)  (Vector stage lanes)  (Point stage)  (Block stage)
+
+``Tile``'s last two arguments say whether it reads factors a and b packed. ``Point`` is one point of a
+stage; ``Block`` is all of one stage for one position of the shared axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+SIGNATURE = """
+(datatype Nest
+  (Loop String i64 i64 Nest)
+  (Par String i64 i64 Nest)
+  (Seq Nest Nest)
+  (Pack i64 String Nest)
+  (Tile i64 i64 i64 i64 bool bool)
+  (Vector i64 i64)
+  (Point i64)
+  (Block i64))
+(relation factor (String i64 i64))
+(relation permutable (String String))
+(relation shared (String))
+(relation splits (String))
+(relation outermost (String))
+(relation layout (i64 bool bool))
+(relation packable (i64 String))
+(relation hoists (i64 String String))
+(relation external (i64 String))
+(relation register (i64 i64 i64))
+(relation depth (i64 i64))
+(relation lanes (i64 i64))
+(relation contracts (i64 String String String))
+(relation streams (i64 String))
+(relation flat (String i64 i64 Nest))
+(relation spmd (Nest))
+(relation inner (Nest))
+"""
+"""Sorts, constructors and the relations in which the facts of one problem are stated.
+
+``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside
+one over ``b``. ``shared a``: every stage reads earlier ones at the same position of ``a``. ``splits a``: steps of
+``a`` are independent, so threads may share them. ``outermost a``: only loops over batches, which every thread
+may walk. ``layout stage a b``: which factors a tile finds packed
+already. ``packable stage x``: factor x may be packed; ``hoists stage x axis``: its packing may leave a loop over
+``axis``; ``external stage x``: it is no earlier stage's result. ``register stage m n``: a register tile;
+``depth stage k``: how deep one runs. ``lanes stage l``:
+a vector block. ``contracts stage m n k``, ``streams stage lanes``: the names of a stage's axes. ``flat a n stage body``:
+a block of n positions of the shared axis ``a`` of that stage is the nest ``body``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ENode:
+    """A term with e-classes (dense integers) for sub-terms; ``args`` holds its literals in order."""
+
+    op: str
+    args: tuple[str | int | bool, ...]
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NestGraph:
+    """``classes[c]``: the e-nodes of e-class ``c``, in a total order that no hashing decides; ``root``: the whole nest."""
+
+    classes: tuple[tuple[ENode, ...], ...]
+    root: int
+
+    @property
+    def size(self) -> int:
+        """Number of loop terms (e-nodes)."""
+        return sum(map(len, self.classes))
+
+    def bottom_up(self) -> tuple[int, ...]:
+        """The classes reachable from the root, children first. ``ValueError`` if a class contains itself."""
+        order: list[int] = []
+        state: dict[int, bool] = {}
+        stack = [(self.root, False)]
+        while stack:
+            at, done = stack.pop()
+            if done:
+                state[at] = True
+                order.append(at)
+                continue
+            if at in state:
+                if not state[at]:
+                    raise ValueError("the e-graph of loop nests has a cycle: a rule equates a nest with a part of itself")
+                continue
+            state[at] = False
+            stack.append((at, True))
+            for node in self.classes[at]:
+                for child in node.children:
+                    if child not in state:
+                        stack.append((child, False))
+                    elif not state[child]:
+                        raise ValueError(
+                            "the e-graph of loop nests has a cycle: a rule equates a nest with a part of itself"
+                        )
+        return tuple(order)
+
+
+_CHILDREN = {"Loop": 1, "Par": 1, "Seq": 2, "Pack": 1, "Tile": 0, "Vector": 0, "Point": 0, "Block": 0}
+
+
+def saturate_nests(
+    rules: Sequence[tuple[str, str]], facts: Iterable[str], root: str, limit: int = 24
+) -> NestGraph:
+    """Saturate ``root`` under the rules and read the e-graph back.
+
+    ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
+    actions over the relations of :data:`SIGNATURE`. ``root``: a term. ``limit`` bounds the rounds: every
+    rule walks blocks downwards, so the rounds needed are at most the number of loops in the deepest nest;
+    the bound only guards against a faulty rule.
+
+    Raises ``ValueError``, naming the rules, when egglog refuses them or when they do not saturate.
+    """
+    from egglog import bindings
+
+    graph = bindings.EGraph()
+    lines = [SIGNATURE]
+    names = []
+    for position, (_, text) in enumerate(rules):
+        name = f"r{position}"
+        names.append(name)
+        lines.append(f"(ruleset {name})")
+        lines.append(text.format(ruleset=name))
+    lines += [f"(let $root {root})", "(spmd $root)", *facts]
+    ids = ", ".join(identity for identity, _ in rules)
+    try:
+        graph.run_program(*graph.parse_program("\n".join(lines)))
+        rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
+        size = -1
+        for _ in range(limit):
+            graph.run_program(*rounds)
+            functions = graph.freeze().functions
+            now = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
+            if now == size:
+                break
+            size = now
+        else:
+            raise ValueError(f"the loop rules {ids} do not saturate within {limit} rounds")
+    except bindings.EggSmolError as error:
+        raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
+    return _read(graph)
+
+
+def _read(graph: Any) -> NestGraph:
+    functions = graph.freeze().functions
+    decode = {"i64": graph.value_to_i64, "String": graph.value_to_string, "bool": graph.value_to_bool}
+    literals: dict[Any, str | int | bool] = {}  # keyed by (sort, value): sorts share one numbering
+    raw: dict[Any, list[tuple[str, tuple[str | int | bool, ...], tuple[Any, ...]]]] = {}
+    for op, below in _CHILDREN.items():
+        function = functions[op]
+        sorts = function.input_sorts[: len(function.input_sorts) - below]
+        for row in function.rows:
+            args = []
+            inputs = row.inputs
+            for sort, value in zip(sorts, inputs, strict=False):
+                found = literals.get((sort, value))
+                if found is None:
+                    found = literals[sort, value] = decode[sort](value)
+                args.append(found)
+            raw.setdefault(row.output, []).append((op, tuple(args), tuple(inputs[len(sorts) :])))
+    numbers = {value: number for number, value in enumerate(raw)}
+    classes = tuple(
+        tuple(
+            sorted(
+                (ENode(op, args, tuple([numbers[child] for child in children])) for op, args, children in nodes),
+                key=attrgetter("op", "args", "children"),  # arguments of one operator have the same types
+            )
+        )
+        for nodes in raw.values()
+    )
+    return NestGraph(classes, numbers[functions["$root"].rows[0].output])

@@ -1,0 +1,251 @@
+"""Equality saturation within a budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eqsat.egraph.encode import Terms
+from eqsat.egraph.engine import Engine
+from eqsat.rules.instantiate import fit, instantiate, signed_sum
+from eqsat.egraph.match import Compiler, Names, Query, decode
+from eqsat.egraph.readout import read_out
+from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
+from eqsat.ir.node import Node
+from eqsat.rules.rule import Match, Rule, RuleError, Way
+
+log = logging.getLogger("eqsat")
+
+RULE_CAP = 2000
+"""Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
+
+FLATTEN, FOLD = "sum.flatten", "fold.constants"
+"""Ids of the rules that the term store carries out when they are enabled."""
+
+
+@dataclass
+class _Active:
+    """A direction of a rule in a search: what it looks for and what it has found."""
+
+    rule: Rule
+    way: Way
+    query: Query
+    stats: RuleStats
+    order: int
+    number: int | None = None
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+    queue: list[tuple[int, ...]] = field(default_factory=list)
+    groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
+    group_sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+
+class _Stop(Exception):
+    """A budget is spent; the argument says which."""
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    import os
+
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Search:
+    def __init__(
+        self, rules: Sequence[Rule], const: frozenset[Node], nodes: int, seconds: float, memory: int | None
+    ) -> None:
+        ids = {rule.id for rule in rules}
+        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids)
+        self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
+        self.nodes = nodes
+        self.start = time.perf_counter()
+        self.deadline = self.start + seconds
+        self.memory = None if memory is None else memory + _resident_bytes()
+        compiler = Compiler(self.store)
+        self.active = [
+            _Active(rule, way, compiler.query(way), self.report.rules[rule.id], order)
+            for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
+        ]
+        self.by_number: dict[int, _Active] = {}
+
+    def check_budget(self) -> None:
+        if self.store.live >= self.nodes:
+            raise _Stop("nodes")
+        if time.perf_counter() >= self.deadline:
+            raise _Stop("seconds")
+
+    def run(self, iterations: int | None) -> str:
+        with Engine() as engine:
+            try:
+                while iterations is None or self.report.iterations < iterations:
+                    if not self.round(engine):
+                        return "saturated"
+                return "iterations"
+            except _Stop as stop:
+                return str(stop)
+            except KeyboardInterrupt:
+                log.info("search interrupted; going on with what was found")
+                return "interrupted"
+
+    def round(self, engine: Engine) -> bool:
+        """Load what is new, match, apply. False when there is nothing left to do."""
+        rows, self.store.rows = self.store.rows, {}
+        engine.load(rows)
+        for active in self.active:
+            if active.number is None and engine.has(active.query.needs):
+                active.number = engine.add_rule(active.query)
+                self.by_number[active.number] = active
+        if self.memory is not None and _resident_bytes() >= self.memory:
+            raise _Stop("memory")
+        self.report.iterations += 1
+        for number, row in engine.find():
+            self.enqueue(self.by_number[number], row)
+        # Cheapest first: rules with few matches are applied before the budget is spent on the others.
+        waiting = sorted((a for a in self.active if a.queue), key=lambda a: (len(a.queue), a.order))
+        for active in waiting:
+            taken, active.queue = active.queue[:RULE_CAP], active.queue[RULE_CAP:]
+            for at, row in enumerate(taken):
+                try:
+                    self.check_budget()
+                except _Stop:
+                    active.queue = taken[at:] + active.queue
+                    raise
+                self.apply(active, row)
+            if active.rule.together is not None:
+                self.apply_groups(active)
+        return bool(self.store.rows) or any(a.queue for a in self.active)
+
+    def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
+        find = self.store.find
+        key = tuple(
+            find(cell) if kind == "tensor" else cell
+            for (kind, _), cell in zip(active.query.columns, row, strict=True)
+        )
+        if key not in active.seen:
+            active.seen.add(key)
+            active.queue.append(key)
+
+    def apply(self, active: _Active, row: tuple[int, ...]) -> None:
+        names = decode(active.query, row, self.store)
+        if names is None:
+            return
+        active.stats.matches += 1
+        match = Match(names, self.store)
+        for guard in active.rule.where:
+            if not guard.test(match):
+                active.stats.refused[guard.name] = active.stats.refused.get(guard.name, 0) + 1
+                return
+        if active.rule.together is not None:
+            key = tuple(names[k] for k in active.rule.key)
+            active.groups.setdefault(key, {}).setdefault(row[0], names)
+            return
+        roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
+        try:
+            built = self.build(active, match, names)
+        except ValueError as error:
+            if isinstance(error, RuleError):
+                raise
+            raise RuleError(
+                f"rule {active.rule.id!r} ({active.rule.file}:{active.rule.line}) builds an ill-typed right side: {error}"
+            ) from error
+        if built is None:
+            active.stats.refused["right side declines"] = active.stats.refused.get("right side declines", 0) + 1
+            return
+        self.unite(active, roots, built)
+
+    def build(self, active: _Active, match: Match, names: Names) -> list[Node] | None:
+        right = active.way.right
+        root = names["root"]
+        assert isinstance(root, Node)
+        if isinstance(right, tuple):
+            built = [instantiate(r, names, root.dtype) for r in right]
+        else:
+            made = right(match)
+            if made is None:
+                return None
+            built = [made] if isinstance(made, Node) else list(made)
+        if active.query.among is not None:
+            rest, flip = names["rest"], names["flip"]
+            assert isinstance(rest, tuple) and isinstance(flip, int)
+            built = [signed_sum([*rest, (flip, built[0])])]
+        if isinstance(right, tuple) or active.query.among is not None:
+            for at in range(len(built)):
+                whole = names["root" if at == 0 else f"root{at}"]
+                assert isinstance(whole, Node)
+                built[at] = fit(built[at], whole.shape)
+        return built
+
+    def unite(self, active: _Active, roots: Sequence[object], built: Sequence[Node]) -> None:
+        rule = active.rule
+        if len(roots) != len(built):
+            raise RuleError(f"rule {rule.id!r} ({rule.file}:{rule.line}) builds {len(built)} of {len(roots)} right sides")
+        before = self.store.live
+        fired = False
+        for root, node in zip(roots, built, strict=True):
+            assert isinstance(root, Node) and isinstance(root.attrs, int)
+            if node.type != root.type:
+                raise RuleError(
+                    f"rule {rule.id!r} ({rule.file}:{rule.line}) turns a tensor of type {root.type} into one of type "
+                    f"{node.type}: {node!r}"
+                )
+            fired |= self.store.merge(root.attrs, self.store.insert(node, rule.id), rule.id)
+        if fired or self.store.live != before:
+            active.stats.fired += 1
+
+    def apply_groups(self, active: _Active) -> None:
+        """Hand every group that has grown to a gathering rule."""
+        rule = active.rule
+        assert rule.together is not None
+        for key, members in active.groups.items():
+            unique = {self.store.find(handle): names for handle, names in members.items()}
+            size = len(unique)
+            if size < 2 or active.group_sizes.get(key) == size:
+                continue
+            active.group_sizes[key] = size
+            self.check_budget()
+            matches = [Match(names, self.store) for _, names in sorted(unique.items())]
+            built = rule.together(matches)
+            if built is not None:
+                self.unite(active, [m.root for m in matches], list(built))
+
+
+def saturate(
+    outputs: Sequence[Node],
+    *,
+    rules: Sequence[Rule],
+    const: frozenset[Node] = frozenset(),
+    nodes: int = 20_000,
+    seconds: float = 2.0,
+    memory: int | None = None,
+    iterations: int | None = None,
+) -> SaturatedEGraph:
+    """Every program equal to ``outputs`` that the rules reach within the budget.
+
+    ``const``: the input nodes whose values are known when the program is compiled. ``nodes``: most e-nodes;
+    ``seconds``: wall time; ``memory``: bytes the process may grow by; ``iterations``: most rounds of matching.
+    All are checked between insertions, so they may be passed by what one match builds (and ``seconds`` by one
+    round of matching). Running out, or Ctrl-C, gives the e-graph so far; its report names the limit.
+
+    The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
+    Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
+    """
+    search = _Search(rules, const, nodes, seconds, memory)
+    search.store.mark_original(outputs)
+    stop = search.run(iterations)
+    report = search.report
+    report.stop = stop
+    report.seconds = time.perf_counter() - search.start
+    for active in search.active:
+        active.stats.pending += len(active.queue)
+    graph = read_out(search.store, outputs, report)
+    log.debug("saturation: %d e-nodes, %d rounds, %.3f s, %s", report.enodes, report.iterations, report.seconds, stop)
+    return graph
+

@@ -1,0 +1,118 @@
+"""Errors that eqsat raises for the user. Each docstring is an example that fails, and its mend."""
+
+from __future__ import annotations
+
+from eqsat.ir.node import Source
+
+
+class EqsatError(Exception):
+    """Base of all errors raised on purpose; ``where`` is the user's line if one is to blame.
+
+    >>> try:
+    ...     eqsat.optimize(f)(x)
+    ... except eqsat.errors.EqsatError as error:
+    ...     print(error.where)
+    """
+
+    def __init__(self, message: str, where: Source | None = None) -> None:
+        self.message = message
+        self.where = where
+        super().__init__(message if where is None else f"{message}\n  at {where}")
+
+
+class ShapeError(EqsatError, ValueError):
+    """Shapes, axes or sizes do not fit. The message names the operator, the shapes and the user's line.
+
+    >>> @eqsat.optimize
+    ... def f(x, b):
+    ...     return x + b                      # x: (8, 3), b: (8,)
+    ShapeError: add: shapes (8, 3), (8,) do not broadcast together
+
+    Mend: give ``b`` the axis it lacks.
+
+    >>> return x + b[:, None]
+    """
+
+
+class BoundsError(EqsatError, IndexError):
+    """An index known while tracing lies outside its axis.
+
+    >>> x[5]                                  # x: (3,)
+    BoundsError: index 5 is out of bounds for axis 0 with size 3
+
+    Mend: index within ``-n ≤ i < n``.
+    """
+
+
+class UnsupportedOpError(EqsatError, NotImplementedError):
+    """A function, method or option that traced arrays do not have. The message says what to use instead.
+
+    >>> x[x > 0]                              # how many elements this has depends on values
+    UnsupportedOpError: indexing by a traced boolean mask …
+
+    Mend: keep the shape and choose values.
+
+    >>> np.where(x > 0, x, 0)
+    """
+
+
+class UnsupportedDTypeError(EqsatError, TypeError):
+    """An element type eqsat does not compute with, or an operator NumPy does not define for a type.
+
+    >>> eqsat.optimize(np.sin)(np.zeros(3, complex))
+    UnsupportedDTypeError: argument 'x': element type 'complex128' is not supported …
+
+    Mend: pass the real and the imaginary part as two arrays, or cast with ``x.astype(np.float32)``.
+    """
+
+
+class ConcretizationError(EqsatError, TypeError):
+    """Python asked for a traced array's value, which is not known while the function is traced.
+
+    >>> @eqsat.optimize
+    ... def f(x):
+    ...     if x.sum() > 0:                   # a branch on a value
+    ...         return x
+    ...     return -x
+    ConcretizationError: the truth value of a traced array is not known …
+
+    Mend: compute both and choose.
+
+    >>> return np.where(x.sum() > 0, x, -x)
+    """
+
+
+class VerificationError(EqsatError, AssertionError):
+    """The compiled program disagrees with the reference. ``program`` reproduces it when pasted.
+
+    >>> eqsat.optimize(f, disable=("suspect-rule",))(x)   # mend: switch the rule off, and report it
+    """
+
+    def __init__(self, message: str, program: str = "", where: Source | None = None) -> None:
+        self.program = program
+        super().__init__(f"{message}\n\n{program}" if program else message, where)
+
+
+class RuleError(EqsatError, ValueError):
+    """A rewrite rule is refused when it is defined, or its right side has another type than its left.
+
+    >>> eqsat.rewrite(a + b, a + c)           # c is not bound by the left side
+    RuleError: …
+
+    Mend: use on the right only variables of the left.
+    """
+
+
+class OptionError(EqsatError, ValueError):
+    """An unknown option, value of an option, rule id or argument name. The message lists the valid ones.
+
+    >>> eqsat.optimize(f, numerics="fast")
+    OptionError: numerics must be one of 'exact', 'reassociates', 'approximates', not 'fast'
+    """
+
+
+class CompileError(EqsatError, RuntimeError):
+    """A backend could not generate or load a kernel. The reference is used instead where it can be.
+
+    >>> eqsat.optimize(f, backend="numpy")    # mend: run through NumPy, and report the program
+    """

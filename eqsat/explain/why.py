@@ -1,0 +1,99 @@
+"""What became of a rule in a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eqsat import rules
+from eqsat.compiled import Compiled
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.select import extract
+from eqsat.extract.terms import Selection, Term
+from eqsat.options import unknown
+from eqsat.plan.lower import lower
+from eqsat.plan.regions import cut
+
+TRIED = 8
+"""E-classes of a region in which the rule's term is tried by force."""
+
+
+def why(program: Compiled, rule: str) -> str:
+    """Whether and where a rule fired, what refused it, or by how much its terms lost on cost.
+
+    For the last, the region is searched once more with the rule's terms forced into the program.
+    """
+    valid = [r.id for r in rules.list()]
+    if rule not in valid:
+        raise unknown("rule", rule, valid)
+    search = program.report["search"]
+    if rule in program.options.disable:
+        return f"{rule}: switched off by disable="
+    stats = search["matches"].get(rule)
+    if stats is None:
+        kind = next(r.numerics for r in rules.list() if r.id == rule)
+        return f"{rule}: not used, it is of class {kind!r} and numerics={program.options.numerics!r}"
+    found = f"{rule}: matched {stats['matches']} times, fired {stats['fired']} times"
+    if stats["pending"]:
+        found += f" ({stats['pending']} matches were left when the budget was spent)"
+    if rule in search["rules"]:
+        return f"{found}; its terms are in the program {search['rules'][rule]} times"
+    if not stats["matches"]:
+        return f"{rule}: matched nothing, its pattern does not occur"
+    if not stats["fired"]:
+        reasons = ", ".join(f"{reason} (×{count})" for reason, count in sorted(stats["refused"].items()))
+        return f"{found}; guard failed: {reasons}" if reasons else f"{found}; every result was known already"
+    lost = _lost(program, rule)
+    if lost is None:
+        return f"{found}; no program that uses its terms was found among the candidates"
+    best, forced = lost
+    if forced <= best * 1.0001:
+        return f"{found}; its terms cost the same ({forced * 1e6:.3g} µs) as those chosen"
+    return (
+        f"{found}; lost on cost: {forced * 1e6:.4g} µs against {best * 1e6:.4g} µs "
+        f"(+{(forced / best - 1):.1%}) for its region"
+    )
+
+
+def _uses(term: Term, egraph: SaturatedEGraph, rule: str) -> bool:
+    children = tuple(c.eclass for c in term.children)
+    for enode in egraph.classes[term.eclass]:
+        if enode.rule == rule and (enode.op, enode.attrs, enode.children) == (term.op, term.attrs, children):
+            return True
+    return any(_uses(c, egraph, rule) for c in term.children if isinstance(c, Term))
+
+
+def _lost(program: Compiled, rule: str) -> tuple[float, float] | None:
+    """(seconds of the winner, seconds of the best program that uses the rule) of the region where it lost least."""
+    const = frozenset(program.constant_nodes)
+    chosen = rules.select(program.options.numerics, program.options.disable)
+    best: tuple[float, float] | None = None
+    seen: set[str] = set()
+    for region in cut(program.traced.graph, const):
+        if region.key() in seen:
+            continue
+        seen.add(region.key())
+        known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
+        egraph = saturate(region.graph.outputs, rules=chosen, const=known, seconds=program.options.budget)
+        made = [e for e, nodes in egraph.classes.items() if any(n.rule == rule for n in nodes)]
+        if not made:
+            continue
+        (winner, *_) = _extract(program, egraph)
+        for eclass in made[:TRIED]:
+            only = tuple(n for n in egraph.classes[eclass] if n.rule == rule)
+            forced = replace(egraph, classes={**egraph.classes, eclass: only})
+            try:
+                (selection, *_) = _extract(program, forced)
+            except ValueError:
+                continue
+            if not any(_uses(k, forced, rule) for k in selection.kernels):
+                continue
+            if best is None or selection.seconds - winner.seconds < best[1] - best[0]:
+                best = (winner.seconds, selection.seconds)
+    return best
+
+
+def _extract(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
+    return extract(
+        egraph, program.machine, threads=program.threads, seconds=0.3, alternatives=1, lowers=lambda t: lower(t) is not None
+    )

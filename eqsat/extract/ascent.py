@@ -1,0 +1,91 @@
+"""A lower bound of a choice problem by dual ascent, and what follows from it.
+
+Let D be what can be made from choices whose cost is used up. While a root is outside D, walk from it:
+of every choice follow one need outside D. A choice met with all its needs in D is in the cut. Each finite
+way of making the root takes some choice of the cut, so the least remaining cost in it can be charged, taken off
+all of them and added to the bound. This is Wong's dual ascent for Steiner arborescences (1984), carried
+over to hypergraphs. Cycles get no credit: what only supports itself is never in D.
+
+What remains of a choice's cost, its reduced cost, is the least by which a solution with it exceeds the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from eqsat.extract.hypergraph import INFINITY, Problem, cheapest, reduced
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """``cuts``: sets of choices of which each solution takes one. ``left``: reduced cost of every choice."""
+
+    bound: float
+    left: tuple[float, ...]
+    cuts: tuple[tuple[int, ...], ...]
+
+
+def dual_ascent(problem: Problem, deadline: float = INFINITY) -> Ascent:
+    """The bound; a valid, weaker one when time is up."""
+    tree, _ = cheapest(problem)
+    choices, by_target, users = problem.choices, problem.by_target, problem.users
+    left = [choice.cost for choice in choices]
+    waiting = [len(choice.needs) for choice in choices]
+    made: set[int] = set()
+    # The deepest need first: then what lies below is paid before what lies above, and cuts stay narrow.
+    needs = [sorted(choice.needs, key=lambda t: (tree.get(t, INFINITY), t)) for choice in choices]
+    follow = [0] * len(choices)
+
+    def settle(number: int) -> None:
+        """This choice is used up: make what can be made now."""
+        stack = [number]
+        while stack:
+            at = stack.pop()
+            target = choices[at].target
+            if waiting[at] or left[at] > 0 or target in made:
+                continue
+            made.add(target)
+            for user in users.get(target, ()):
+                waiting[user] -= 1
+                stack.append(user)
+
+    for number in range(len(choices)):
+        settle(number)
+    bound = 0.0
+    cuts: list[tuple[int, ...]] = []
+    for root in problem.roots:
+        while root not in made:
+            if time.monotonic() > deadline:
+                return Ascent(bound, tuple(left), tuple(cuts))
+            cut: list[int] = []
+            seen = {root}
+            stack = [root]
+            while stack:
+                for number in by_target.get(stack.pop(), ()):
+                    order, place = needs[number], follow[number]
+                    while place < len(order) and order[place] in made:
+                        place += 1
+                    follow[number] = place
+                    if place == len(order):
+                        cut.append(number)
+                    elif order[place] not in seen:
+                        seen.add(order[place])
+                        stack.append(order[place])
+            if not cut:
+                return Ascent(INFINITY, tuple(left), tuple(cuts))
+            step = min(left[number] for number in cut)
+            bound += step
+            cuts.append(tuple(sorted(cut)))
+            for number in cut:
+                left[number] -= step
+                if left[number] <= 0:
+                    left[number] = 0.0
+                    settle(number)
+    return Ascent(bound, tuple(left), tuple(cuts))
+
+
+def fixed(problem: Problem, ascent: Ascent, best: float) -> Problem:
+    """Without choices that only solutions worse than ``best`` can have."""
+    gone = [n for n, left in enumerate(ascent.left) if ascent.bound + left > best * (1 + 1e-9)]
+    return reduced(problem.without(gone)) if gone else problem

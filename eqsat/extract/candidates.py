@@ -1,0 +1,344 @@
+"""For every tensor e-class, its best few kernels.
+
+A bounded bottom-up pass: each class gets a ranked, Pareto-pruned list of streams made from its e-nodes and
+its operands' streams. A stream ranks by its time as a kernel plus that of the kernels which make what it
+reads, each counted once, none for tensors that are known to be stored anyway.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+
+from eqsat.cost.roofline import Roofline
+from eqsat.egraph.saturated import ENode, SaturatedEGraph
+from eqsat.extract.streams import Builder, Stream, is_stored
+from eqsat.extract.terms import Read, Term
+from eqsat.ir.node import ConstArray
+from eqsat.ir.table import OPS
+from eqsat.ir.views import ViewMap
+
+ELEMENTS = 5
+"""Elements streams kept per class, besides reading it."""
+ACCUMULATED = 4
+"""Accumulated streams kept per class."""
+COMBINATIONS = 6
+"""Operand lists are combined at positions whose product (counted from 1) is at most this."""
+SAME_KIND = 2
+"""Streams, and kernels, kept that differ only in where along an elementwise chain they read."""
+POOL = 10
+"""Kernels kept per class and pass."""
+
+ROOT_KINDS = ("concat", "pad", "opaque")
+
+
+class Candidates:
+    """Streams and kernels of a saturated e-graph's classes.
+
+    With ``fuse`` off every e-node is a kernel over stored operands.
+    """
+
+    def __init__(self, egraph: SaturatedEGraph, roofline: Roofline, *, fuse: bool = True) -> None:
+        self.egraph = egraph
+        self.fuse = fuse
+        self.types = egraph.types
+        self.inputs = frozenset(
+            c for c, nodes in egraph.classes.items() if c not in egraph.const and any(n.op == "input" for n in nodes)
+        )
+        free = self.inputs | egraph.const
+        self.build = Builder(roofline, {c: float(t.nbytes) for c, t in egraph.types.items()}, frozenset(free))
+        self.nodes = {c: list(enumerate(nodes)) for c, nodes in egraph.classes.items()}
+        for c in self.nodes:
+            # A leaf is its class's canonical form; composites run as their expansion, in the same class.
+            self.nodes[c] = [(i, n) for i, n in self.nodes[c] if OPS[n.op].kind != "composite"]
+        self.order = self._order()
+        self.streams: dict[int, list[Stream]] = {}
+        self.pool: dict[int, dict[int, Stream]] = {c: {} for c in self.order}
+        self.plan: dict[int, dict[int, float]] = {}
+        self.unions: dict[tuple[int, ...], float] = {}
+        self.alias = self._aliases()
+        self.anchor = self._anchors()
+        self.terms: dict[int, Term | Read] = {}
+
+    def _reachable(self) -> list[int]:
+        seen = dict.fromkeys(self.egraph.outputs)
+        stack = list(seen)
+        while stack:
+            for _, node in self.nodes[stack.pop()]:
+                for child in node.children:
+                    if child not in seen:
+                        seen[child] = None
+                        stack.append(child)
+        return sorted(seen)
+
+    def _order(self) -> list[int]:
+        """Classes that can be computed, by the least height of a term: operands of some e-node come first."""
+        reachable = self._reachable()
+        users: dict[int, list[tuple[int, int]]] = {}
+        missing: dict[tuple[int, int], int] = {}
+        heap: list[tuple[int, int]] = []
+        for c in reachable:
+            if c in self.inputs:
+                heap.append((0, c))
+            for i, node in self.nodes[c]:
+                operands = set(node.children)
+                missing[c, i] = len(operands)
+                for child in operands:
+                    users.setdefault(child, []).append((c, i))
+                if not operands:
+                    heap.append((0, c))
+        heapq.heapify(heap)
+        height: dict[int, int] = {}
+        while heap:
+            h, c = heapq.heappop(heap)
+            if c in height:
+                continue
+            height[c] = h
+            for user, i in users.get(c, ()):
+                missing[user, i] -= 1
+                if missing[user, i] == 0 and user not in height:
+                    heapq.heappush(heap, (h + 1, user))
+        return sorted(height, key=lambda c: (height[c], c))
+
+    def _aliases(self) -> frozenset[int]:
+        """Classes that lie in memory exactly as an earlier one does (reshapes): those are never stored for others."""
+        place = {c: n for n, c in enumerate(self.order)}
+        found = set()
+        for c in self.order:
+            if c in self.egraph.const or c in self.egraph.outputs:
+                continue
+            for _, node in self.nodes[c]:
+                if isinstance(node.attrs, ViewMap) and node.op == "view":
+                    (child,) = node.children
+                    earlier = child in place and place[child] < place[c] and child not in self.egraph.const
+                    if earlier and node.attrs.keeps_order(self.types[child].size):
+                        found.add(c)
+        return frozenset(found)
+
+    def _anchors(self) -> dict[int, int]:
+        """For each class the one at the start of its chain of elementwise operators and views of one operand.
+
+        Where along such a chain a tensor is stored matters little, so that programs which differ in that
+        alone need not all be kept.
+        """
+        anchor: dict[int, int] = {}
+        for c in self.order:
+            anchor[c] = c
+            for _, node in self.nodes[c]:
+                operands = {child for child in node.children if child not in self.egraph.const}
+                if len(operands) == 1 and OPS[node.op].kind in ("map", "view"):
+                    (child,) = operands
+                    if child in anchor and self.types[child].size == self.types[c].size and child != c:
+                        anchor[c] = anchor[child]
+                        break
+        return anchor
+
+    def run(self, stored: frozenset[int] = frozenset(), passes: int = 2) -> None:
+        """Make or refresh every class's streams. ``stored``: tensors whose kernel is paid already."""
+        self.plan = {}
+        for number in range(passes):
+            self.unions.clear()
+            changed = False
+            for c in self.order:
+                changed |= self._class(c, stored)
+            if not changed and number:
+                break
+        for c in self.order:
+            if c not in self.egraph.const:
+                for stream in self.streams[c]:
+                    if not stream.is_read:
+                        self.pool[c].setdefault(stream.uid, stream)
+
+    def _rank(self, stream: Stream, stored: frozenset[int]) -> float:
+        """Its own time and that of every kernel that its operands' best programs take, shared ones once."""
+        cost = self.unions.get(stream.needs)
+        if cost is None:
+            union: dict[int, float] = {}
+            for need in stream.needs:
+                if need in stored:
+                    continue
+                plan = self.plan.get(need)
+                if plan is None or stream.eclass in plan:
+                    return float("inf")
+                union.update(plan)
+            cost = self.unions[stream.needs] = sum(union.values())
+        elif any(stream.eclass in self.plan.get(need, ()) for need in stream.needs if need not in stored):
+            return float("inf")
+        return stream.seconds + cost
+
+    def _class(self, c: int, stored: frozenset[int]) -> bool:
+        """Recompute the streams of one class; whether its price fell."""
+        const = c in self.egraph.const
+        read = self.build.read(c, self.types[c])
+        if c in self.inputs:
+            self.streams[c] = [read]
+            return False
+        found: dict[int, Stream] = {}
+        roots: list[Stream] = []
+        for i, node in self.nodes[c]:
+            kind = OPS[node.op].kind
+            if const and not self._literal(node):
+                continue
+            for stream in self._enode(c, i, node, kind):
+                if const and stream.reads:
+                    continue
+                stream.rank = self._rank(stream, stored)
+                if kind in ROOT_KINDS:
+                    roots.append(stream)
+                else:
+                    found[stream.uid] = stream
+        if const:
+            self.streams[c] = sorted([*found.values(), read], key=lambda s: (s.is_read, s.slots, s.size, s.uid))[:2]
+            return False
+        kept = self._prune(found.values())
+        roots.sort(key=_key)
+        kernels = sorted([*found.values(), *roots], key=_key)
+        kernels = [s for s in kernels if s.rank < float("inf")]
+        for stream in self._few_kernels(kernels):
+            self.pool[c].setdefault(stream.uid, stream)
+        before = sum(self.plan.get(c, {}).values()) if c in self.plan else float("inf")
+        price = before
+        if kernels and kernels[0].rank < before:
+            best = kernels[0]
+            plan = {c: best.seconds}
+            for need in best.needs:
+                if need not in stored:
+                    plan.update(self.plan[need])
+            self.plan[c], price = plan, best.rank
+        # A little more than its program: what has one user is better inlined there.
+        read.rank = 0.0 if c in stored else price * (1 + 1e-6)
+        self.streams[c] = sorted([*kept, *([] if c in self.alias else [read])], key=_key)
+        return price < before * (1 - 1e-9)
+
+    def _literal(self, node: ENode) -> bool:
+        """Whether a constant's e-node may be computed inside a kernel: scalars, index ranges, cheap functions."""
+        if node.op == "const":
+            return isinstance(node.attrs, ConstArray) and node.attrs.array.size == 1
+        return OPS[node.op].kind in ("map", "view") or node.op == "iota"
+
+    def _enode(self, c: int, i: int, node: ENode, kind: str) -> Iterator[Stream]:
+        """The streams of an e-node over its operands' streams, distinct."""
+        operands = list(dict.fromkeys(node.children))
+        if any(child not in self.streams for child in operands):
+            return
+        lists = [self._operand(child, kind, place) for place, child in enumerate(operands)]
+        if not all(lists):
+            return
+        seen: set[int] = set()
+        for choice in _combinations(lists, COMBINATIONS if len(lists) <= 3 else COMBINATIONS // 2):
+            given = dict(zip(operands, choice, strict=True))
+            children = tuple(given[child] for child in node.children)
+            stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children)
+            if stream is not None and stream.uid not in seen:
+                seen.add(stream.uid)
+                yield stream
+
+    def _operand(self, child: int, kind: str, place: int) -> list[Stream]:
+        """What may stand for an operand, best first."""
+        options = self.streams[child]
+        if child in self.egraph.const and kind in ("map", "view"):
+            # Scalars are inlined whatever the case: to read one costs more than to know it.
+            plain = [s for s in options if not s.reads and not s.work]
+            if plain and (self.fuse or self.types[child].size == 1):
+                return plain
+        if not self.fuse or kind == "opaque":
+            return [s for s in options if s.is_read] or [self.build.read(child, self.types[child])]
+        return options
+
+    def _kind(self, s: Stream) -> tuple[object, ...]:
+        """Streams of one kind differ only in where along chains of elementwise operators they read."""
+        core = self.anchor[s.core.eclass] if s.core is not None else None
+        return (frozenset(self.anchor[need] for need in s.needs), core, s.core_map)
+
+    def _prune(self, streams: Iterable[Stream]) -> list[Stream]:
+        """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once."""
+        kinds: dict[tuple[object, ...], int] = {}
+        kept: dict[bool, list[Stream]] = {False: [], True: []}
+        for s in sorted(streams, key=_key):
+            if s.rank == float("inf"):
+                break
+            group = kept[s.core is not None]
+            kind = self._kind(s)
+            if len(group) == (ACCUMULATED if s.core is not None else ELEMENTS) or kinds.get(kind, 0) == SAME_KIND:
+                continue
+            if not any(_dominates(other, s) for other in group):
+                group.append(s)
+                kinds[kind] = kinds.get(kind, 0) + 1
+        return kept[False] + kept[True]
+
+    def _few_kernels(self, ranked: Sequence[Stream]) -> list[Stream]:
+        """The best few of different kinds, and the best ones over stored operands alone."""
+        kinds: dict[tuple[object, ...], int] = {}
+        taken: dict[int, Stream] = {}
+        for s in ranked:
+            kind = self._kind(s)
+            if kinds.get(kind, 0) < SAME_KIND and len(taken) < POOL:
+                kinds[kind] = kinds.get(kind, 0) + 1
+                taken[s.uid] = s
+        plain = [s for s in ranked if all(is_stored(child) or not child.reads for child in s.children)][:2]
+        return list({**taken, **{s.uid: s for s in plain}}.values())
+
+    def term(self, stream: Stream) -> Term | Read:
+        """The stream as a term."""
+        found = self.terms.get(stream.uid)
+        if found is None:
+            if stream.is_read:
+                found = Read(stream.eclass, stream.type, stream.eclass in self.egraph.const)
+            else:
+                node = self.egraph.classes[stream.eclass][stream.node]
+                children = tuple(self.term(child) for child in stream.children)
+                found = Term(stream.eclass, node.op, node.attrs, stream.type, children)
+            self.terms[stream.uid] = found
+        return found
+
+
+def _key(stream: Stream) -> tuple[float, int, int]:
+    return (stream.rank, stream.size, stream.uid)
+
+
+def _dominates(a: Stream, b: Stream) -> bool:
+    if a.slots > b.slots or a.multiply_adds > b.multiply_adds or len(a.reads) > len(b.reads):
+        return False
+    if a.core is not b.core or a.core_map != b.core_map:
+        return False
+    return all(nbytes <= b.reads.get(e, -1.0) for e, nbytes in a.reads.items())
+
+
+def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[Stream, ...]]:
+    """Choices of one stream per list, good ones first: positions whose product stays within the budget, all
+    stored, one stored and the others best, and accumulated ones that share a core."""
+
+    def walk(place: int, left: int) -> Iterator[tuple[Stream, ...]]:
+        if place == len(lists):
+            yield ()
+            return
+        for position, stream in enumerate(lists[place][:left]):
+            for rest in walk(place + 1, left // (position + 1)):
+                yield (stream, *rest)
+
+    yield from walk(0, budget)
+    reads = [next((s for s in options if s.is_read), options[0]) for options in lists]
+    yield tuple(reads)
+    if len(lists) == 1:
+        return
+    best = [options[0] for options in lists]
+    elements = [next((s for s in options if s.core is None), options[0]) for options in lists]
+    for place in range(len(lists)):
+        yield (*best[:place], reads[place], *best[place + 1 :])
+        # One operand accumulated, the others in elements: a kernel has one core.
+        for s in [s for s in lists[place] if s.core is not None][:2]:
+            yield (*elements[:place], s, *elements[place + 1 :])
+            yield (*reads[:place], s, *reads[place + 1 :])
+    yield from _same_core(lists, elements)
+
+
+def _same_core(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Iterator[tuple[Stream, ...]]:
+    """Choices in which several operands share one core, as in x · sigmoid(x) with x a matrix product."""
+    cores: dict[int, dict[int, Stream]] = {}
+    for place, options in enumerate(lists):
+        for s in options:
+            if s.core is not None:
+                cores.setdefault(s.core.uid, {}).setdefault(place, s)
+    for places in cores.values():
+        if len(places) > 1:
+            yield tuple(places.get(place, elements[place]) for place in range(len(lists)))

@@ -1,0 +1,343 @@
+"""Choosing at least cost among alternatives that share what they need.
+
+Every target is made by one of its choices; a choice costs something and needs other targets, which are paid
+once however many need them. Kernels over tensors and e-nodes over e-classes are both of this form. The
+problem is NP-hard; here are the greedy methods, and a lower bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to make ``target`` from ``needs`` (distinct, sorted); ``tag`` names it whatever its number is."""
+
+    target: int
+    needs: tuple[int, ...]
+    cost: float
+    tag: int = 0
+
+
+Chosen = Mapping[int, int]
+"""The number of the choice taken for each target."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Choices, in an order that breaks ties, and the targets wanted."""
+
+    choices: tuple[Choice, ...]
+    roots: tuple[int, ...]
+
+    @cached_property
+    def by_target(self) -> dict[int, tuple[int, ...]]:
+        """Numbers of the choices of every target that has any."""
+        found: dict[int, list[int]] = {}
+        for number, choice in enumerate(self.choices):
+            found.setdefault(choice.target, []).append(number)
+        return {target: tuple(numbers) for target, numbers in found.items()}
+
+    @cached_property
+    def users(self) -> dict[int, tuple[int, ...]]:
+        """Numbers of the choices that need a target."""
+        found: dict[int, list[int]] = {}
+        for number, choice in enumerate(self.choices):
+            for need in choice.needs:
+                found.setdefault(need, []).append(number)
+        return {target: tuple(numbers) for target, numbers in found.items()}
+
+    def without(self, refused: Iterable[int]) -> Problem:
+        """The same problem with some choices (by number) gone."""
+        gone = set(refused)
+        return Problem(tuple(c for number, c in enumerate(self.choices) if number not in gone), self.roots)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Choices by target in dependency order, only those needed, and their total cost."""
+
+    chosen: dict[int, int]
+    cost: float
+
+
+def renumbered(solution: Solution, old: Problem, new: Problem) -> Solution | None:
+    """The same choices in another problem, found by their tags; None where one is not there."""
+    number = {choice.tag: n for n, choice in enumerate(new.choices)}
+    chosen = {target: number.get(old.choices[n].tag, -1) for target, n in solution.chosen.items()}
+    return None if -1 in chosen.values() else Solution(chosen, solution.cost)
+
+
+def solution_of(problem: Problem, chosen: Chosen) -> Solution | None:
+    """What the roots need of ``chosen``, in dependency order; None where a target is missing or needs itself."""
+    order: dict[int, int] = {}
+    open_: set[int] = set()
+    choices = problem.choices
+    for root in problem.roots:
+        if root in order:
+            continue
+        stack: list[tuple[int, int]] = [(root, 0)]
+        while stack:
+            target, place = stack.pop()
+            number = chosen.get(target)
+            if number is None:
+                return None
+            needs = choices[number].needs
+            if place == 0:
+                if target in order:
+                    continue
+                if target in open_:
+                    return None
+                open_.add(target)
+            while place < len(needs) and needs[place] in order:
+                place += 1
+            if place == len(needs):
+                open_.discard(target)
+                order[target] = number
+                continue
+            if needs[place] in open_:
+                return None
+            stack.append((target, place + 1))
+            stack.append((needs[place], 0))
+    return Solution(order, sum(choices[number].cost for number in order.values()))
+
+
+def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, float], dict[int, int]]:
+    """Least tree cost of every target and the choice that has it, with ``given`` targets for free.
+
+    Knuth's generalization of Dijkstra's algorithm (1977): targets leave the queue in order of cost, so the
+    choices never form a cycle, even at cost 0.
+    """
+    choices = problem.choices
+    cost: dict[int, float] = {}
+    best: dict[int, int] = {}
+    waiting = [len(c.needs) for c in choices]
+    total = [c.cost for c in choices]
+    heap: list[tuple[float, int, int]] = [(0.0, -1, target) for target in sorted(set(given))]
+    heap += [(total[n], n, c.target) for n, c in enumerate(choices) if not c.needs]
+    heapq.heapify(heap)
+    while heap:
+        value, number, target = heapq.heappop(heap)
+        if target in cost:
+            continue
+        cost[target] = value
+        if number >= 0:
+            best[target] = number
+        for user in problem.users.get(target, ()):
+            waiting[user] -= 1
+            total[user] += value
+            if waiting[user] == 0 and choices[user].target not in cost:
+                heapq.heappush(heap, (total[user], user, choices[user].target))
+    return cost, best
+
+
+def reduced(problem: Problem) -> Problem:
+    """Without choices that no best solution needs: of targets out of reach, in want of something that cannot be
+    made, that need their own target, or that another choice of the target beats in cost and needs."""
+    cost, _ = cheapest(problem)
+    good = [
+        n for n, c in enumerate(problem.choices) if c.target not in c.needs and all(need in cost for need in c.needs)
+    ]
+    by_target: dict[int, list[int]] = {}
+    for n in good:
+        by_target.setdefault(problem.choices[n].target, []).append(n)
+    seen = dict.fromkeys(problem.roots)
+    stack = list(seen)
+    kept: list[int] = []
+    while stack:
+        ranked = sorted(by_target.get(stack.pop(), ()), key=lambda n: (problem.choices[n].cost, n))
+        front: list[frozenset[int]] = []
+        for n in ranked:
+            needs = frozenset(problem.choices[n].needs)
+            if any(other <= needs for other in front):
+                continue
+            front.append(needs)
+            kept.append(n)
+            for need in problem.choices[n].needs:
+                if need not in seen:
+                    seen[need] = None
+                    stack.append(need)
+    return Problem(tuple(problem.choices[n] for n in sorted(kept)), problem.roots)
+
+
+def greedy(problem: Problem, passes: int = 8) -> Solution | None:
+    """Least cost bottom-up, counting shared targets once per target (not across); None if a root cannot be made."""
+    _, best = cheapest(problem)
+    first = solution_of(problem, best)
+    if first is None:
+        return None
+    # What a target needs in all, with the choice for each; refined until nothing falls.
+    sets: dict[int, dict[int, int]] = {}
+    totals: dict[int, float] = {}
+    costs = [c.cost for c in problem.choices]
+    pending = list(dict.fromkeys(best))  # in order of tree cost: operands come first
+    for _ in range(passes):
+        changed: dict[int, None] = {}
+        for target in pending:
+            for number in problem.by_target[target]:
+                needs = problem.choices[number].needs
+                if any(need not in sets for need in needs):
+                    continue
+                if any(target in sets[need] for need in needs):
+                    continue
+                union: dict[int, int] = {}
+                for need in needs:
+                    union.update(sets[need])
+                union[target] = number
+                total = sum(costs[n] for n in union.values())
+                if total < totals.get(target, INFINITY) * (1 - 1e-12):
+                    sets[target], totals[target] = union, total
+                    changed[target] = None
+        if not changed:
+            break
+        again = {problem.choices[user].target for t in changed for user in problem.users.get(t, ())}
+        pending = [t for t in best if t in again]
+    final = solution_of(problem, {target: chosen[target] for target, chosen in sets.items()})
+    return final if final is not None and final.cost < first.cost else first
+
+
+Shape = Callable[[Problem, Solution], object]
+
+
+def _needs(problem: Problem, solution: Solution) -> object:
+    return frozenset((target, problem.choices[number].needs) for target, number in solution.chosen.items())
+
+
+class Search:
+    """Local improvement of a solution, which also remembers the best different solutions met.
+
+    ``shape`` says what makes solutions different; without one, that some target has other needs.
+    Moves: another choice for one target; to store one more target and let others use it; to drop one and
+    let its users do without. A move is taken when the total falls.
+    """
+
+    def __init__(
+        self, problem: Problem, start: Solution, deadline: float, keep: int = 1, shape: Shape | None = None
+    ) -> None:
+        self.problem = problem
+        self.shape = shape or _needs
+        self.best = start
+        self.deadline = deadline
+        self.keep = keep
+        self.met: dict[object, Solution] = {}
+        self._remember(start)
+
+    def _remember(self, solution: Solution) -> None:
+        """Keep the best few of different shapes."""
+        if len(self.met) >= self.keep and solution.cost >= max(s.cost for s in self.met.values()):
+            return
+        key = self.shape(self.problem, solution)
+        if key not in self.met or solution.cost < self.met[key].cost:
+            self.met[key] = solution
+        if len(self.met) > self.keep:
+            worst = max(self.met, key=lambda k: self.met[k].cost)
+            del self.met[worst]
+
+    def alternatives(self) -> list[Solution]:
+        """Best first; ties by the choices' numbers."""
+        return sorted(self.met.values(), key=lambda s: (s.cost, sorted(s.chosen.items())))
+
+    def offer(self, chosen: Chosen) -> bool:
+        """Take these choices if they are a better solution."""
+        solution = solution_of(self.problem, chosen)
+        if solution is None:
+            return False
+        self._remember(solution)
+        if solution.cost < self.best.cost * (1 - 1e-12):
+            self.best = solution
+            return True
+        return False
+
+    def run(self) -> Solution:
+        """Until no move helps or time is up."""
+        while self._sweep() and time.monotonic() < self.deadline:
+            pass
+        return self.best
+
+    def _sweep(self) -> bool:
+        before = self.best.cost
+        for move in (self._rechoose, self._store, self._drop):
+            move()
+        return self.best.cost < before
+
+    def _with(self, changes: Mapping[int, int], fill: Mapping[int, int]) -> dict[int, int]:
+        return {**fill, **self.best.chosen, **changes}
+
+    def _rechoose(self) -> None:
+        cost, fill = cheapest(self.problem, self.best.chosen)
+        for target in list(self.best.chosen)[::-1]:
+            for number in self.problem.by_target[target]:
+                current = self.best.chosen.get(target)
+                if current is None or time.monotonic() > self.deadline:
+                    break
+                choice = self.problem.choices[number]
+                extra = sum(cost.get(need, INFINITY) for need in choice.needs if need not in self.best.chosen)
+                if number == current or choice.cost + extra >= self.best.cost:
+                    continue
+                if self.offer(self._with({target: number}, fill)):
+                    cost, fill = cheapest(self.problem, self.best.chosen)
+
+    def _store(self) -> None:
+        wanted = {
+            need
+            for target in self.best.chosen
+            for number in self.problem.by_target[target]
+            for need in self.problem.choices[number].needs
+            if need not in self.best.chosen
+        }
+        fill = cheapest(self.problem, self.best.chosen)[1]
+        for extra in sorted(wanted):
+            if time.monotonic() > self.deadline:
+                return
+            if extra not in fill or extra in self.best.chosen:
+                continue
+            stored = {*self.best.chosen, extra}
+            changes = {extra: fill[extra]}
+            for target in self.best.chosen:
+                number = self._best_over(target, stored)
+                if number is not None:
+                    changes[target] = number
+            if len(changes) > 1 and self.offer(self._with(changes, fill)):
+                fill = cheapest(self.problem, self.best.chosen)[1]
+
+    def _best_over(self, target: int, stored: set[int]) -> int | None:
+        """The cheapest choice of a target over stored ones, if it is cheaper than the one taken."""
+        choices = self.problem.choices
+        limit, found = choices[self.best.chosen[target]].cost, None
+        for number in self.problem.by_target[target]:
+            choice = choices[number]
+            if choice.cost < limit and stored.issuperset(choice.needs):
+                limit, found = choice.cost, number
+        return found
+
+    def _drop(self) -> None:
+        choices = self.problem.choices
+        cost, fill = cheapest(self.problem, self.best.chosen)
+        for gone in list(self.best.chosen):
+            if time.monotonic() > self.deadline:
+                return
+            if gone in self.problem.roots or gone not in self.best.chosen:
+                continue
+            rest = {target for target in self.best.chosen if target != gone}
+            changes: dict[int, int] = {}
+            for target, number in self.best.chosen.items():
+                if gone not in choices[number].needs:
+                    continue
+                options = [
+                    (choices[n].cost + sum(cost.get(x, INFINITY) for x in choices[n].needs if x not in rest), n)
+                    for n in self.problem.by_target[target]
+                    if gone not in choices[n].needs
+                ]
+                if not options or min(options)[0] == INFINITY:
+                    break
+                changes[target] = min(options)[1]
+            else:
+                if self.offer(self._with(changes, fill)):
+                    cost, fill = cheapest(self.problem, self.best.chosen)

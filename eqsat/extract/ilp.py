@@ -1,0 +1,180 @@
+"""The integer program of a choice problem, solved by HiGHS through SciPy within a time limit.
+
+    minimize  Σ cost·x        x: is this choice taken     y: is this target made
+    y = 1                     for what the roots require
+    Σ x over its choices ≥ y  for every target
+    Σ x over the choices of t that need u ≤ y[u]     for every pair (t, u), likewise that require u
+
+Acyclicity is added lazily: solve, find the cycles taken, forbid each, solve again. Full ordering
+constraints make such programs hundreds of times slower (measured on Tensat's graphs).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from eqsat.extract.hypergraph import Problem, Solution, solution_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_VARIABLES = 60_000
+MAX_ROUNDS = 60
+SCALE = 1e4
+"""The start solution's cost in the program's units: HiGHS's tolerances are absolute."""
+GAP = 1e-6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``solution``: the best known. ``bound``: no solution costs less. ``rounds``: programs solved."""
+
+    solution: Solution
+    bound: float
+    proven: bool
+    rounds: int
+
+
+def solve(
+    problem: Problem,
+    start: Solution,
+    seconds: float,
+    bound: float = 0.0,
+    cuts: Sequence[Sequence[int]] = (),
+) -> Outcome:
+    """The optimum, or the best found in ``seconds``; never worse than ``start``.
+
+    ``problem`` should be reduced; ``bound`` is a lower bound known already, and every solution takes at
+    least one choice of each of ``cuts``.
+    """
+    deadline = time.monotonic() + seconds
+    outcome = Outcome(start, min(bound, start.cost), start.cost <= bound * (1 + GAP), 0)
+    if outcome.proven or len(problem.choices) > MAX_VARIABLES or start.cost <= 0:
+        return outcome
+    program = _Program(problem, SCALE / start.cost)
+    for cut in cuts:
+        program.row(list(cut), [1.0] * len(cut), 1.0, float("inf"))
+    while outcome.rounds < MAX_ROUNDS:
+        left = deadline - time.monotonic()
+        if left <= 0.01:
+            break
+        values, dual, optimal = program.run(left)
+        bound = max(outcome.bound, min(dual / program.scale, outcome.solution.cost))
+        outcome = replace(outcome, bound=bound, rounds=outcome.rounds + 1)
+        if values is None:
+            break
+        cycles, repaired = program.read(values)
+        if repaired is not None and repaired.cost < outcome.solution.cost:
+            outcome = replace(outcome, solution=repaired)
+        if outcome.solution.cost <= outcome.bound * (1 + 2 * GAP) or (optimal and not cycles):
+            return replace(outcome, bound=min(outcome.bound, outcome.solution.cost), proven=True)
+        if not cycles:
+            break
+        program.forbid(cycles)
+    return outcome
+
+
+class _Program:
+    """The matrix form; rows are kept as lists so that cuts can be added."""
+
+    def __init__(self, problem: Problem, scale: float) -> None:
+        self.problem = problem
+        self.scale = scale
+        self.targets = list(problem.by_target)
+        count = len(problem.choices)
+        self.y = {target: count + place for place, target in enumerate(self.targets)}
+        self.columns = count + len(self.targets)
+        self.rows: list[tuple[list[int], list[float], float, float]] = []  # columns, factors, least, most
+        self.forced = set(problem.roots)
+        self.needing: dict[tuple[int, int], list[int]] = {}
+        for target, numbers in problem.by_target.items():
+            self.row([*numbers, self.y[target]], [1.0] * len(numbers) + [-1.0], 0.0, float("inf"))
+            for number in numbers:
+                for need in problem.choices[number].needs:
+                    self.needing.setdefault((target, need), []).append(number)
+        for (_, need), users in self.needing.items():
+            if need not in self.forced:
+                self.row([*users, self.y[need]], [1.0] * len(users) + [-1.0], -float("inf"), 0.0)
+
+    def row(self, columns: list[int], factors: list[float], least: float, most: float) -> None:
+        self.rows.append((columns, factors, least, most))
+
+    def run(self, seconds: float) -> tuple[np.ndarray | None, float, bool]:
+        """(values of the variables or None, lower bound in program units, whether proven optimal)."""
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        starts = np.cumsum([0, *(len(row[0]) for row in self.rows)])
+        indices = np.array([c for row in self.rows for c in row[0]], np.int64)
+        data = np.array([f for row in self.rows for f in row[1]])
+        matrix = csr_array((data, indices, starts), shape=(len(self.rows), self.columns))
+        limits = LinearConstraint(matrix, np.array([r[2] for r in self.rows]), np.array([r[3] for r in self.rows]))
+        costs = np.zeros(self.columns)
+        costs[: len(self.problem.choices)] = [c.cost * self.scale for c in self.problem.choices]
+        least = np.zeros(self.columns)
+        for target in self.forced:
+            least[self.y[target]] = 1.0
+        # With whole x, the least y is whole too.
+        whole = np.zeros(self.columns, np.int64)
+        whole[: len(self.problem.choices)] = 1
+        result = milp(
+            costs,
+            integrality=whole,
+            bounds=Bounds(least, np.ones(self.columns)),
+            constraints=limits,
+            options={"time_limit": seconds, "mip_rel_gap": GAP},
+        )
+        dual = getattr(result, "mip_dual_bound", None)
+        return result.x, float(dual) if dual is not None else 0.0, result.status == 0
+
+    def read(self, values: Sequence[float] | np.ndarray) -> tuple[list[list[int]], Solution | None]:
+        """The cycles of targets among the choices taken, and the solution when there are none."""
+        taken: dict[int, int] = {}
+        for number, choice in enumerate(self.problem.choices):
+            if values[number] > 0.5:
+                known = taken.get(choice.target)
+                if known is None or choice.cost < self.problem.choices[known].cost:
+                    taken[choice.target] = number
+        solution = solution_of(self.problem, taken)
+        if solution is not None:
+            return [], solution
+        return find_cycles({t: self.problem.choices[n].needs for t, n in taken.items()}, self.problem.roots), None
+
+    def forbid(self, cycles: Sequence[Sequence[int]]) -> None:
+        """At least one target of each cycle must not need the next one."""
+        for cycle in cycles:
+            numbers = [n for t, u in zip(cycle, [*cycle[1:], cycle[0]], strict=True) for n in self.needing[t, u]]
+            self.row(numbers, [1.0] * len(numbers), -float("inf"), len(cycle) - 1.0)
+
+
+def find_cycles(needs: dict[int, tuple[int, ...]], roots: Sequence[int]) -> list[list[int]]:
+    """Cycles closed by the back edges of a depth-first walk from the roots; none if and only if acyclic there."""
+    done: set[int] = set()
+    cycles: list[list[int]] = []
+    for root in roots:
+        path: list[int] = []
+        place: dict[int, int] = {}
+        stack: list[tuple[int, int]] = [(root, 0)]
+        while stack:
+            target, edge = stack.pop()
+            if edge == 0:
+                if target in done:
+                    continue
+                place[target] = len(path)
+                path.append(target)
+            following = needs.get(target, ())
+            if edge == len(following):
+                done.add(target)
+                del place[path.pop()]
+                continue
+            stack.append((target, edge + 1))
+            need = following[edge]
+            if need in place:
+                cycles.append(path[place[need] :])
+            elif need not in done:
+                stack.append((need, 0))
+    return cycles

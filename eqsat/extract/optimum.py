@@ -1,0 +1,81 @@
+"""The best solution of a choice problem within a time limit, with a bound that says how good it is.
+
+Greedy, then local search; then dual ascent, whose reduced costs take out choices that no better solution
+has, again and again; what is left goes to an integer program with the ascent's cuts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from eqsat.extract.ascent import dual_ascent, fixed
+from eqsat.extract.hypergraph import Problem, Search, Shape, Solution, greedy, renumbered
+from eqsat.extract.ilp import GAP, solve
+
+MIN_ILP_SECONDS = 0.05
+FIXINGS = 6
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """``solution``: the best found; ``others``: the best different ones met, best first. ``bound``: no solution
+    costs less. ``method``: greedy, ascent or ilp, whichever closed the gap; "time limit" if none did."""
+
+    solution: Solution
+    others: tuple[Solution, ...]
+    bound: float
+    method: str
+
+
+def optimum(
+    problem: Problem,
+    deadline: float,
+    *,
+    start: Solution | None = None,
+    keep: int = 1,
+    shape: Shape | None = None,
+    ilp: bool = True,
+) -> Optimum | None:
+    """Solve a reduced problem until ``deadline`` (of ``time.monotonic``); None where a root cannot be made.
+
+    ``keep`` solutions that differ by ``shape`` are remembered.
+    """
+    first = greedy(problem)
+    if first is None:
+        return None
+    search = Search(problem, first, deadline, keep, shape)
+    if start is not None:
+        search.offer(start.chosen)
+    best = search.run()
+    bound, method, small = 0.0, "greedy", problem
+    for number in range(FIXINGS):
+        ascent = dual_ascent(small, deadline)
+        bound = max(bound, ascent.bound)
+        if best.cost <= bound * (1 + GAP):
+            method = "ascent" if number else "greedy"
+            break
+        before = len(small.choices)
+        small = fixed(small, ascent, best.cost)
+        if len(small.choices) == before or time.monotonic() > deadline:
+            break
+        again = greedy(small)
+        if again is not None:
+            found = renumbered(Search(small, again, deadline).run(), small, problem)
+            if found is not None and search.offer(found.chosen):
+                best = search.best
+    closed = best.cost <= bound * (1 + GAP)
+    left = deadline - time.monotonic()
+    if not closed:
+        method = "time limit"
+        inside = renumbered(best, problem, small)
+        if ilp and left > MIN_ILP_SECONDS and inside is not None and len(ascent.left) == len(small.choices):
+            outcome = solve(small, inside, left, bound, ascent.cuts)
+            found = renumbered(outcome.solution, small, problem)
+            if found is not None and search.offer(found.chosen):
+                best = search.best
+            bound = outcome.bound
+            if outcome.proven:
+                method = "ilp"
+    others = tuple(s for s in search.alternatives() if s.chosen != best.chosen)
+    return Optimum(best, others, min(bound, best.cost), method)

@@ -1,0 +1,190 @@
+"""The program: which tensors are stored, and the kernel of each, at least predicted time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from eqsat.cost.roofline import Roofline, roofline_of
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.candidates import Candidates
+from eqsat.extract.constants import constant_terms
+from eqsat.extract.hypergraph import Choice, Problem, Search, Solution, greedy, reduced, renumbered
+from eqsat.extract.optimum import Optimum, optimum
+from eqsat.extract.streams import Stream
+from eqsat.extract.terms import Selection, Term
+from eqsat.ir.table import OPS
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+ROUNDS = 3
+"""Times that candidates are made anew for the tensors that the best program so far stores."""
+REPAIRS = 40
+"""Times that kernels which cannot be lowered are taken out and the choice is made again."""
+
+Lowers = Callable[[Term], bool]
+
+
+class ExtractionError(RuntimeError):
+    """An output that no kernel makes; the message names it."""
+
+
+def extract(
+    egraph: SaturatedEGraph,
+    machine: Machine | Roofline,
+    *,
+    threads: int = 1,
+    seconds: float = 1.0,
+    fuse: bool = True,
+    alternatives: int = 3,
+    lowers: Lowers | None = None,
+) -> list[Selection]:
+    """The best few different programs of a saturated e-graph, best first (at least one).
+
+    ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). ``seconds``
+    limits the search; candidates and the greedy choice are always completed. With ``fuse`` off every e-node
+    is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used. Opaque
+    operators are not asked about. Raises ``ExtractionError`` where an output cannot be made.
+    """
+    deadline = time.monotonic() + seconds
+    roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
+    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), deadline).run()
+
+
+class _Extraction:
+    def __init__(
+        self,
+        egraph: SaturatedEGraph,
+        roofline: Roofline,
+        fuse: bool,
+        lowers: Lowers | None,
+        alternatives: int,
+        deadline: float,
+    ) -> None:
+        self.egraph = egraph
+        self.candidates = Candidates(egraph, roofline, fuse=fuse)
+        self.lowers = lowers
+        self.alternatives = alternatives
+        self.deadline = deadline
+        self.streams: dict[int, Stream] = {}
+        self.refused: set[int] = set()
+        self.accepted: set[int] = set()
+        made = egraph.const | self.candidates.inputs
+        self.roots = tuple(dict.fromkeys(o for o in egraph.outputs if o not in made))
+
+    def run(self) -> list[Selection]:
+        if not self.roots:
+            return [self._selection([], 0.0, 0.0, "nothing to compute")]
+        self.candidates.run()
+        problem, best = self._greedy(None)
+        for _ in range(ROUNDS):
+            if time.monotonic() > self.deadline:
+                break
+            before = best.cost
+            self.candidates.run(frozenset(best.chosen), passes=1)
+            problem, best = self._greedy((problem, best))
+            if best.cost >= before * (1 - 1e-9):
+                break
+        return self._optimum((problem, best))
+
+    def _pool(self) -> Problem:
+        """The kernels that may be part of a best program, tagged by their streams' numbers."""
+        choices = []
+        for c in self.candidates.order:
+            for stream in self.candidates.pool[c].values():
+                self.streams[stream.uid] = stream
+                if stream.uid not in self.refused:
+                    choices.append(Choice(c, stream.needs, stream.seconds, stream.uid))
+        return reduced(Problem(tuple(choices), self.roots))
+
+    def _greedy(self, known: tuple[Problem, Solution] | None) -> tuple[Problem, Solution]:
+        """Greedy choice and local search; what cannot be lowered is refused and the choice made again."""
+        problem = self._pool()
+        for repair in range(REPAIRS + 1):
+            start = greedy(problem)
+            if start is None:
+                missing = [o for o in self.roots if o not in problem.by_target] or list(self.roots)
+                names = ", ".join(f"e-class {o} ({self.egraph.types[o]})" for o in missing)
+                raise ExtractionError(f"no kernels make the output {names}")
+            search = Search(problem, start, self.deadline)
+            before = None if known is None else renumbered(known[1], known[0], problem)
+            if before is not None:
+                search.offer(before.chosen)
+            best = search.run()
+            # Every operator by itself can be lowered; after enough attempts all kernels are checked at once.
+            checked = best.chosen.values() if repair < REPAIRS - 1 else range(len(problem.choices))
+            if not self._refuse(problem, checked):
+                break
+            problem = self._pool()
+        return problem, best
+
+    def _refuse(self, problem: Problem, numbers: Iterable[int]) -> bool:
+        """Whether any of these kernels cannot be lowered; those are not considered again."""
+        if self.lowers is None:
+            return False
+        found = False
+        for uid in [problem.choices[number].tag for number in numbers]:
+            if uid in self.accepted or uid in self.refused:
+                continue
+            term = self.candidates.term(self.streams[uid])
+            assert isinstance(term, Term)
+            if OPS[term.op].kind == "opaque" or self.lowers(term):
+                self.accepted.add(uid)
+            else:
+                self.refused.add(uid)
+                found = True
+        return found
+
+    def _optimum(self, known: tuple[Problem, Solution]) -> list[Selection]:
+        """The best program that is found in time, and the best different ones met on the way."""
+        problem = known[0]
+        bound = 0.0
+        for _ in range(REPAIRS):
+            start = renumbered(known[1], known[0], problem)
+            best = optimum(problem, self.deadline, start=start, keep=4 * self.alternatives, shape=self._shape)
+            assert best is not None
+            bound = max(bound, best.bound)  # fewer kernels: an earlier bound still holds
+            if not self._refuse(problem, best.solution.chosen.values()):
+                break
+            problem = self._pool()
+        else:
+            assert start is not None
+            best = Optimum(start, (), bound, "time limit")
+        found: list[Selection] = []
+        seen: set[object] = set()
+        for solution in (best.solution, *best.others):
+            shape = self._shape(problem, solution)
+            if shape in seen or self._refuse(problem, solution.chosen.values()):
+                continue
+            seen.add(shape)
+            kernels = [self.streams[problem.choices[n].tag] for n in solution.chosen.values()]
+            method = best.method if solution is best.solution else "alternative"
+            found.append(self._selection(kernels, solution.cost, bound, method))
+            if len(found) == self.alternatives:
+                break
+        return found
+
+    def _shape(self, problem: Problem, solution: Solution) -> object:
+        """What makes programs different: what is stored, up to elementwise steps, and what is accumulated where."""
+        anchor = self.candidates.anchor
+        cores = [(self.streams[problem.choices[n].tag].core, target) for target, n in solution.chosen.items()]
+        return (
+            frozenset(anchor[target] for target in solution.chosen),
+            frozenset((core.eclass, core.node, anchor[target]) for core, target in cores if core is not None),
+        )
+
+    def _selection(self, kernels: list[Stream], seconds: float, bound: float, method: str) -> Selection:
+        terms = [self.candidates.term(stream) for stream in kernels]
+        const = self.egraph.const
+        constants = [o for o in self.egraph.outputs if o in const]
+        constants += [read.eclass for term in terms if isinstance(term, Term) for read in term.reads() if read.const]
+        return Selection(
+            kernels=tuple(term for term in terms if isinstance(term, Term)),
+            constants=constant_terms(self.egraph, constants),
+            outputs=self.egraph.outputs,
+            seconds=seconds,
+            bound=min(bound, seconds),
+            method=method,
+        )

@@ -1,0 +1,294 @@
+"""Streams: what a kernel computes without storing it, with what that reads and costs.
+
+An *elements* stream gives any element at any time (loads, views, elementwise functions, gathers): it may be
+recomputed wherever it is used. An *accumulated* stream has one contraction or reduction at its core; each of
+its elements is there once, so only elementwise functions and one-to-one views may follow. The constructors
+return None where operands do not combine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from eqsat.cost.roofline import Roofline
+from eqsat.ir import views
+from eqsat.ir.spec import Spec
+from eqsat.ir.types import TensorType
+from eqsat.ir.views import ViewMap
+
+READ = -1
+"""``Stream.node`` of a stored tensor that is read."""
+
+MAX_SIZE = 192
+"""Operators of a term written out as a tree; larger ones are cut by storing."""
+
+PANEL = 512
+"""Extent of a contraction's panel: an operand that is computed on the fly is recomputed once per panel."""
+
+PACK_SLOTS = 2.0
+GATHER_SLOTS = 4.0
+ARG_SLOTS = 4.0
+
+compose = lru_cache(maxsize=65536)(views.compose)
+broadcast = lru_cache(maxsize=8192)(views.broadcast)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One way to compute an e-class inside a kernel.
+
+    ``node`` is the position of its e-node in the class. ``reads`` gives bytes touched of every stored tensor;
+    ``work`` the vector instructions (per element, whole domain) of each distinct inlined sub-stream outside
+    the core, so that a sub-stream used twice is paid once. ``maps``: how its loads are reached from its own
+    index space (None: as they lie). ``seconds``: as a kernel of its own; ``needs``: the stored tensors that
+    other kernels must have made; ``rank`` adds the time of those.
+    """
+
+    uid: int
+    eclass: int
+    node: int
+    type: TensorType
+    children: tuple[Stream, ...]
+    reads: dict[int, float]
+    work: dict[int, float]
+    maps: tuple[ViewMap | None, ...]
+    size: int = 1
+    core: Stream | None = None
+    core_map: ViewMap | None = None
+    multiply_adds: float = 0.0
+    core_slots: float = 0.0
+    slots: float = 0.0
+    seconds: float = 0.0
+    needs: tuple[int, ...] = ()
+    rank: float = 0.0
+
+    @property
+    def is_read(self) -> bool:
+        return self.node == READ
+
+
+def merge_reads(streams: Sequence[Stream], sizes: dict[int, float]) -> dict[int, float]:
+    """Bytes touched of every tensor that any of them reads; different parts of one tensor add up to all of it."""
+    if len(streams) == 1:
+        return streams[0].reads
+    merged = dict(streams[0].reads)
+    for stream in streams[1:]:
+        for eclass, nbytes in stream.reads.items():
+            known = merged.get(eclass)
+            if known is None:
+                merged[eclass] = nbytes
+            elif known != nbytes:
+                merged[eclass] = min(sizes[eclass], known + nbytes)
+    return merged
+
+
+def _unique(maps: Iterable[ViewMap | None]) -> tuple[ViewMap | None, ...]:
+    return tuple(dict.fromkeys(maps))
+
+
+def _through(maps: tuple[ViewMap | None, ...], outer: ViewMap) -> tuple[ViewMap | None, ...] | None:
+    """Every map seen through ``outer``; None where one does not compose."""
+    out: list[ViewMap | None] = []
+    for inner in maps:
+        both = outer if inner is None else compose(inner, outer)
+        if both is None:
+            return None
+        out.append(both)
+    return _unique(out)
+
+
+@lru_cache(maxsize=8192)
+def broadcast_points(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
+    """How often an operand of ``shape`` is evaluated in a loop over ``target``: once per innermost run it is
+    constant over, since that much is hoisted."""
+    lead = len(target) - len(shape)
+    last = max((lead + axis for axis, n in enumerate(shape) if n != 1), default=-1)
+    return math.prod(target[: last + 1])
+
+
+@lru_cache(maxsize=8192)
+def view_points(map: ViewMap) -> int:
+    """The same for an operand seen through a view."""
+    last = max((axis for axis, atoms in enumerate(map.axes) if any(step for _, step in atoms)), default=-1)
+    return math.prod(map.shape[: last + 1])
+
+
+class Builder:
+    """Makes streams of one e-graph, the same object for the same e-node and operands.
+
+    ``sizes``: bytes of every tensor. ``free``: tensors that are there without a kernel (inputs, constants).
+    """
+
+    def __init__(self, roofline: Roofline, sizes: dict[int, float], free: frozenset[int]) -> None:
+        self.roofline = roofline
+        self.sizes = sizes
+        self.free = free
+        self.made: dict[tuple[int, ...], Stream | None] = {}
+
+    def read(self, eclass: int, type: TensorType) -> Stream:
+        key = (eclass, READ)
+        found = self.made.get(key)
+        if found is None:
+            uid = len(self.made)
+            needs = () if eclass in self.free else (eclass,)
+            found = Stream(uid, eclass, READ, type, (), {eclass: self.sizes[eclass]}, {}, (None,), needs=needs)
+            self.made[key] = found
+        return found
+
+    def make(
+        self, eclass: int, node: int, kind: str, op: str, attrs: object, type: TensorType, children: tuple[Stream, ...]
+    ) -> Stream | None:
+        """The stream of an e-node over these operands, or None where they do not fuse."""
+        key = (eclass, node, *(child.uid for child in children))
+        if key in self.made:
+            return self.made[key]
+        uid = len(self.made)
+        self.made[key] = None
+        size = 1 + sum(child.size for child in children)
+        if size > MAX_SIZE:
+            return None
+        stream = Stream(uid, eclass, node, type, children, {}, {}, (), size)
+        fits = getattr(self, "_" + kind)(stream, op, attrs)
+        if not fits or eclass in stream.reads:
+            return None
+        stream.slots = sum(stream.work.values()) + stream.core_slots
+        stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
+        if not stream.seconds:
+            moved = sum(stream.reads.values()) + type.nbytes
+            stream.seconds = self.roofline.seconds(stream.multiply_adds, stream.slots, moved, type.dtype)
+        self.made[key] = stream
+        return stream
+
+    def _source(self, s: Stream, op: str, attrs: object) -> bool:
+        if op == "iota":
+            s.work, s.maps = {s.uid: float(s.type.size)}, (None,)
+            return True
+        return op == "const" and s.type.size == 1
+
+    def _map(self, s: Stream, op: str, attrs: object) -> bool:
+        maps: list[ViewMap | None] = []
+        for child in s.children:
+            if child.core is not None:
+                same = s.core is None or (s.core is child.core and s.core_map == child.core_map)
+                if not same or child.type.size != s.type.size:
+                    return False
+                s.core, s.core_map = child.core, child.core_map
+            if child.type.shape == s.type.shape:
+                s.work.update(child.work)
+                maps.extend(child.maps)
+                continue
+            seen = _through(child.maps, broadcast(child.type.shape, s.type.shape))
+            if seen is None:
+                return False
+            maps.extend(seen)
+            if child.work:
+                ratio = broadcast_points(child.type.shape, s.type.shape) / max(1, child.type.size)
+                s.work[child.uid] = sum(child.work.values()) * ratio
+        if s.core is not None:
+            s.multiply_adds, s.core_slots = s.core.multiply_adds, s.core.core_slots
+        terms = len(s.children) if op == "add_n" else 1
+        s.work[s.uid] = self.roofline.slots(op) * terms * s.type.size
+        s.maps = _unique(maps)
+        s.reads = merge_reads(s.children, self.sizes)
+        return True
+
+    def _view(self, s: Stream, op: str, attrs: object) -> bool:
+        assert isinstance(attrs, ViewMap)
+        (child,) = s.children
+        maps = _through(child.maps, attrs)
+        if maps is None:
+            return False
+        s.maps = maps
+        if child.core is not None:
+            if not attrs.is_one_to_one(child.type.size):
+                return False
+            s.core_map = attrs if child.core_map is None else compose(child.core_map, attrs)
+            if s.core_map is None:
+                return False
+            s.core, s.multiply_adds, s.core_slots = child.core, child.multiply_adds, child.core_slots
+        if child.work:
+            s.work = {s.uid: sum(child.work.values()) * view_points(attrs) / max(1, child.type.size)}
+        share = s.type.size / max(1, child.type.size)
+        s.reads = child.reads if share >= 1 else {e: nbytes * share for e, nbytes in child.reads.items()}
+        return True
+
+    def _operands(self, s: Stream) -> bool:
+        """Operands of a core: nothing accumulated inside; their work becomes the core's."""
+        if any(child.core is not None for child in s.children):
+            return False
+        s.reads = merge_reads(s.children, self.sizes)
+        s.core = s
+        return True
+
+    def _contract(self, s: Stream, op: str, attrs: object) -> bool:
+        assert isinstance(attrs, Spec)
+        if not self._operands(s):
+            return False
+        a, b = s.children
+        extents = attrs.extents(a.type.shape, b.type.shape)
+        rows, cols = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols))
+        s.multiply_adds = float(math.prod(extents.values()))
+        # Operands with arithmetic have to be packed, once per panel of the other one.
+        for operand, other in ((a, cols), (b, rows)):
+            if operand.slots:
+                s.core_slots += (operand.slots + PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+        return True
+
+    def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
+        if not self._operands(s):
+            return False
+        (child,) = s.children
+        each = ARG_SLOTS if op in ("argmax", "argmin") else 1.0
+        s.core_slots = child.slots + each * child.type.size
+        return True
+
+    def _gather(self, s: Stream, op: str, attrs: object) -> bool:
+        table, index = s.children
+        if index.core is not None or not is_stored(table):
+            return False
+        share = min(1.0, s.type.size / max(1, table.type.size))
+        seen = Stream(-1, table.eclass, READ, table.type, (), {e: n * share for e, n in table.reads.items()}, {}, ())
+        s.reads = merge_reads((seen, index), self.sizes)
+        ratio = s.type.size / max(1, index.type.size)
+        s.work = {s.uid: GATHER_SLOTS * s.type.size + index.slots * min(ratio, 1.0)}
+        s.maps = (None,)
+        return True
+
+    def _concat(self, s: Stream, op: str, attrs: object) -> bool:
+        """Each part is a kernel that stores its own slice."""
+        rate = self.roofline
+        for part in s.children:
+            moved = sum(part.reads.values()) + part.type.nbytes
+            s.seconds += rate.seconds(part.multiply_adds, part.slots, moved, s.type.dtype)
+        s.reads = merge_reads(s.children, self.sizes)
+        return True
+
+    def _pad(self, s: Stream, op: str, attrs: object) -> bool:
+        """A fill of the whole, then the inside."""
+        (part,) = s.children
+        s.reads, s.multiply_adds, s.core_slots = part.reads, part.multiply_adds, part.slots + s.type.size
+        moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes
+        s.seconds = self.roofline.seconds(part.multiply_adds, part.slots, moved, s.type.dtype, steps=2)
+        return True
+
+    def _opaque(self, s: Stream, op: str, attrs: object) -> bool:
+        """Runs through the reference, over stored operands."""
+        if not all(child.is_read for child in s.children):
+            return False
+        s.reads = merge_reads(s.children, self.sizes)
+        s.core_slots = 32.0 * s.type.size
+        moved = sum(s.reads.values()) + s.type.nbytes
+        s.seconds = self.roofline.seconds(0.0, s.core_slots, moved, s.type.dtype, steps=10)
+        return True
+
+
+def is_stored(stream: Stream) -> bool:
+    """Whether it is a stored tensor or a view of one."""
+    while not stream.is_read:
+        if len(stream.children) != 1 or stream.work or stream.core is not None:
+            return False
+        (stream,) = stream.children
+    return True

@@ -1,0 +1,37 @@
+"""The Array API namespace of traced arrays: NumPy 2's, whose functions traced arrays answer themselves.
+
+Functions that make arrays from nothing return NumPy arrays, which are constants of the traced program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from eqsat.frontends import registry
+from eqsat.frontends.tracer import TracedArray
+
+__array_api_version__ = "2024.12"
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+    """As the standard's ``asarray``; a traced array stays one."""
+    if isinstance(obj, TracedArray):
+        if dtype is not None and np.dtype(dtype) != obj.dtype:
+            return obj.astype(dtype)
+        return obj.copy() if copy else obj
+    return np.asarray(obj, dtype=dtype)
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """As the standard's ``full``; the value may be a traced 0-d array."""
+    if isinstance(fill_value, TracedArray):
+        return registry.call(np.full_like, fill_value, fill_value, dtype=dtype, shape=shape)
+    return np.full(shape, fill_value, dtype=dtype)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") and name != "__array_namespace_info__":
+        raise AttributeError(name)
+    return getattr(np, name)

@@ -1,0 +1,322 @@
+"""Linear algebra: matmul, dot, tensordot, einsum and what is made of them. All become ``contract``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import ShapeError, UnsupportedOpError
+from eqsat.frontends.convert import known_dtype, lift, normalize_axes, normalize_axis, promote, together, traced
+from eqsat.frontends.reductions import sum_
+from eqsat.frontends.registry import implements
+from eqsat.frontends.shapes import diagonal, diagonal_node
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.ufuncs import apply
+from eqsat.ir import build
+from eqsat.ir.build import call, scalar
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.spec import make_spec
+from eqsat.ir.types import bool_, int64
+
+Label = str | int
+
+
+def einsum_nodes(operands: Sequence[Node], labels: Sequence[Sequence[Label]], out: Sequence[Label]) -> Node:
+    """Σ over all labels that are not in ``out`` of the product of the operands, two at a time.
+
+    Operands have one element type. A label may repeat within an operand (its diagonal is taken), and an
+    extent of 1 meets any other. Pairs are taken by the smallest result, as opt_einsum's greedy path.
+    """
+    if operands[0].dtype == bool_:  # sums of products of bools are "or" of "and"
+        counts = einsum_nodes([build.cast(x, int64) for x in operands], labels, out)
+        return build.cast(counts, bool_)
+    extents: dict[Label, int] = {}
+    for node, names in zip(operands, labels, strict=True):
+        for name, n in zip(names, node.shape, strict=True):
+            known = extents.setdefault(name, n)
+            if known == 1:
+                extents[name] = n
+            elif n not in (1, known):
+                raise ValueError(f"label {name!r} has size {known} in one operand and {n} in another")
+    terms = [_plain(node, list(names), extents) for node, names in zip(operands, labels, strict=True)]
+    while len(terms) > 1:
+        i, j = _cheapest_pair(terms, out, extents)
+        (b, b_names), (a, a_names) = terms.pop(j), terms.pop(i)
+        needed = {*out, *(name for _, names in terms for name in names)}
+        terms.insert(i, _pair(a, a_names, b, b_names, needed))
+    node, names = _sum_out(*terms[0], set(out))
+    missing = [name for name in out if name not in names]
+    node = build.reshape(node, (*node.shape, *[1] * len(missing)))
+    names = [*names, *missing]
+    node = build.transpose(node, [names.index(name) for name in out])
+    return build.broadcast_to(node, [extents[name] for name in out])
+
+
+def _plain(node: Node, names: list[Label], extents: dict[Label, int]) -> tuple[Node, list[Label]]:
+    """Without axes of extent 1 that others repeat, and with diagonals for labels that repeat."""
+    while len(set(names)) < len(names):
+        second = next(i for i, name in enumerate(names) if name in names[:i])
+        first = names.index(names[second])
+        name = names[first]
+        if node.shape[first] != node.shape[second]:
+            raise ValueError(f"label {name!r} repeats over sizes {node.shape[first]} and {node.shape[second]}")
+        node = diagonal_node(node, 0, first, second)
+        names = [n for i, n in enumerate(names) if i not in (first, second)] + [name]
+    keep = [i for i, name in enumerate(names) if node.shape[i] == extents[name]]
+    return build.reshape(node, [node.shape[i] for i in keep]), [names[i] for i in keep]
+
+
+def _sum_out(node: Node, names: list[Label], needed: set[Label]) -> tuple[Node, list[Label]]:
+    axes = [i for i, name in enumerate(names) if name not in needed]
+    return build.reduce("reduce_sum", node, axes), [name for name in names if name in needed]
+
+
+def _pair(a: Node, a_names: list[Label], b: Node, b_names: list[Label], needed: set[Label]) -> tuple[Node, list[Label]]:
+    """The product of two terms, summed over labels that nobody else needs."""
+    a, a_names = _sum_out(a, a_names, needed | set(b_names))
+    b, b_names = _sum_out(b, b_names, needed | set(a_names))
+    out = [n for n in a_names if n in needed] + [n for n in b_names if n in needed and n not in a_names]
+    if all(name in needed for name in (*a_names, *b_names)):  # nothing is summed: a product of maps
+        return call("mul", _aligned(a, a_names, out), _aligned(b, b_names, out)), out
+    return build.contract(make_spec(a_names, b_names, out), a, b, "einsum"), out
+
+
+def _aligned(node: Node, names: list[Label], out: list[Label]) -> Node:
+    order = sorted(range(len(names)), key=lambda i: out.index(names[i]))
+    turned = build.transpose(node, order)
+    present = set(names)
+    sizes = iter(turned.shape)
+    return build.reshape(turned, [next(sizes) if name in present else 1 for name in out])
+
+
+def _cheapest_pair(
+    terms: list[tuple[Node, list[Label]]], out: Sequence[Label], extents: dict[Label, int]
+) -> tuple[int, int]:
+    """The pair whose product is smallest beside what it replaces; multiply-adds, then position break ties."""
+
+    def size(names: Sequence[Label]) -> int:
+        total = 1
+        for name in names:
+            total *= extents[name]
+        return total
+
+    def price(i: int, j: int) -> tuple[int, int, int, int]:
+        rest = {*out, *(name for k, (_, names) in enumerate(terms) if k not in (i, j) for name in names)}
+        both = dict.fromkeys([*terms[i][1], *terms[j][1]])
+        kept = [name for name in both if name in rest]
+        return size(kept) - size(terms[i][1]) - size(terms[j][1]), size(list(both)), i, j
+
+    pairs = [(i, j) for i in range(len(terms)) for j in range(i + 1, len(terms))]
+    return min(pairs, key=lambda pair: price(*pair))
+
+
+def _parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
+    """Labels of every operand and of the result; an ellipsis becomes labels …0, …1 from the right."""
+    text = subscripts.replace(" ", "")
+    if not all(c.isalpha() or c in ",.->" for c in text) or text.count("->") > 1:
+        raise ValueError(f"einsum: {subscripts!r} has characters other than letters, ',', '...' and '->'")
+    given, arrow, result = text.partition("->")
+    parts = given.split(",")
+    if len(parts) != len(ranks):
+        raise ValueError(f"einsum: {subscripts!r} has {len(parts)} terms for {len(ranks)} operands")
+    labels: list[list[Label]] = []
+    widest = 0
+    for part, rank in zip(parts, ranks, strict=True):
+        width = rank - len(part.replace("...", ""))
+        if ("..." in part and width < 0) or ("..." not in part and width != 0) or "." in part.replace("...", "", 1):
+            raise ValueError(f"einsum: term {part!r} does not fit an operand with {rank} axes")
+        widest = max(widest, width)
+        labels.append(_expand(part, width))
+    if arrow:
+        names = _expand(result, widest)
+        if len(set(names)) != len(names) or any(n not in {x for term in labels for x in term} for n in names):
+            raise ValueError(f"einsum: the result {result!r} repeats a label, or has one that no operand has")
+        if "..." not in result and widest:
+            raise ValueError("einsum: the result needs '...' for the axes that the operands' '...' stand for")
+        return labels, names
+    flat = [x for term in labels for x in term]
+    once = sorted(x for x in flat if isinstance(x, str) and not x.startswith("…") and flat.count(x) == 1)
+    return labels, [*_expand("...", widest), *once]
+
+
+def _expand(part: str, width: int) -> list[Label]:
+    head, dots, tail = part.partition("...")
+    return [*head, *([f"…{i}" for i in reversed(range(width))] if dots else []), *tail]
+
+
+@implements(np.einsum)
+def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> TracedArray:
+    rest = {k: v for k, v in kwargs.items() if k not in ("order", "casting") and v is not None}
+    if out is not None or set(rest) - {"dtype"}:
+        raise UnsupportedOpError("np.einsum(out=…) is not supported on traced arrays: use its result", LINE.get())
+    if isinstance(operands[0], str):
+        subscripts, *arrays = operands
+    else:
+        subscripts, arrays = _interleaved(operands)
+    shapes = [traced(a).shape for a in arrays]
+    labels, result = _parse(subscripts, [len(s) for s in shapes])
+    dtype = known_dtype(rest["dtype"]) if rest else promote(*arrays)
+    try:
+        return TracedArray(einsum_nodes([lift(a, dtype) for a in arrays], labels, result))
+    except ValueError as error:
+        listed = ", ".join(map(str, shapes))
+        raise ShapeError(f"einsum {subscripts!r} of shapes {listed}: {error}", LINE.get()) from None
+
+
+def _interleaved(operands: Sequence[Any]) -> tuple[str, list[Any]]:
+    """``einsum(a, [0, 1], b, [1, 2], [0, 2])`` as letters."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+    def text(names: Any) -> str:
+        return "".join("..." if n is Ellipsis else letters[operator.index(n)] for n in names)
+
+    count = len(operands) // 2
+    inputs = ",".join(text(operands[2 * i + 1]) for i in range(count))
+    result = f"->{text(operands[-1])}" if len(operands) % 2 else ""
+    return inputs + result, [operands[2 * i] for i in range(count)]
+
+
+@implements(np.matmul, np.linalg.matmul)
+def matmul(x1: Any, x2: Any, /, out: Any = None, **kwargs: Any) -> TracedArray:
+    a, b = together(x1, x2)
+    if a.dtype == bool_:
+        whole = build.matmul(build.cast(a, int64), build.cast(b, int64))
+        return TracedArray(build.cast(whole, bool_))
+    return TracedArray(build.matmul(a, b))
+
+
+@implements(np.dot)
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    if out is not None:
+        raise UnsupportedOpError("np.dot(out=…) is not supported on traced arrays: use its result", LINE.get())
+    x, y = traced(a), traced(b)
+    if x.ndim == 0 or y.ndim == 0:
+        return apply(np.multiply, (a, b))
+    if x.ndim <= 2 and y.ndim <= 2:
+        return matmul(x, y)
+    return tensordot(x, y, ((-1,), (-2 if y.ndim > 1 else -1,)))
+
+
+@implements(np.vdot)
+def vdot(a: Any, b: Any, /) -> TracedArray:
+    x, y = (TracedArray(build.reshape(lift(v), (traced(v).size,))) for v in (a, b))
+    return matmul(x, y)
+
+
+@implements(np.inner)
+def inner(a: Any, b: Any, /) -> Any:
+    x, y = traced(a), traced(b)
+    if x.ndim == 0 or y.ndim == 0:
+        return apply(np.multiply, (a, b))
+    return tensordot(x, y, ((-1,), (-1,)))
+
+
+@implements(np.outer, np.linalg.outer)
+def outer(a: Any, b: Any, out: Any = None) -> Any:
+    x, y = traced(a), traced(b)
+    column = TracedArray(build.reshape(x.node, (x.size, 1)))
+    return apply(np.multiply, (column, TracedArray(build.reshape(y.node, (y.size,)))), out=out)
+
+
+@implements(np.vecdot, np.linalg.vecdot)
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, **kwargs: Any) -> TracedArray:
+    x, y = (_last(traced(v), axis) for v in (x1, x2))
+    return einsum("...i,...i->...", x, y)
+
+
+def _last(x: TracedArray, axis: int) -> TracedArray:
+    at = normalize_axis(axis, x.ndim)
+    return TracedArray(build.transpose(x.node, [*(i for i in range(x.ndim) if i != at), at]))
+
+
+for _name, _spec in (("matvec", "...ij,...j->...i"), ("vecmat", "...i,...ij->...j")):
+    _function = getattr(np, _name, None)  # since NumPy 2.2
+    if _function is not None:
+        implements(_function)(lambda x1, x2, /, _spec=_spec: einsum(_spec, x1, x2))
+
+
+@implements(np.tensordot, np.linalg.tensordot)
+def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
+    x, y = traced(a), traced(b)
+    if isinstance(axes, (int, np.integer)):
+        count = int(axes)
+        left, right = list(range(x.ndim - count, x.ndim)), list(range(count))
+    else:
+        left, right = ([*side] if isinstance(side, (tuple, list)) else [side] for side in axes)
+    left = [normalize_axis(i, x.ndim) for i in left]
+    right = [normalize_axis(i, y.ndim) for i in right]
+    if len(left) != len(right) or any(x.shape[i] != y.shape[j] for i, j in zip(left, right, strict=False)):
+        raise ValueError(f"tensordot: shapes {x.shape} and {y.shape} do not fit along axes {left} and {right}")
+    x_names: list[Label] = [f"a{i}" for i in range(x.ndim)]
+    y_names: list[Label] = [f"b{i}" for i in range(y.ndim)]
+    for i, j in zip(left, right, strict=True):
+        y_names[j] = x_names[i]
+    result = [n for i, n in enumerate(x_names) if i not in left] + [n for j, n in enumerate(y_names) if j not in right]
+    return TracedArray(einsum_nodes(together(x, y), [x_names, y_names], result))
+
+
+@implements(np.kron)
+def kron(a: Any, b: Any) -> Any:
+    x, y = traced(a), traced(b)
+    ndim = max(x.ndim, y.ndim)
+    wide_x, wide_y = ((1,) * (ndim - v.ndim) + v.shape for v in (x, y))
+    left = build.reshape(x.node, [n for size in wide_x for n in (size, 1)])
+    right = build.reshape(y.node, [n for size in wide_y for n in (1, size)])
+    product = apply(np.multiply, (TracedArray(left), TracedArray(right)))
+    return TracedArray(build.reshape(product.node, [n * m for n, m in zip(wide_x, wide_y, strict=True)]))
+
+
+@implements(np.trace)
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> TracedArray:
+    return sum_(diagonal(a, offset, axis1, axis2), -1, dtype, out)
+
+
+@implements(np.linalg.trace)
+def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> TracedArray:
+    return trace(x, offset, -2, -1, dtype)
+
+
+@implements(np.linalg.multi_dot)
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    result: Any = arrays[0]
+    for array in arrays[1:]:  # the search finds the cheapest order
+        result = dot(result, array)
+    return result
+
+
+@implements(np.linalg.matrix_power)
+def matrix_power(a: Any, n: Any) -> Any:
+    count = operator.index(n)
+    if count < 1:
+        raise UnsupportedOpError("np.linalg.matrix_power is supported for n ≥ 1", LINE.get())
+    result = traced(a)
+    for _ in range(count - 1):
+        result = matmul(result, a)
+    return result
+
+
+@implements(np.linalg.norm, np.linalg.vector_norm)
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
+    node = lift(x)
+    if not node.dtype.is_float:
+        node = build.cast(node, known_dtype(np.float64))
+    axes = normalize_axes(axis, node.type.ndim)
+    size = call("abs", node)
+    if ord in (None, "fro") or (ord == 2 and (len(axes) == 1)):
+        total = build.reduce("reduce_sum", call("square", node), axes, keepdims=keepdims)
+        return TracedArray(call("sqrt", total))
+    if len(axes) == 1 and ord in (np.inf, -np.inf):
+        return TracedArray(build.reduce("reduce_max" if ord > 0 else "reduce_min", size, axes, keepdims=keepdims))
+    if len(axes) == 1 and isinstance(ord, (int, float)) and ord > 0:
+        if ord == 1:
+            return TracedArray(build.reduce("reduce_sum", size, axes, keepdims=keepdims))
+        total = build.reduce("reduce_sum", call("pow", size, scalar(ord, size)), axes, keepdims=keepdims)
+        return TracedArray(call("pow", total, scalar(1 / ord, total)))
+    raise UnsupportedOpError(
+        f"np.linalg.norm(ord={ord!r}) over axes {axes} is not supported: vectors take ord=None, inf, -inf or a "
+        "positive number, matrices ord=None or 'fro'",
+        LINE.get(),
+    )

@@ -1,0 +1,140 @@
+"""Values to nodes: traced arrays, NumPy arrays, Python scalars; and NumPy 2 promotion between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import ConcretizationError, UnsupportedDTypeError
+from eqsat.frontends.source import user_line
+from eqsat.frontends.tracer import TracedArray
+from eqsat.ir import build
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
+
+Weak = int | float
+"""A Python number: it takes the element type of the arrays it meets (NEP 50)."""
+
+
+def is_weak(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic))
+
+
+def known_dtype(spec: Any) -> DType:
+    """The element type, or :class:`UnsupportedDTypeError` where the user's line is named."""
+    try:
+        return dtype_of(spec)
+    except TypeError as error:
+        raise UnsupportedDTypeError(str(error), LINE.get() or user_line()) from None
+
+
+def constant(value: np.ndarray) -> Node:
+    """A node of an array's value. Uniform arrays and ranges from 0 are made anew rather than kept."""
+    dtype = known_dtype(value.dtype)
+    if value.size > 1:
+        first = value[(0,) * value.ndim]
+        if all(n == 1 or s == 0 for n, s in zip(value.shape, value.strides, strict=True)) or bool(
+            (value == first).all() and (np.signbit(value) == np.signbit(first)).all()
+        ):
+            return build.broadcast_to(build.const(first, dtype), value.shape)
+        if value.ndim == 1 and dtype in (int32, int64) and bool((value == np.arange(value.size)).all()):
+            return build.iota(value.size, dtype)
+    return build.const(value, dtype)
+
+
+def as_array(value: object) -> np.ndarray:
+    """NumPy's array of something untraced, refused where it hides traced arrays or has no numeric type."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, (list, tuple)) and holds_traced(value):
+        raise ConcretizationError(
+            "a list of traced arrays is not an array yet: join them with np.stack or np.concatenate", LINE.get()
+        )
+    return np.asarray(value)
+
+
+def holds_traced(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(holds_traced(item) for item in value)
+    return isinstance(value, TracedArray)
+
+
+def lift(value: object, dtype: DType | None = None) -> Node:
+    """The node of a traced array, or of anything NumPy makes an array of; cast to ``dtype`` if given."""
+    if isinstance(value, TracedArray):
+        return build.cast(value.node, dtype) if dtype else value.node
+    if dtype is not None and is_weak(value):
+        return literal(value, dtype)  # type: ignore[arg-type]
+    node = constant(as_array(value))
+    return build.cast(node, dtype) if dtype else node
+
+
+def literal(value: Weak | bool, dtype: DType) -> Node:
+    """A Python number in an element type; ``OverflowError`` for an int that does not fit, as NumPy."""
+    with np.errstate(all="ignore"):
+        return build.const(np.asarray(value, dtype.numpy), dtype)
+
+
+def traced(value: object) -> TracedArray:
+    """A traced array of it."""
+    return value if isinstance(value, TracedArray) else TracedArray(lift(value))
+
+
+def promote(*values: object) -> DType:
+    """The element type NumPy gives these together; Python numbers are weak."""
+    parts: list[Any] = []
+    for value in values:
+        if isinstance(value, TracedArray):
+            parts.append(value.dtype)
+        elif isinstance(value, (int, float)) and not isinstance(value, np.generic):
+            parts.append(value)
+        else:
+            parts.append(as_array(value).dtype)
+    try:
+        return known_dtype(np.result_type(*parts))
+    except UnsupportedDTypeError:
+        raise
+    except TypeError as error:
+        raise UnsupportedDTypeError(str(error), LINE.get()) from None
+
+
+def together(*values: object) -> list[Node]:
+    """The nodes of these in their common element type."""
+    dtype = promote(*values)
+    return [lift(value, dtype) for value in values]
+
+
+def normalize_axis(axis: Any, ndim: int) -> int:
+    """``axis`` in [0, ndim); NumPy's AxisError outside, ConcretizationError if it is traced."""
+    import operator
+
+    index = operator.index(axis)
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim)
+    return index % ndim
+
+
+def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Sorted axes of None (all), an int, or a tuple of ints; ValueError where one repeats."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = [normalize_axis(a, ndim) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if len(set(axes)) != len(axes):
+        raise ValueError("duplicate value in 'axis'")
+    return tuple(sorted(axes))
+
+
+def view_of(base: TracedArray, node: Node) -> TracedArray:
+    """A result that shares ``base``'s memory in NumPy."""
+    return TracedArray(node, base)
+
+
+def truth(node: Node) -> Node:
+    """As bool: whether an element differs from zero."""
+    return build.cast(node, bool_)
+
+
+def zeros(shape: Sequence[int], dtype: DType, value: Weak | bool = 0) -> Node:
+    return build.broadcast_to(build.scalar(value, dtype), tuple(shape))

@@ -1,0 +1,275 @@
+"""Indexing: basic (ints, slices, None, Ellipsis) as views, integer arrays as gathers, take."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of
+from eqsat.frontends.registry import implements
+from eqsat.frontends.tracer import TracedArray
+from eqsat.ir import build
+from eqsat.ir.build import call, scalar
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.table import make
+from eqsat.ir.types import bool_, int64, row_major
+
+Indices = Node | int
+
+
+def _mask_refused() -> UnsupportedOpError:
+    return UnsupportedOpError(
+        "indexing by a traced boolean mask: the shape of the result depends on values; keep the shape and choose "
+        "with np.where(mask, x, other), or reduce np.where(mask, x, 0)",
+        LINE.get(),
+    )
+
+
+def _index_items(item: Any) -> list[Any]:
+    """One entry of an index as basic objects, ints and index nodes (a known mask becomes several)."""
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return [item]
+    if isinstance(item, TracedArray):
+        if item.node.dtype == bool_:
+            raise _mask_refused()
+        if item.node.dtype.kind != "int":
+            raise UnsupportedDTypeError(f"arrays used as indices must be of integer type, not {item.dtype}", LINE.get())
+        return [item.node]
+    if isinstance(item, (bool, np.bool_)):
+        raise UnsupportedOpError("indexing by True or False is not supported: use x[None] or np.where", LINE.get())
+    if isinstance(item, (int, np.integer)):
+        return [int(item)]
+    if isinstance(item, (list, tuple)) and holds_traced(item):
+        raise UnsupportedOpError("an index list of traced arrays: join them with np.stack first", LINE.get())
+    array = np.asarray(item)
+    if array.size == 0 and isinstance(item, (list, tuple)):
+        array = array.astype(np.intp)
+    if array.dtype == np.bool_:
+        return list(array.nonzero()) if array.ndim else [array]
+    if array.dtype.kind not in "iu":
+        raise BoundsError(
+            "only integers, slices (`:`), ellipsis (`...`), None and integer arrays are valid indices, not "
+            f"{type(item).__name__}",
+            LINE.get(),
+        )
+    return [int(array)] if array.ndim == 0 else [array.astype(np.int64)]
+
+
+def _entries(index: Any, shape: tuple[int, ...]) -> list[Any]:
+    """The index with its Ellipsis written out: one entry per axis, and Nones."""
+    given = index if isinstance(index, tuple) else (index,)
+    for position, item in enumerate(given):  # a known mask must fit the axes it stands for
+        if isinstance(item, (list, np.ndarray)) and not holds_traced(item) and np.asarray(item).dtype == np.bool_:
+            _check_mask(np.asarray(item), shape, given, position)
+    items = [part for item in given for part in _index_items(item)]
+    used = sum(1 for item in items if item is not None and item is not Ellipsis)
+    dots = sum(1 for item in items if item is Ellipsis)
+    if dots > 1:
+        raise BoundsError("an index can only have a single ellipsis ('...')", LINE.get())
+    if used > len(shape):
+        raise BoundsError(
+            f"too many indices for array: array is {len(shape)}-dimensional, but {used} were indexed", LINE.get()
+        )
+    if not dots:
+        items.append(Ellipsis)
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
+
+
+def _check_mask(mask: np.ndarray, shape: tuple[int, ...], given: tuple[Any, ...], position: int) -> None:
+    before = [x for x in given[:position] if x is not None]
+    if any(x is Ellipsis for x in before):
+        return
+    axes = shape[len(before) : len(before) + mask.ndim]
+    if axes != mask.shape:
+        raise BoundsError(f"boolean index of shape {mask.shape} does not fit axes of shape {axes}", LINE.get())
+
+
+def getitem(x: TracedArray, index: Any) -> TracedArray:
+    """``x[index]`` with NumPy's meaning; views where NumPy has views."""
+    given = index if isinstance(index, tuple) else (index,)
+    for item in given:
+        access = getattr(item, "__eqsat_access__", None)
+        if access is not None:
+            element: TracedArray = access(x, given)
+            return element
+    node = x.node
+    entries = _entries(index, node.shape)
+    advanced = any(isinstance(e, (Node, np.ndarray)) for e in entries)
+    starts, steps, sizes = [], [], []
+    shape: list[int] = []  # after slices and None; axes under an index kept
+    indexed: list[tuple[int, Indices]] = []
+    where: list[int] = []  # positions of indices among the entries
+    axis = 0
+    for position, entry in enumerate(entries):
+        if entry is None:
+            shape.append(1)
+            continue
+        n = node.shape[axis]
+        if isinstance(entry, slice):
+            start, stop, step = _slice(entry).indices(n)
+            size = len(range(start, stop, step))
+            starts.append(start if size else 0)
+            steps.append(step)
+            sizes.append(size)
+            shape.append(size)
+        elif isinstance(entry, int):
+            if not -n <= entry < n:
+                raise BoundsError(f"index {entry} is out of bounds for axis {axis} with size {n}", LINE.get())
+            starts.append(entry % n)
+            steps.append(1)
+            sizes.append(1)
+            if advanced:
+                # Beside index arrays an int is one too, and decides where the result's axes go.
+                indexed.append((len(shape), 0))
+                where.append(position)
+                shape.append(1)
+        else:
+            if isinstance(entry, np.ndarray):
+                bad = entry[(entry < -n) | (entry >= n)]
+                if bad.size:
+                    raise BoundsError(f"index {bad.flat[0]} is out of bounds for axis {axis} with size {n}", LINE.get())
+                entry = constant(entry)
+            starts.append(0)
+            steps.append(1)
+            sizes.append(n)
+            indexed.append((len(shape), entry))
+            where.append(position)
+            shape.append(n)
+        axis += 1
+    cut = build.slices(node, starts, steps, sizes)
+    if not advanced:
+        return view_of(x, build.reshape(cut, shape))
+    adjacent = where[-1] - where[0] == len(where) - 1
+    return TracedArray(_gather(build.reshape(cut, shape), indexed, adjacent))
+
+
+def _slice(entry: slice) -> slice:
+    parts = [None if part is None else operator.index(part) for part in (entry.start, entry.stop, entry.step)]
+    if parts[2] == 0:
+        raise ValueError("slice step cannot be zero")
+    return slice(*parts)
+
+
+def _gather(x: Node, indexed: list[tuple[int, Indices]], adjacent: bool) -> Node:
+    """``x`` with axes replaced by index arrays that broadcast together, placed as NumPy places them."""
+    axes = [axis for axis, _ in indexed]
+    arrays = [(axis, index) for axis, index in indexed if isinstance(index, Node)]
+    try:
+        spread = np.broadcast_shapes(*(index.shape for _, index in arrays))
+    except ValueError:
+        listed = " ".join(str(index.shape) for _, index in arrays)
+        raise ShapeError(f"index arrays of shapes {listed} do not broadcast together", LINE.get()) from None
+    # The axes of ints have extent 1 by now: drop them, keeping count of where the indices stood.
+    ints = [axis for axis, index in indexed if not isinstance(index, Node)]
+    x = build.reshape(x, [n for axis, n in enumerate(x.shape) if axis not in ints])
+    picked = [(axis - sum(1 for i in ints if i < axis), index) for axis, index in arrays]
+    place = axes[0] - sum(1 for i in ints if i < axes[0]) if adjacent else 0
+    if len(picked) == 1:
+        axis, index = picked[0]
+        index = build.broadcast_to(index, spread)
+        result = build.gather(x, index, axis)
+        first = axis
+    else:
+        front = [axis for axis, _ in picked]
+        rest = [axis for axis in range(x.type.ndim) if axis not in front]
+        extents = [x.shape[axis] for axis in front]
+        x = build.transpose(x, [*front, *rest])
+        x = build.reshape(x, (math.prod(extents), *x.shape[len(front) :]))
+        flat = flat_index([index for _, index in picked], extents, spread)
+        result = gather_flat(x, flat)
+        first = 0
+    width = len(spread)
+    block = list(range(first, first + width))
+    others = [axis for axis in range(result.type.ndim) if axis not in block]
+    return build.transpose(result, [*others[:place], *block, *others[place:]])
+
+
+def flat_index(indices: list[Node], extents: list[int], shape: tuple[int, ...]) -> Node:
+    """Row-major position of index tuples; each index may be negative, and is checked when the program runs."""
+    total: Node | None = None
+    for index, extent, stride in zip(indices, extents, row_major(tuple(extents)), strict=True):
+        safe = make("wrap_index", (build.cast(index, int64),), extent)
+        term = call("mul", safe, scalar(stride, safe)) if stride != 1 else safe
+        total = term if total is None else call("add", total, term)
+    assert total is not None
+    return build.broadcast_to(total, shape)
+
+
+def gather_flat(x: Node, index: Node) -> Node:
+    """Gather on axis 0 by positions that are in range already."""
+    return make("gather", (x, index), 0, label="take")
+
+
+@implements(np.take)
+def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> TracedArray:
+    x = lift(a)
+    if out is not None:
+        raise UnsupportedOpError("np.take(out=…) is not supported on traced arrays: use its result", LINE.get())
+    if axis is None:
+        x, axis = build.reshape(x, (x.type.size,)), 0
+    axis = normalize_axis(axis, x.type.ndim)
+    index = lift(_known_index(indices, x.shape[axis], axis, mode))
+    if index.dtype.kind != "int":
+        raise UnsupportedDTypeError(f"np.take: indices must be integers, not {index.dtype}", LINE.get())
+    extent = scalar(x.shape[axis], index)
+    match mode:
+        case "raise":
+            return TracedArray(build.gather(x, index, axis))
+        case "wrap":
+            index = call("remainder", index, extent)
+        case "clip":
+            top = scalar(max(x.shape[axis] - 1, 0), index)
+            index = call("minimum", call("maximum", index, scalar(0, index)), top)
+        case _:
+            raise ValueError(f"np.take: mode must be 'raise', 'wrap' or 'clip', not {mode!r}")
+    return TracedArray(make("gather", (x, index), axis, label="take"))
+
+
+def _known_index(indices: Any, extent: int, axis: int, mode: str) -> Any:
+    """Indices known now, checked now."""
+    if isinstance(indices, TracedArray):
+        return indices
+    array = np.asarray(indices)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind == "u":
+        array = array.astype(np.int64)
+    if mode == "raise" and array.dtype.kind == "i":
+        bad = array[(array < -extent) | (array >= extent)]
+        if bad.size:
+            raise BoundsError(f"index {bad.flat[0]} is out of bounds for axis {axis} with size {extent}", LINE.get())
+    return array
+
+
+@implements(np.take_along_axis)
+def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> TracedArray:
+    x, index = lift(arr), lift(indices)
+    if axis is None:
+        x, axis = build.reshape(x, (x.type.size,)), 0
+    axis = normalize_axis(axis, x.type.ndim)
+    if index.type.ndim != x.type.ndim:
+        raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    if index.dtype.kind != "int":
+        raise UnsupportedDTypeError(f"`indices` must be integers, not {index.dtype}", LINE.get())
+    shape = [n if i != axis else index.shape[i] for i, n in enumerate(x.shape)]
+    for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if i != axis and n != m and 1 not in (n, m):
+            raise ValueError(f"take_along_axis: shapes {x.shape} and {index.shape} do not broadcast off axis {axis}")
+        if i != axis:
+            shape[i] = m if n == 1 else n
+    parts: list[Node] = []
+    for i, n in enumerate(x.shape):
+        if i == axis:
+            parts.append(index)
+        else:
+            steps = [n if j == i else 1 for j in range(x.type.ndim)]
+            parts.append(build.reshape(build.iota(n), steps))
+    if 0 in shape:
+        return TracedArray(build.const(np.zeros(shape, x.dtype.numpy)))
+    flat = flat_index(parts, list(x.shape), tuple(shape))
+    return TracedArray(gather_flat(build.reshape(x, (x.type.size,)), flat))

@@ -1,0 +1,284 @@
+"""Arguments and results as trees: nested tuples, lists, dicts and dataclasses with arrays as leaves.
+
+``ArgSpec.flatten`` runs on every call of an optimized function, so it is written for speed: a few
+microseconds for positional arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import UnsupportedDTypeError
+from eqsat.frontends.tracer import TracedArray
+from eqsat.ir.types import COMPUTED, TensorType, dtype_of
+
+Key = tuple[Hashable, ...]
+
+
+class _Missing(Enum):
+    """A parameter that the call leaves at its default."""
+
+    MISSING = 0
+
+
+MISSING = _Missing.MISSING
+
+
+class TracedArgument(Exception):
+    """An optimized function was called with traced arrays: inside the tracing of another. Call the plain one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor: its number among the leaves."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """A value that is part of the program: a Python number, string, None, type…"""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A container; ``keys`` are a dict's keys or a dataclass's field names."""
+
+    type: type
+    keys: tuple[Any, ...] | None
+    children: tuple[Tree, ...]
+
+
+Tree = Leaf | Static | Branch
+
+_native = {np.dtype(d.name): True for d in COMPUTED}
+_STATIC = (str, bytes, type(None), type, np.dtype, Enum, slice, range, type(Ellipsis))
+_new_object = object.__new__
+
+
+def static_key(value: Any) -> Hashable:
+    """Tells 1, 1.0 and True apart, 0.0 and -0.0 too, and makes nan equal to itself."""
+    if type(value) is float:
+        return (float, value.hex())
+    if isinstance(value, slice):
+        return (slice, *(static_key(v) for v in (value.start, value.stop, value.step)))
+    return (type(value), value)
+
+
+def _array(value: Any, path: str) -> np.ndarray:
+    """The array of an ndarray, NumPy scalar, or anything with ``__dlpack__`` or ``__array__``."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+    elif hasattr(value, "__dlpack__"):
+        try:
+            array = np.from_dlpack(value)
+        except (TypeError, BufferError, RuntimeError):
+            array = np.asarray(value)
+    else:
+        array = np.asarray(value)
+    if array.dtype not in _native:
+        try:
+            dtype_of(array.dtype)
+        except TypeError as error:
+            raise UnsupportedDTypeError(f"argument {path!r}: {error}") from None
+    return array
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) or (
+        not isinstance(value, type) and (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
+    )
+
+
+def flatten_value(value: Any, leaves: list[Any], path: str, on_leaf: Callable[[Any, str], Any]) -> Hashable:
+    """Append the tensors in ``value`` to ``leaves`` and return what tells its type and structure."""
+    kind = type(value)
+    if kind is np.ndarray and value.dtype in _native:
+        leaves.append(value)
+        return (value.shape, value.dtype)
+    if kind is float or kind is int or kind is bool or isinstance(value, _STATIC):
+        return static_key(value)
+    if isinstance(value, (list, tuple)):
+        parts = tuple([flatten_value(v, leaves, f"{path}[{i}]", on_leaf) for i, v in enumerate(value)])
+        return (kind, parts)
+    if isinstance(value, dict):
+        inside = [flatten_value(v, leaves, f"{path}[{k!r}]", on_leaf) for k, v in value.items()]
+        return (kind, tuple(value), tuple(inside))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = _fields(kind)
+        fields = [flatten_value(getattr(value, n), leaves, f"{path}.{n}", on_leaf) for n in names]
+        return (kind, names, tuple(fields))
+    if isinstance(value, TracedArray):
+        raise TracedArgument
+    if _is_tensor(value):
+        array = on_leaf(value, path)
+        leaves.append(array)
+        return (array.shape, array.dtype.newbyteorder("="))
+    if isinstance(value, (int, float)):  # subclasses of them
+        return static_key(value)
+    if callable(value) and isinstance(value, Hashable):
+        return (kind, value)
+    raise TypeError(
+        f"argument {path!r} is a {kind.__name__}: arguments are arrays, Python numbers, strings, None, and tuples, "
+        "lists, dicts and dataclasses of these"
+    )
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple([f.name for f in dataclasses.fields(kind)])
+
+
+def tree_of(value: Any, leaves: list[Any], is_leaf: Callable[[Any], bool]) -> Tree:
+    """The tree of a value; leaves are appended in order, as :func:`flatten_value` does."""
+    if is_leaf(value):
+        leaves.append(value)
+        return Leaf(len(leaves) - 1)
+    if isinstance(value, (list, tuple)):
+        return Branch(type(value), None, tuple(tree_of(v, leaves, is_leaf) for v in value))
+    if isinstance(value, dict):
+        return Branch(type(value), tuple(value), tuple(tree_of(v, leaves, is_leaf) for v in value.values()))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = _fields(type(value))
+        return Branch(type(value), names, tuple(tree_of(getattr(value, n), leaves, is_leaf) for n in names))
+    return Static(value)
+
+
+def rebuild(tree: Tree, leaves: Sequence[Any]) -> Any:
+    """The value of a tree with these leaves. Dataclasses are remade without ``__init__``."""
+    if isinstance(tree, Leaf):
+        return leaves[tree.index]
+    if isinstance(tree, Static):
+        return tree.value
+    children = [rebuild(child, leaves) for child in tree.children]
+    kind = tree.type
+    if issubclass(kind, tuple):
+        return kind(*children) if hasattr(kind, "_fields") else kind(children)
+    if issubclass(kind, list):
+        return kind(children)
+    assert tree.keys is not None
+    if issubclass(kind, dict):
+        result = kind() if kind is not dict else {}
+        result.update(zip(tree.keys, children, strict=True))
+        return result
+    value = _new_object(kind)
+    for name, child in zip(tree.keys, children, strict=True):
+        object.__setattr__(value, name, child)
+    return value
+
+
+def leaf_names(tree: Tree, path: str) -> Iterator[str]:
+    """The path of every leaf in Python's notation: ``layers[0].w``, ``params['b']``."""
+    if isinstance(tree, Leaf):
+        yield path
+    elif isinstance(tree, Branch):
+        for number, child in enumerate(tree.children):
+            if tree.keys is None:
+                inner = f"{path}[{number}]"
+            elif issubclass(tree.type, dict):
+                inner = f"{path}[{tree.keys[number]!r}]"
+            else:
+                inner = f"{path}.{tree.keys[number]}"
+            yield from leaf_names(child, inner)
+
+
+class ArgSpec:
+    """A function's parameters: how a call's arguments become leaves and a key.
+
+    ``flatten`` is the hot path. Two calls with the same key have the same program: the same structure,
+    static values, shapes and element types (byte order and strides are left to the boundary).
+    """
+
+    __slots__ = ("_tails", "name", "parameters", "signature")
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        try:
+            self.signature = inspect.signature(fn)
+        except (TypeError, ValueError):  # some builtins and ufuncs tell no signature
+            star = inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)
+            self.signature = inspect.Signature([star])
+        self.parameters = tuple(self.signature.parameters.values())
+        simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+        plain = all(p.kind in simple for p in self.parameters)
+        required = sum(1 for p in self.parameters if p.default is inspect.Parameter.empty)
+        count = len(self.parameters)
+        # _tails[n]: the key of the parameters that n positional arguments leave at their defaults.
+        self._tails = [(MISSING,) * (count - n) if plain and n >= required else None for n in range(count + 1)]
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Key]:
+        """Tensors in order of parameters, and the key. ``TypeError`` as Python's for a wrong call."""
+        if not kwargs and len(args) < len(self._tails):
+            tail = self._tails[len(args)]
+            if tail is not None:
+                native, parts = _native, []
+                for value in args:
+                    if type(value) is not np.ndarray or value.dtype not in native:
+                        break
+                    parts.append((value.shape, value.dtype))
+                else:
+                    return args, (*parts, *tail)
+        leaves: list[Any] = []
+        values = self.bind(args, kwargs)
+        key = tuple([flatten_value(v, leaves, p.name, _array) for p, v in zip(self.parameters, values, strict=True)])
+        return leaves, key
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """One value per parameter, ``MISSING`` where its default applies; ``*args`` is a tuple, ``**kwargs`` a dict."""
+        try:
+            bound = self.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
+        return [bound.get(p.name, MISSING) for p in self.parameters]
+
+    def trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
+        """The tree of every parameter, and the leaves."""
+        leaves: list[Any] = []
+        trees = [tree_of(v, leaves, _is_tensor) for v in self.bind(args, kwargs)]
+        return trees, [_array(leaf, "") for leaf in leaves]
+
+    def leaf_names(self, trees: Sequence[Tree]) -> list[str]:
+        names: list[str] = []
+        for parameter, tree in zip(self.parameters, trees, strict=True):
+            path = parameter.name
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD and isinstance(tree, Branch):
+                for key, child in zip(tree.keys or (), tree.children, strict=True):
+                    names.extend(leaf_names(child, str(key)))
+            else:
+                names.extend(leaf_names(tree, path))
+        return names
+
+    def call_with(self, trees: Sequence[Tree], leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the function with, given other leaves."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        skipped = False
+        for parameter, tree in zip(self.parameters, trees, strict=True):
+            value = rebuild(tree, leaves)
+            if value is MISSING:
+                skipped = True
+                continue
+            match parameter.kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    args.extend(value)
+                case inspect.Parameter.VAR_KEYWORD:
+                    kwargs.update(value)
+                case inspect.Parameter.KEYWORD_ONLY:
+                    kwargs[parameter.name] = value
+                case inspect.Parameter.POSITIONAL_OR_KEYWORD if skipped:
+                    kwargs[parameter.name] = value
+                case _:
+                    args.append(value)
+        return tuple(args), kwargs
+
+
+def tensor_type(array: np.ndarray) -> TensorType:
+    return TensorType(array.shape, dtype_of(array.dtype))

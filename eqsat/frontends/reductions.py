@@ -1,0 +1,335 @@
+"""Reductions and scans: sum, prod, max, min, mean, var, std, any, all, argmax, argmin, cumsum, sort…"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from eqsat.errors import UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends.convert import (
+    is_weak,
+    known_dtype,
+    lift,
+    normalize_axes,
+    normalize_axis,
+    promote,
+    traced,
+    truth,
+    zeros,
+)
+from eqsat.frontends.registry import call as np_call
+from eqsat.frontends.registry import implements
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.ufuncs import apply
+from eqsat.ir import build
+from eqsat.ir.build import call, scalar
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.table import make
+from eqsat.ir.types import DType, bool_, int32, int64
+
+_NONE: Any = np._NoValue
+
+
+def _check(name: str, where: Any, out: Any = None) -> None:
+    if where is not _NONE and where is not True:
+        raise UnsupportedOpError(
+            f"np.{name}(where=…) is not supported on traced arrays: reduce np.where(mask, x, neutral value)", LINE.get()
+        )
+    if out is not None:
+        raise UnsupportedOpError(f"np.{name}(out=…) is not supported on traced arrays: use its result", LINE.get())
+
+
+def _accumulator(node: Node, dtype: DTypeLike | None) -> DType:
+    """The type NumPy sums and multiplies in: int64 for bool and int32 unless told."""
+    if dtype is not None:
+        return known_dtype(dtype)
+    return int64 if node.dtype in (bool_, int32) else node.dtype
+
+
+def _fold(kind: str, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    return build.reduce(kind, node, axes, keepdims=bool(keepdims))
+
+
+def _keep(keepdims: Any) -> bool:
+    return keepdims is not _NONE and bool(keepdims)
+
+
+def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any) -> TracedArray:
+    node = lift(a)
+    node = build.cast(node, _accumulator(node, dtype))
+    boolean = node.dtype == bool_
+    if boolean:  # asked for with dtype=bool: or, and
+        empty = op == "mul"
+        result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty).node
+        return TracedArray(result)
+    result = _fold(kind, node, normalize_axes(axis, node.type.ndim), _keep(keepdims))
+    if initial is not _NONE and initial is not None:
+        result = call(op, result, lift(initial, result.dtype))
+    return TracedArray(result)
+
+
+@implements(np.sum)
+def sum_(
+    a: Any,
+    axis: Any = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    keepdims: Any = _NONE,
+    initial: Any = _NONE,
+    where: Any = _NONE,
+) -> TracedArray:
+    _check("sum", where, out)
+    return _total("reduce_sum", "add", a, axis, dtype, keepdims, initial)
+
+
+@implements(np.prod)
+def prod(
+    a: Any,
+    axis: Any = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    keepdims: Any = _NONE,
+    initial: Any = _NONE,
+    where: Any = _NONE,
+) -> TracedArray:
+    _check("prod", where, out)
+    return _total("reduce_prod", "mul", a, axis, dtype, keepdims, initial)
+
+
+def _extreme(name: str, kind: str, op: str) -> Callable[..., TracedArray]:
+    def run(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, initial: Any = _NONE, where: Any = _NONE
+    ) -> TracedArray:
+        _check(name, where, out)
+        node = lift(a)
+        axes = normalize_axes(axis, node.type.ndim)
+        start = lift(initial, node.dtype) if initial is not _NONE and initial is not None else None
+        if start is not None and any(node.shape[i] == 0 for i in axes):
+            shape = [1 if i in axes else n for i, n in enumerate(node.shape)]
+            kept = build.broadcast_to(start, tuple(shape))
+            rest = [n for i, n in enumerate(node.shape) if i not in axes]
+            return TracedArray(kept if _keep(keepdims) else build.reshape(kept, rest))
+        result = _fold(kind, node, axes, _keep(keepdims))
+        return TracedArray(call(op, result, start) if start is not None else result)
+
+    return run
+
+
+implements(np.max, np.amax)(_extreme("max", "reduce_max", "maximum"))
+implements(np.min, np.amin)(_extreme("min", "reduce_min", "minimum"))
+
+
+def _quantify(kind: str, a: Any, axis: Any, keepdims: Any, empty: bool) -> TracedArray:
+    """Any and all: the extreme of bools, with the value of the empty case."""
+    node = truth(a if isinstance(a, Node) else lift(a))
+    axes = normalize_axes(axis, node.type.ndim)
+    if any(node.shape[i] == 0 for i in axes):
+        shape = [1 if i in axes else n for i, n in enumerate(node.shape) if i not in axes or _keep(keepdims)]
+        return TracedArray(zeros(shape, bool_, empty))
+    return TracedArray(_fold(kind, node, axes, _keep(keepdims)))
+
+
+@implements(np.any)
+def any_(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, *, where: Any = _NONE) -> TracedArray:
+    _check("any", where, out)
+    return _quantify("reduce_max", a, axis, keepdims, False)
+
+
+@implements(np.all)
+def all_(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, *, where: Any = _NONE) -> TracedArray:
+    _check("all", where, out)
+    return _quantify("reduce_min", a, axis, keepdims, True)
+
+
+def _position(name: str) -> Callable[..., TracedArray]:
+    def run(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = _NONE) -> TracedArray:
+        _check(name, _NONE, out)
+        node = lift(a)
+        ndim = node.type.ndim
+        if axis is None:
+            found = make(name, (build.reshape(node, (node.type.size,)),), (0,))
+            return TracedArray(build.reshape(found, (1,) * ndim) if _keep(keepdims) else found)
+        at = normalize_axis(axis, max(ndim, 1))
+        if ndim == 0:
+            node = build.reshape(node, (1,))
+        found = build.reduce(name, node, (at,), keepdims=_keep(keepdims) and ndim > 0)
+        return TracedArray(found)
+
+    return run
+
+
+implements(np.argmax)(_position("argmax"))
+implements(np.argmin)(_position("argmin"))
+
+
+def _mean(node: Node, axes: tuple[int, ...], keepdims: bool, count: float | None = None) -> Node:
+    n = 1
+    for axis in axes:
+        n *= node.shape[axis]
+    total = _fold("reduce_sum", node, axes, keepdims)
+    return call("div", total, scalar(n if count is None else count, total))
+
+
+def _floating(name: str, a: Any, dtype: DTypeLike | None) -> Node:
+    node = lift(a)
+    if dtype is not None:
+        wanted = known_dtype(dtype)
+        if not wanted.is_float:
+            raise UnsupportedDTypeError(f"np.{name}(dtype={wanted}) is not supported; use a float type", LINE.get())
+        return build.cast(node, wanted)
+    return node if node.dtype.is_float else build.cast(node, known_dtype(np.float64))
+
+
+@implements(np.mean)
+def mean(
+    a: Any, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, keepdims: Any = _NONE, *,
+    where: Any = _NONE,
+) -> TracedArray:  # fmt: skip
+    _check("mean", where, out)
+    node = _floating("mean", a, dtype)
+    return TracedArray(_mean(node, normalize_axes(axis, node.type.ndim), _keep(keepdims)))
+
+
+def _variance(name: str, a: Any, axis: Any, dtype: Any, ddof: Any, keepdims: Any, mean: Any, correction: Any) -> Node:
+    node = _floating(name, a, dtype)
+    axes = normalize_axes(axis, node.type.ndim)
+    less = ddof if correction is _NONE else correction
+    if not is_weak(less):
+        raise UnsupportedOpError(f"np.{name}: ddof must be a Python number", LINE.get())
+    count = 1
+    for i in axes:
+        count *= node.shape[i]
+    center = lift(mean, node.dtype) if mean is not _NONE else _mean(node, axes, True)
+    squares = call("square", call("sub", node, center))
+    return _mean(squares, axes, _keep(keepdims), max(count - less, 0))
+
+
+@implements(np.var)
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = _NONE,
+    *,
+    where: Any = _NONE,
+    mean: Any = _NONE,
+    correction: Any = _NONE,
+) -> TracedArray:
+    _check("var", where, out)
+    return TracedArray(_variance("var", a, axis, dtype, ddof, keepdims, mean, correction))
+
+
+@implements(np.std)
+def std(
+    a: Any,
+    axis: Any = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = _NONE,
+    *,
+    where: Any = _NONE,
+    mean: Any = _NONE,
+    correction: Any = _NONE,
+) -> TracedArray:
+    _check("std", where, out)
+    return TracedArray(call("sqrt", _variance("std", a, axis, dtype, ddof, keepdims, mean, correction)))
+
+
+@implements(np.average)
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = _NONE
+) -> TracedArray:
+    if returned:
+        raise UnsupportedOpError("np.average(returned=True) is not supported: sum the weights yourself", LINE.get())
+    if weights is None:
+        return mean(a, axis, keepdims=keepdims)
+    x, w = traced(a), traced(weights)
+    if x.shape != w.shape:
+        if axis is None:
+            raise ValueError("axis must be specified when shapes of a and weights differ")
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        at = [normalize_axis(i, x.ndim) for i in axes]
+        if w.shape != tuple(x.shape[i] for i in at):
+            raise ValueError(f"shape of weights {w.shape} must be consistent with shape of a {x.shape} along axis")
+        turned = build.transpose(w.node, sorted(range(len(at)), key=at.__getitem__))
+        w = TracedArray(build.reshape(turned, [n if i in at else 1 for i, n in enumerate(x.shape)]))
+    if x.dtype.kind in "ib":
+        w = TracedArray(build.cast(w.node, promote(x, w, np.float64(0))))
+    weighted = sum_(apply(np.multiply, (x, w)), axis, keepdims=keepdims)
+    full = TracedArray(build.broadcast_to(w.node, x.shape))
+    result = apply(np.divide, (weighted, sum_(full, axis, keepdims=keepdims)))
+    assert isinstance(result, TracedArray)
+    return result
+
+
+@implements(np.ptp)
+def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE) -> Any:
+    _check("ptp", _NONE, out)
+    high, low = (np_call(f, a, axis=axis, keepdims=keepdims) for f in (np.max, np.min))
+    return apply(np.subtract, (high, low))
+
+
+@implements(np.count_nonzero)
+def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
+    return sum_(TracedArray(truth(lift(a))), axis, keepdims=keepdims)
+
+
+def _without_nan(node: Node, value: float) -> Node:
+    return call("where", call("isnan", node), scalar(value, node), node) if node.dtype.is_float else node
+
+
+@implements(np.nansum)
+def nansum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = _NONE) -> TracedArray:
+    return sum_(TracedArray(_without_nan(lift(a), 0)), axis, dtype, out, keepdims)
+
+
+@implements(np.nanmean)
+def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = _NONE) -> Any:
+    node = _floating("nanmean", a, dtype)
+    total = sum_(TracedArray(_without_nan(node, 0)), axis, None, out, keepdims)
+    kept = call("logical_not", call("isnan", node))
+    count = sum_(TracedArray(kept), axis, keepdims=keepdims)
+    return TracedArray(call("div", total.node, build.cast(count.node, node.dtype)))
+
+
+def _scan_dtype(node: Node, dtype: DTypeLike | None) -> Node:
+    return build.cast(node, _accumulator(node, dtype))
+
+
+def _scan(name: str, op: str) -> Callable[..., TracedArray]:
+    def run(a: Any, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None) -> TracedArray:
+        _check(name, _NONE, out)
+        node = _scan_dtype(lift(a), dtype)
+        if node.dtype == bool_:
+            raise UnsupportedDTypeError(f"np.{name}(dtype=bool) is not supported; use int64", LINE.get())
+        if axis is None or node.type.ndim == 0:
+            node, axis = build.reshape(node, (node.type.size,)), 0
+        return TracedArray(make(op, (node,), normalize_axis(axis, node.type.ndim)))
+
+    return run
+
+
+implements(np.cumsum)(_scan("cumsum", "cumsum"))
+implements(np.cumprod)(_scan("cumprod", "cumprod"))
+
+
+def _ordered(name: str) -> Callable[..., TracedArray]:
+    def run(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> TracedArray:
+        if order is not None:
+            raise UnsupportedOpError(f"np.{name}(order=…) is for structured types", LINE.get())
+        node = lift(a)
+        if axis is None:
+            node, axis = build.reshape(node, (node.type.size,)), 0
+        return TracedArray(make(name, (node,), normalize_axis(axis, node.type.ndim)))
+
+    return run
+
+
+implements(np.sort)(_ordered("sort"))
+implements(np.argsort)(_ordered("argsort"))

@@ -1,0 +1,442 @@
+"""Functions that move elements without arithmetic inside one array: reshape, transpose, flip, pad, tile…"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from eqsat.errors import UnsupportedOpError
+from eqsat.frontends.convert import (
+    is_weak,
+    known_dtype,
+    lift,
+    literal,
+    normalize_axes,
+    normalize_axis,
+    traced,
+    view_of,
+)
+from eqsat.frontends.registry import implements
+from eqsat.frontends.tracer import TracedArray
+from eqsat.ir import build, views
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.types import DType, row_major
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """A shape from an int or a sequence of ints; ConcretizationError if one is traced."""
+    if isinstance(shape, (int, np.integer)):
+        return (int(shape),)
+    return tuple(operator.index(n) for n in shape)
+
+
+def _row_order(name: str, order: str) -> None:
+    if order not in ("C", "A", "K"):
+        raise UnsupportedOpError(f"{name}(order={order!r}) is not supported: transpose before and after", LINE.get())
+
+
+def _shared(a: Any, node_of: Any) -> TracedArray:
+    x = traced(a)
+    return view_of(x, node_of(x.node))
+
+
+@implements(np.reshape)
+def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: Any = None) -> TracedArray:
+    _row_order("reshape", order)
+    x = traced(a)
+    target = list(shape_of(shape if shape is not None else newshape))
+    if target.count(-1) > 1:
+        raise ValueError("can only specify one unknown dimension")
+    if -1 in target:
+        known = math.prod(n for n in target if n != -1)
+        if known == 0 or x.size % known:
+            raise ValueError(f"cannot reshape array of shape {x.shape} and size {x.size} into shape {tuple(target)}")
+        target[target.index(-1)] = x.size // known
+    if math.prod(target) != x.size or any(n < 0 for n in target):
+        raise ValueError(f"cannot reshape array of shape {x.shape} and size {x.size} into shape {tuple(target)}")
+    return view_of(x, build.reshape(x.node, tuple(target)))
+
+
+@implements(np.ravel)
+def ravel(a: Any, order: str = "C") -> TracedArray:
+    return reshape(a, -1 if traced(a).size else 0, order)
+
+
+@implements(np.transpose, np.permute_dims)
+def transpose(a: Any, axes: Any = None) -> TracedArray:
+    x = traced(a)
+    if axes is None:
+        order = tuple(reversed(range(x.ndim)))
+    else:
+        order = tuple(normalize_axis(i, x.ndim) for i in shape_of(axes))
+        if sorted(order) != list(range(x.ndim)):
+            raise ValueError(f"axes {tuple(axes)} don't match array of shape {x.shape}")
+    return view_of(x, build.transpose(x.node, order))
+
+
+@implements(np.swapaxes)
+def swapaxes(a: Any, axis1: Any, axis2: Any) -> TracedArray:
+    x = traced(a)
+    order = list(range(x.ndim))
+    i, j = normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)
+    order[i], order[j] = order[j], order[i]
+    return view_of(x, build.transpose(x.node, order))
+
+
+@implements(np.matrix_transpose, np.linalg.matrix_transpose)
+def matrix_transpose(x: Any, /) -> TracedArray:
+    if traced(x).ndim < 2:
+        raise ValueError(f"matrix transpose of shape {traced(x).shape}: at least two axes are needed")
+    return swapaxes(x, -1, -2)
+
+
+@implements(np.moveaxis)
+def moveaxis(a: Any, source: Any, destination: Any) -> TracedArray:
+    x = traced(a)
+    origin = [normalize_axis(i, x.ndim) for i in shape_of(source)]
+    target = [normalize_axis(i, x.ndim) for i in shape_of(destination)]
+    if len(origin) != len(target) or len(set(origin)) != len(origin) or len(set(target)) != len(target):
+        raise ValueError(f"moveaxis: source {source} and destination {destination} must be as many distinct axes")
+    order = [i for i in range(x.ndim) if i not in origin]
+    for to, source_axis in sorted(zip(target, origin, strict=True)):
+        order.insert(to, source_axis)
+    return view_of(x, build.transpose(x.node, order))
+
+
+@implements(np.rollaxis)
+def rollaxis(a: Any, axis: int, start: int = 0) -> TracedArray:
+    x = traced(a)
+    axis = normalize_axis(axis, x.ndim)
+    start = normalize_axis(start, x.ndim + 1) if start >= 0 else start + x.ndim
+    return moveaxis(x, axis, start - 1 if axis < start else start)
+
+
+@implements(np.expand_dims)
+def expand_dims(a: Any, axis: Any) -> TracedArray:
+    x = traced(a)
+    axes = normalize_axes(axis, x.ndim + len(shape_of(axis)))
+    return view_of(x, build.expand_dims(x.node, axes))
+
+
+@implements(np.squeeze)
+def squeeze(a: Any, axis: Any = None) -> TracedArray:
+    x = traced(a)
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes(axis, x.ndim)
+    if any(x.shape[i] != 1 for i in axes):
+        raise ValueError(f"cannot squeeze axis {axis} of shape {x.shape}: its size is not 1")
+    return view_of(x, build.reshape(x.node, [n for i, n in enumerate(x.shape) if i not in axes]))
+
+
+def _at_least(ndim: int, before: dict[int, tuple[int, int]]) -> Any:
+    def run(*arrays: Any) -> Any:
+        results = []
+        for a in arrays:
+            x = traced(a)
+            low, high = before.get(x.ndim, (0, 0))
+            results.append(view_of(x, build.reshape(x.node, (*[1] * low, *x.shape, *[1] * high))))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return run
+
+
+implements(np.atleast_1d)(_at_least(1, {0: (1, 0)}))
+implements(np.atleast_2d)(_at_least(2, {0: (2, 0), 1: (1, 0)}))
+implements(np.atleast_3d)(_at_least(3, {0: (3, 0), 1: (1, 1), 2: (0, 1)}))
+
+
+@implements(np.broadcast_to)
+def broadcast_to(array: Any, shape: Any, subok: bool = False) -> TracedArray:
+    x, target = traced(array), shape_of(shape)
+    lead = len(target) - x.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, target[lead:], strict=True)):
+        raise ValueError(f"shape {x.shape} does not broadcast to {target}")
+    return view_of(x, build.broadcast_to(x.node, target))
+
+
+@implements(np.broadcast_arrays)
+def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
+    arrays = [traced(a) for a in args]
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    return tuple(broadcast_to(x, shape) for x in arrays)
+
+
+def flip_node(node: Node, axes: tuple[int, ...]) -> Node:
+    starts = [n - 1 if i in axes and n else 0 for i, n in enumerate(node.shape)]
+    steps = [-1 if i in axes else 1 for i in range(node.type.ndim)]
+    return build.slices(node, starts, steps, node.shape)
+
+
+@implements(np.flip)
+def flip(m: Any, axis: Any = None) -> TracedArray:
+    x = traced(m)
+    return view_of(x, flip_node(x.node, normalize_axes(axis, x.ndim)))
+
+
+@implements(np.flipud)
+def flipud(m: Any) -> TracedArray:
+    return flip(m, 0)
+
+
+@implements(np.fliplr)
+def fliplr(m: Any) -> TracedArray:
+    return flip(m, 1)
+
+
+@implements(np.rot90)
+def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> TracedArray:
+    first, second = (normalize_axis(i, traced(m).ndim) for i in axes)
+    if first == second:
+        raise ValueError("rot90: axes must be different")
+    match k % 4:
+        case 0:
+            return flip(m, ())
+        case 1:
+            return swapaxes(flip(m, second), first, second)
+        case 2:
+            return flip(m, (first, second))
+        case _:
+            return flip(swapaxes(m, first, second), second)
+
+
+@implements(np.diagonal, np.linalg.diagonal)
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TracedArray:
+    x = traced(a)
+    return view_of(x, diagonal_node(x.node, offset, normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)))
+
+
+def diagonal_node(x: Node, offset: int, first: int, second: int) -> Node:
+    """The diagonal over two axes, as the last axis."""
+    if first == second:
+        raise ValueError("axis1 and axis2 cannot be the same")
+    strides = row_major(x.shape)
+    row, col = max(-offset, 0), max(offset, 0)
+    length = max(min(x.shape[first] - row, x.shape[second] - col), 0)
+    rest = [i for i in range(x.type.ndim) if i not in (first, second)]
+    start = row * strides[first] + col * strides[second] if length else 0
+    shape = [*(x.shape[i] for i in rest), length]
+    steps = [*(strides[i] for i in rest), strides[first] + strides[second]]
+    return build.view(x, views.strided(shape, steps, start), "diagonal")
+
+
+@implements(np.diag)
+def diag(v: Any, k: int = 0) -> TracedArray:
+    x = traced(v)
+    if x.ndim == 2:
+        return diagonal(x, k)
+    if x.ndim != 1:
+        raise ValueError(f"diag takes one or two axes, not shape {x.shape}")
+    n, side = x.shape[0], x.shape[0] + abs(k)
+    if n == 0:
+        return TracedArray(build.const(np.zeros((side, side), x.dtype)))
+    # Rows of side + 1 put the elements in one column; the flat array, cut short, has rows of side.
+    column = build.pad(build.reshape(x.node, (n, 1)), [(0, 0), (0, side)], 0)
+    flat = build.take_range(build.reshape(column, (n * (side + 1),)), 0, 0, n * (side + 1) - side)
+    before = k if k > 0 else -k * side
+    padded = build.pad(flat, [(before, side * side - before - flat.shape[0])], 0)
+    return TracedArray(build.reshape(padded, (side, side)))
+
+
+@implements(np.roll)
+def roll(a: Any, shift: Any, axis: Any = None) -> TracedArray:
+    x = traced(a)
+    if axis is None:
+        flat = _roll(build.reshape(x.node, (x.size,)), operator.index(shift), 0)
+        return TracedArray(build.reshape(flat, x.shape))
+    shifts, axes = np.broadcast_arrays(shape_of(shift), [normalize_axis(i, x.ndim) for i in shape_of(axis)])
+    node = x.node
+    for by, at in zip(shifts.tolist(), axes.tolist(), strict=True):
+        node = _roll(node, by, at)
+    return TracedArray(node)
+
+
+def _roll(node: Node, by: int, axis: int) -> Node:
+    n = node.shape[axis]
+    by = by % n if n else 0
+    if by == 0:
+        return node
+    return build.concat([build.take_range(node, axis, n - by, n), build.take_range(node, axis, 0, n - by)], axis)
+
+
+@implements(np.tile)
+def tile(A: Any, reps: Any) -> TracedArray:
+    x, times = traced(A), shape_of(reps)
+    ndim = max(x.ndim, len(times))
+    shape = (1,) * (ndim - x.ndim) + x.shape
+    times = (1,) * (ndim - len(times)) + times
+    split = build.reshape(x.node, [m for n in shape for m in (1, n)])
+    wide = build.broadcast_to(split, [m for n, t in zip(shape, times, strict=True) for m in (t, n)])
+    return TracedArray(build.reshape(wide, [n * t for n, t in zip(shape, times, strict=True)]))
+
+
+@implements(np.repeat)
+def repeat(a: Any, repeats: Any, axis: Any = None) -> TracedArray:
+    x = traced(a)
+    node = x.node
+    if axis is None:
+        node, axis = build.reshape(node, (x.size,)), 0
+    axis = normalize_axis(axis, node.type.ndim)
+    if isinstance(repeats, TracedArray):
+        raise UnsupportedOpError("np.repeat by traced counts: the shape of its result depends on values", LINE.get())
+    counts = np.asarray(repeats)
+    n = node.shape[axis]
+    if counts.size == 1:
+        times = int(counts.reshape(())[()])
+        wide = build.broadcast_to(
+            build.expand_dims(node, (axis + 1,)), (*node.shape[: axis + 1], times, *node.shape[axis + 1 :])
+        )
+        return TracedArray(build.reshape(wide, (*node.shape[:axis], n * times, *node.shape[axis + 1 :])))
+    picks = np.repeat(np.arange(n), counts)
+    return TracedArray(build.gather(node, build.const(picks), axis))
+
+
+@implements(np.pad)
+def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> TracedArray:
+    x = traced(array)
+    node = x.node
+    if isinstance(pad_width, dict):
+        table = [(0, 0)] * x.ndim
+        for axis, width in pad_width.items():
+            low, high = (width, width) if isinstance(width, int) else width
+            table[normalize_axis(axis, x.ndim)] = (low, high)
+    else:
+        table = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
+    widths = [(int(low), int(high)) for low, high in table]
+    if any(low < 0 or high < 0 for low, high in widths):
+        raise ValueError("index can't contain negative values")
+    if mode == "constant":
+        return TracedArray(_pad_constant(node, widths, kwargs.pop("constant_values", 0)))
+    if mode not in ("edge", "reflect", "symmetric", "wrap", "empty") or kwargs:
+        raise UnsupportedOpError(
+            f"np.pad(mode={mode!r}) with {sorted(kwargs)} is not supported: use 'constant', 'edge', 'reflect', "
+            "'symmetric' or 'wrap'",
+            LINE.get(),
+        )
+    if mode == "empty":
+        return TracedArray(build.pad(node, widths, 0))
+    for axis, (low, high) in enumerate(widths):
+        if low or high:
+            picks = np.pad(np.arange(node.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
+            node = build.gather(node, build.const(picks), axis)
+    return TracedArray(node)
+
+
+def _pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Node:
+    if isinstance(values, TracedArray):
+        raise UnsupportedOpError("np.pad with a traced value: join with np.concatenate", LINE.get())
+    table = np.broadcast_to(np.asarray(values), (len(widths), 2)).astype(node.dtype.numpy)
+    # nan and -0.0 are not told apart by equality, which the pad operator's attributes are compared by.
+    odd = (np.isnan(table) | ((table == 0) & np.signbit(table))).any()
+    if len(set(table.reshape(-1).tolist())) <= 1 and not odd:
+        return build.pad(node, widths, table.reshape(-1)[0].item() if table.size else 0)
+    for axis, (low, high) in enumerate(widths):
+        for amount, value, front in ((low, table[axis, 0], True), (high, table[axis, 1], False)):
+            if amount:
+                shape = (*node.shape[:axis], amount, *node.shape[axis + 1 :])
+                block = build.broadcast_to(build.scalar(value, node), shape)
+                node = build.concat([block, node] if front else [node, block], axis)
+    return node
+
+
+def _triangle(node: Node, k: int, below: bool) -> Node:
+    if node.type.ndim < 2:
+        node = build.broadcast_to(node, (node.type.size, node.type.size))
+    rows, cols = node.shape[-2:]
+    down = build.reshape(build.iota(rows), (rows, 1))
+    gap = build.call("sub", build.iota(cols), down)
+    inside = build.call("le" if below else "ge", gap, build.scalar(k, gap))
+    return build.call("where", inside, node, build.scalar(0, node))
+
+
+@implements(np.tril)
+def tril(m: Any, k: int = 0) -> TracedArray:
+    return TracedArray(_triangle(lift(m), operator.index(k), True))
+
+
+@implements(np.triu)
+def triu(m: Any, k: int = 0) -> TracedArray:
+    return TracedArray(_triangle(lift(m), operator.index(k), False))
+
+
+@implements(np.astype)
+def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> TracedArray:
+    return TracedArray(build.cast(lift(x), known_dtype(dtype)))
+
+
+@implements(np.copy)
+def copy(a: Any, order: str = "K", subok: bool = False) -> TracedArray:
+    return TracedArray(lift(a))
+
+
+def filled(a: Any, value: Any, dtype: DTypeLike | None, shape: Any) -> TracedArray:
+    """A uniform array like ``a``; ``value`` may be traced."""
+    x = traced(a)
+    kind: DType = known_dtype(dtype) if dtype is not None else x.node.dtype
+    target = x.shape if shape is None else shape_of(shape)
+    node = literal(value, kind) if is_weak(value) else build.cast(lift(value), kind)
+    return TracedArray(build.broadcast_to(node, target))
+
+
+@implements(np.zeros_like, np.empty_like)
+def zeros_like(
+    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
+) -> TracedArray:
+    return filled(a, 0, dtype, shape)
+
+
+@implements(np.ones_like)
+def ones_like(
+    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
+) -> TracedArray:
+    return filled(a, 1, dtype, shape)
+
+
+@implements(np.full_like)
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *,
+    device: Any = None,
+) -> TracedArray:  # fmt: skip
+    return filled(a, fill_value, dtype, shape)
+
+
+@implements(np.shape)
+def shape(a: Any) -> tuple[int, ...]:
+    return traced(a).shape
+
+
+@implements(np.ndim)
+def ndim(a: Any) -> int:
+    return traced(a).ndim
+
+
+@implements(np.size)
+def size(a: Any, axis: Any = None) -> int:
+    return traced(a).size if axis is None else math.prod(traced(a).shape[i] for i in shape_of(axis))
+
+
+@implements(np.result_type)
+def result_type(*values: Any) -> np.dtype:
+    return np.result_type(*(v.dtype if isinstance(v, TracedArray) else v for v in values))
+
+
+@implements(np.can_cast)
+def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
+    return np.can_cast(from_.dtype if isinstance(from_, TracedArray) else from_, to, casting)
+
+
+@implements(np.iscomplexobj)
+def iscomplexobj(x: Any) -> bool:
+    return False
+
+
+@implements(np.isrealobj)
+def isrealobj(x: Any) -> bool:
+    return True
+
+
+@implements(np.real)
+def real(val: Any) -> Any:
+    return val

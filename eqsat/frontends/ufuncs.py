@@ -1,0 +1,356 @@
+"""Elementwise functions: NumPy's ufuncs on traced arrays."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends import registry
+from eqsat.frontends.convert import is_weak, known_dtype, lift, literal, traced, truth
+from eqsat.frontends.tracer import TracedArray
+from eqsat.ir import build
+from eqsat.ir.build import call, scalar
+from eqsat.ir.node import LINE, Node
+from eqsat.ir.types import bool_
+
+Builder = Callable[..., Node]
+
+UFUNCS: dict[np.ufunc, Builder] = {}
+"""ufunc -> what builds it from operands already cast to the types that NumPy's loop takes."""
+
+SCIPY: dict[str, Builder] = {}
+"""The same by name for ``scipy.special``, which is imported by the user if at all."""
+
+ACCUMULATE: dict[np.ufunc, Any] = {np.add: np.cumsum, np.multiply: np.cumprod}
+REDUCE: dict[np.ufunc, Any] = {
+    np.add: np.sum,
+    np.multiply: np.prod,
+    np.maximum: np.max,
+    np.minimum: np.min,
+    np.logical_and: np.all,
+    np.logical_or: np.any,
+}
+_COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+
+
+def _op(name: str) -> Builder:
+    return lambda *nodes: call(name, *nodes)
+
+
+def _unless_float(otherwise: Builder, builder: Builder) -> Builder:
+    """``builder`` on floats, ``otherwise`` on ints and bools."""
+    return lambda x: builder(x) if x.dtype.is_float else otherwise(x)
+
+
+def _bools(name: str, otherwise: str | None = None) -> Builder:
+    """A logical function on bools, another operator on numbers."""
+
+    def builder(*nodes: Node) -> Node:
+        if nodes[0].dtype == bool_:
+            return call(name, *nodes)
+        if otherwise is None:
+            raise UnsupportedDTypeError(f"bitwise operators are supported on bool, not {nodes[0].dtype}", LINE.get())
+        return call(otherwise, *nodes)
+
+    return builder
+
+
+def _logical(name: str) -> Builder:
+    return lambda *nodes: call(name, *map(truth, nodes))
+
+
+def _same(x: Node) -> Node:
+    return x
+
+
+def _never(x: Node) -> Node:
+    return build.broadcast_to(scalar(False, bool_), x.shape)
+
+
+def _always(x: Node) -> Node:
+    return build.broadcast_to(scalar(True, bool_), x.shape)
+
+
+def _scaled(name: str, factor: float) -> Builder:
+    return lambda x: call("mul", call(name, x), scalar(factor, x))
+
+
+def _isinf(x: Node) -> Node:
+    return call("eq", call("abs", x), scalar(math.inf, x))
+
+
+def _trunc(x: Node) -> Node:
+    return call("where", call("lt", x, scalar(0, x)), call("ceil", x), call("floor", x))
+
+
+def _power(x: Node, y: Node) -> Node:
+    exponent = build.scalar_value(y)
+    if exponent == 2:
+        return call("square", build.broadcast_to(x, np.broadcast_shapes(x.shape, y.shape)))
+    if exponent is not None and not x.dtype.is_float and exponent < 0:
+        raise ValueError("Integers to negative integer powers are not allowed.")
+    return call("pow", x, y)
+
+
+def _ignoring_nan(name: str) -> Builder:
+    def builder(x: Node, y: Node) -> Node:
+        best = call(name, x, y)
+        if not x.dtype.is_float:
+            return best
+        return call("where", call("isnan", x), y, call("where", call("isnan", y), x, best))
+
+    return builder
+
+
+def _logaddexp(x: Node, y: Node) -> Node:
+    top, gap = call("maximum", x, y), call("abs", call("sub", x, y))
+    # Equal infinities have the gap inf - inf = nan; the sum is x + log 2 = x.
+    soft = call("add", top, call("log1p", call("exp", call("neg", gap))))
+    return call("where", call("eq", x, y), call("add", x, scalar(math.log(2), x)), soft)
+
+
+def _heaviside(x: Node, h: Node) -> Node:
+    step = call("where", call("lt", x, scalar(0, x)), scalar(0, x), scalar(1, x))
+    at_zero = call("where", call("eq", x, scalar(0, x)), h, step)
+    return call("where", call("isnan", x), x, at_zero)
+
+
+def _cbrt(x: Node) -> Node:
+    return call("mul", call("sign", x), call("pow", call("abs", x), scalar(1 / 3, x)))
+
+
+def _hypot(x: Node, y: Node) -> Node:
+    x, y = call("abs", x), call("abs", y)
+    top, low = call("maximum", x, y), call("minimum", x, y)
+    # Scaled by the larger, so that squares neither overflow nor vanish; 0 and inf would give nan.
+    ratio = call("div", low, top)
+    plain = call("mul", top, call("sqrt", call("add", scalar(1, x), call("square", ratio))))
+    flat = call("logical_or", call("eq", top, scalar(0, x)), call("eq", top, scalar(math.inf, x)))
+    infinite = call("logical_or", _isinf(x), _isinf(y))
+    return call("where", infinite, scalar(math.inf, x), call("where", flat, top, plain))
+
+
+def _xlogy(x: Node, y: Node) -> Node:
+    product = call("mul", x, call("log", y))
+    zero = call("logical_and", call("eq", x, scalar(0, x)), call("logical_not", call("isnan", y)))
+    return call("where", zero, scalar(0, x), product)
+
+
+def _reciprocal(x: Node) -> Node:
+    if not x.dtype.is_float:
+        raise UnsupportedDTypeError("np.reciprocal of integers is not supported; use 1 / x or 1 // x", LINE.get())
+    return call("reciprocal", x)
+
+
+UFUNCS.update(
+    {
+        np.negative: _op("neg"),
+        np.positive: _same,
+        np.conjugate: _same,
+        np.absolute: _op("abs"),
+        np.fabs: _op("abs"),
+        np.sign: _op("sign"),
+        np.exp: _op("exp"),
+        np.exp2: lambda x: call("pow", scalar(2, x), x),
+        np.log: _op("log"),
+        np.log2: _scaled("log", 1 / math.log(2)),
+        np.log10: _scaled("log", 1 / math.log(10)),
+        np.log1p: _op("log1p"),
+        np.expm1: _op("expm1"),
+        np.sqrt: _op("sqrt"),
+        np.cbrt: _cbrt,
+        np.reciprocal: _reciprocal,
+        np.square: _op("square"),
+        np.sin: _op("sin"),
+        np.cos: _op("cos"),
+        np.tan: lambda x: call("div", call("sin", x), call("cos", x)),
+        np.tanh: _op("tanh"),
+        np.deg2rad: lambda x: call("mul", x, scalar(math.pi / 180, x)),
+        np.radians: lambda x: call("mul", x, scalar(math.pi / 180, x)),
+        np.rad2deg: lambda x: call("mul", x, scalar(180 / math.pi, x)),
+        np.degrees: lambda x: call("mul", x, scalar(180 / math.pi, x)),
+        np.floor: _unless_float(_same, _op("floor")),
+        np.ceil: _unless_float(_same, _op("ceil")),
+        np.trunc: _unless_float(_same, _trunc),
+        np.rint: _op("round"),
+        np.isnan: _unless_float(_never, _op("isnan")),
+        np.isinf: _unless_float(_never, _isinf),
+        np.isfinite: _unless_float(_always, _op("isfinite")),
+        np.logical_not: _logical("logical_not"),
+        np.logical_and: _logical("logical_and"),
+        np.logical_or: _logical("logical_or"),
+        np.logical_xor: _logical("logical_xor"),
+        np.invert: _bools("logical_not"),
+        np.bitwise_and: _bools("logical_and"),
+        np.bitwise_or: _bools("logical_or"),
+        np.bitwise_xor: _bools("logical_xor"),
+        np.add: _bools("logical_or", "add"),
+        np.subtract: _op("sub"),
+        np.multiply: _bools("logical_and", "mul"),
+        np.divide: _op("div"),
+        np.floor_divide: _op("floor_divide"),
+        np.remainder: _op("remainder"),
+        np.power: _power,
+        np.float_power: _power,
+        np.maximum: _op("maximum"),
+        np.minimum: _op("minimum"),
+        np.fmax: _ignoring_nan("maximum"),
+        np.fmin: _ignoring_nan("minimum"),
+        np.hypot: _hypot,
+        np.logaddexp: _logaddexp,
+        np.heaviside: _heaviside,
+        np.equal: _op("eq"),
+        np.not_equal: _op("ne"),
+        np.less: _op("lt"),
+        np.less_equal: _op("le"),
+        np.greater: _op("gt"),
+        np.greater_equal: _op("ge"),
+    }
+)
+SCIPY.update(
+    {
+        "erf": _op("erf"),
+        "erfc": lambda x: call("sub", scalar(1, x), call("erf", x)),
+        "expit": _op("sigmoid"),
+        "log_expit": lambda x: call(
+            "sub", call("minimum", x, scalar(0, x)), call("log1p", call("exp", call("neg", call("abs", x))))
+        ),
+        "xlogy": _xlogy,
+        "log1p": _op("log1p"),
+        "expm1": _op("expm1"),
+    }
+)
+
+
+def _builder(ufunc: np.ufunc) -> Builder:
+    found = UFUNCS.get(ufunc)
+    if found is None:
+        special = sys.modules.get("scipy.special")
+        name = ufunc.__name__
+        if special is not None and getattr(special, name, None) is ufunc:
+            found = SCIPY.get(name)
+            if found is None:
+                raise registry.refuse(f"scipy.special.{name}")
+    if found is None:
+        raise registry.refuse(f"np.{ufunc.__name__}")
+    return found
+
+
+def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
+    """The types of NumPy's loop for these operands, inputs first; Python numbers are weak."""
+    kinds: list[Any] = []
+    for operand in operands:
+        if isinstance(operand, TracedArray):
+            kinds.append(operand.dtype)
+        elif is_weak(operand):
+            kinds.append(int if isinstance(operand, int) else float)
+        else:
+            kinds.append(np.asarray(operand).dtype.newbyteorder("="))
+    kinds += [None] * ufunc.nout
+    try:
+        if dtype is None:
+            return ufunc.resolve_dtypes(tuple(kinds))
+        signature = (*[None] * ufunc.nin, *[np.dtype(dtype)] * ufunc.nout)
+        return ufunc.resolve_dtypes(tuple(kinds), signature=signature)
+    except TypeError as error:
+        raise UnsupportedDTypeError(str(error), LINE.get()) from None
+
+
+def _fits(value: Any, dtype: np.dtype) -> bool:
+    if dtype.kind not in "iu" or not isinstance(value, int):
+        return True
+    limits = np.iinfo(dtype)
+    return bool(limits.min <= value <= limits.max)
+
+
+def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype: Any = None) -> Any:
+    """A ufunc's call on operands of which one at least is traced."""
+    if ufunc is np.matmul:
+        result = registry.FUNCTIONS[np.matmul](*operands)
+    elif ufunc is np.divmod:
+        return apply(np.floor_divide, operands), apply(np.remainder, operands)
+    elif ufunc in registry.FUNCTIONS:
+        result = registry.FUNCTIONS[ufunc](*operands)
+    else:
+        result = TracedArray(_elementwise(ufunc, operands, dtype))
+    return result if out is None else _into(out, result)
+
+
+def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node:
+    builder = _builder(ufunc)
+    given = tuple(o if isinstance(o, TracedArray) or is_weak(o) else traced(o) for o in operands)
+    loop = loop_types(ufunc, given, dtype)
+    try:
+        types = [known_dtype(t) for t in loop]
+    except UnsupportedDTypeError as error:
+        kinds = ", ".join(str(g.dtype) if isinstance(g, TracedArray) else repr(g) for g in given)
+        raise UnsupportedDTypeError(
+            f"{ufunc.__name__} of {kinds} has type {loop[-1]} in NumPy, which is not supported; cast before with "
+            "x.astype(…)",
+            LINE.get(),
+        ) from error
+    shapes = [g.shape if isinstance(g, TracedArray) else () for g in given]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(map(str, shapes))
+        raise ShapeError(f"{ufunc.__name__}: shapes {listed} do not broadcast together", LINE.get()) from None
+    if ufunc in _COMPARISONS and not all(_fits(g, t) for g, t in zip(given, loop, strict=False)):
+        # A Python int outside the type: NumPy compares the numbers, and every element agrees.
+        small = [0 if isinstance(g, TracedArray) else g for g in given]
+        return build.broadcast_to(scalar(bool(ufunc(small[0], small[1])), bool_), shape)
+    nodes = [lift(g, t) if isinstance(g, TracedArray) else literal(g, t) for g, t in zip(given, types, strict=False)]
+    return build.cast(builder(*nodes), types[-1])
+
+
+def _into(out: Any, result: TracedArray) -> TracedArray:
+    """``out=`` and in-place operators: the result cast to what ``out`` is, which takes its value."""
+    if isinstance(out, tuple):
+        (out,) = out
+    if not isinstance(out, TracedArray):
+        raise UnsupportedOpError(
+            "a traced array cannot be stored into a NumPy array (out=, or an in-place operator): "
+            "let the function make a new array, y = a + b",
+            LINE.get(),
+        )
+    if result.shape != out.shape:
+        raise ShapeError(f"in place: the result has shape {result.shape}, the output {out.shape}", LINE.get())
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise UnsupportedDTypeError(
+            f"in place: cannot cast the result from {result.dtype} to {out.dtype} (same_kind); write y = a + b instead",
+            LINE.get(),
+        )
+    out.assign(build.cast(result.node, out.node.dtype))
+    return out
+
+
+def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``__array_ufunc__``: calls, ``reduce``, ``accumulate`` and ``outer``."""
+    given = {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
+    for ignored in ("order", "subok", "casting", "signature", "sig"):
+        if ignored in ("casting", "signature", "sig") and ignored in given and given[ignored] not in ("same_kind",):
+            raise UnsupportedOpError(f"np.{ufunc.__name__}({ignored}=…) is not supported on traced arrays", LINE.get())
+        given.pop(ignored, None)
+    if given.pop("where", True) is not True:
+        raise UnsupportedOpError(
+            f"np.{ufunc.__name__}(where=…) is not supported on traced arrays: use np.where on its result", LINE.get()
+        )
+    if method == "__call__":
+        return apply(ufunc, inputs, **given)
+    if method == "outer":
+        a, b = (traced(value) for value in inputs)
+        left = TracedArray(build.reshape(a.node, (*a.shape, *[1] * b.ndim)))
+        return apply(ufunc, (left, b), **given)
+    table = {"reduce": REDUCE, "accumulate": ACCUMULATE}.get(method, {})
+    function = table.get(ufunc)
+    if function is None:
+        raise registry.refuse(f"np.{ufunc.__name__}.{method}")
+    given.setdefault("axis", 0)
+    if "axis" in kwargs and kwargs["axis"] is None:
+        given["axis"] = None
+    return registry.call(function, *inputs, **given)

@@ -1,0 +1,66 @@
+"""Rewrite rules: patterns, rules, and the rule libraries that are installed."""
+
+from eqsat.rules.instantiate import fit, signed_sum
+from eqsat.rules.pattern import (
+    Attribute,
+    Parts,
+    Pattern,
+    Terms,
+    attributes,
+    contract,
+    numbers,
+    op,
+    reduction,
+    signed,
+    tensors,
+    view,
+)
+from eqsat.rules.registry import add, collect, get, remove, select
+from eqsat.rules.registry import listed as list
+from eqsat.rules.rule import (
+    NUMERICS,
+    Guard,
+    Match,
+    Numerics,
+    Rule,
+    RuleError,
+    builtin,
+    family,
+    gather,
+    rewrite,
+    rewrite_together,
+)
+
+__all__ = [
+    "NUMERICS",
+    "Attribute",
+    "Guard",
+    "Match",
+    "Numerics",
+    "Parts",
+    "Pattern",
+    "Rule",
+    "RuleError",
+    "Terms",
+    "add",
+    "attributes",
+    "builtin",
+    "collect",
+    "contract",
+    "family",
+    "fit",
+    "signed",
+    "signed_sum",
+    "gather",
+    "get",
+    "list",
+    "numbers",
+    "op",
+    "reduction",
+    "remove",
+    "rewrite",
+    "rewrite_together",
+    "select",
+    "tensors",
+    "view",
+]

@@ -1,0 +1,366 @@
+"""Patterns: programs over pattern variables, built with the operators and functions that programs are written in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from eqsat.ir.table import OPS
+
+Number = float | int | bool
+
+UFUNCS = {
+    "absolute": "abs",
+    "add": "add",
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "divide": "div",
+    "equal": "eq",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "invert": "logical_not",
+    "less": "lt",
+    "less_equal": "le",
+    "matmul": "matmul",
+    "multiply": "mul",
+    "negative": "neg",
+    "not_equal": "ne",
+    "power": "pow",
+    "rint": "round",
+    "subtract": "sub",
+}
+"""Ufuncs whose operator has another name here; the others go by their own."""
+
+REDUCTIONS = {"sum": "reduce_sum", "prod": "reduce_prod", "max": "reduce_max", "min": "reduce_min"}
+
+_fresh = itertools.count()
+
+
+def _lift(value: object) -> Pattern:
+    if isinstance(value, Pattern):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return Literal(value)
+    raise TypeError(f"a pattern is made of pattern variables and numbers, not {type(value).__name__}")
+
+
+class Pattern:
+    """A tensor in a pattern. Compare with ``eqsat.rules.op`` functions or NumPy's; ``==`` is identity."""
+
+    def __add__(self, other: object) -> Pattern:
+        return signed((1, self), (1, _lift(other)))
+
+    def __radd__(self, other: object) -> Pattern:
+        return signed((1, _lift(other)), (1, self))
+
+    def __sub__(self, other: object) -> Pattern:
+        return signed((1, self), (-1, _lift(other)))
+
+    def __rsub__(self, other: object) -> Pattern:
+        return signed((1, _lift(other)), (-1, self))
+
+    def __mul__(self, other: object) -> Pattern:
+        return op("mul", self, other)
+
+    def __rmul__(self, other: object) -> Pattern:
+        return op("mul", other, self)
+
+    def __truediv__(self, other: object) -> Pattern:
+        return op("div", self, other)
+
+    def __rtruediv__(self, other: object) -> Pattern:
+        return op("div", other, self)
+
+    def __pow__(self, other: object) -> Pattern:
+        return op("pow", self, other)
+
+    def __rpow__(self, other: object) -> Pattern:
+        return op("pow", other, self)
+
+    def __matmul__(self, other: object) -> Pattern:
+        return op("matmul", self, other)
+
+    def __neg__(self) -> Pattern:
+        return op("neg", self)
+
+    def __abs__(self) -> Pattern:
+        return op("abs", self)
+
+    def __lt__(self, other: object) -> Pattern:
+        return op("lt", self, other)
+
+    def __le__(self, other: object) -> Pattern:
+        return op("le", self, other)
+
+    def __gt__(self, other: object) -> Pattern:
+        return op("gt", self, other)
+
+    def __ge__(self, other: object) -> Pattern:
+        return op("ge", self, other)
+
+    def __and__(self, other: object) -> Pattern:
+        return op("logical_and", self, other)
+
+    def __or__(self, other: object) -> Pattern:
+        return op("logical_or", self, other)
+
+    def __xor__(self, other: object) -> Pattern:
+        return op("logical_xor", self, other)
+
+    def __invert__(self) -> Pattern:
+        return op("logical_not", self)
+
+    def sum(self, axis: object = None, keepdims: bool = False) -> Pattern:
+        return reduction("reduce_sum", self, axis, keepdims)
+
+    def prod(self, axis: object = None, keepdims: bool = False) -> Pattern:
+        return reduction("reduce_prod", self, axis, keepdims)
+
+    def max(self, axis: object = None, keepdims: bool = False) -> Pattern:
+        return reduction("reduce_max", self, axis, keepdims)
+
+    def min(self, axis: object = None, keepdims: bool = False) -> Pattern:
+        return reduction("reduce_min", self, axis, keepdims)
+
+    def mean(self, axis: object = None, keepdims: bool = False) -> Pattern:
+        return Mean(self, _axis(axis), keepdims)
+
+    def astype(self, dtype: object) -> Pattern:
+        from eqsat.ir.types import dtype_of
+
+        return Apply("cast", (self,), dtype if isinstance(dtype, Attribute) else dtype_of(dtype))  # type: ignore[arg-type]
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Pattern:
+        if method != "__call__" or options:
+            raise TypeError(f"np.{ufunc.__name__}.{method} with options cannot stand in a pattern")
+        return op(UFUNCS.get(ufunc.__name__, ufunc.__name__), *inputs)
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[object], kwargs: dict[str, Any]
+    ) -> Pattern:
+        name = func.__name__
+        if name == "where":
+            return op("where", *args)
+        if name in (*REDUCTIONS, "amax", "amin", "mean"):
+            (x, *rest) = args
+            return getattr(x, name.removeprefix("a"))(*rest, **kwargs)  # type: ignore[no-any-return]
+        raise TypeError(f"np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
+
+
+@dataclass(frozen=True, eq=False)
+class Var(Pattern):
+    """Any tensor."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Literal(Pattern):
+    """A tensor known when compiled, all of whose elements are this number (rounded to its element type)."""
+
+    value: Number
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberVar(Pattern):
+    """A tensor known when compiled, all of whose elements are one number, bound as a 0-d constant."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """An attribute (axes, index map, spec, element type) in a pattern."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Pattern):
+    """An operator of the table (or ``matmul``, a contraction of matmul's shape) applied to patterns."""
+
+    op: str
+    args: tuple[Pattern, ...]
+    attrs: object = None
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        inside = ", ".join(map(repr, self.args))
+        return f"{self.op}({inside})" if self.attrs is None else f"{self.op}({inside}, {self.attrs!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Pattern):
+    """A signed sum. As a rule's whole left side it matches among the terms of longer sums, up to a common sign."""
+
+    terms: tuple[tuple[int, Pattern], ...]
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        text = " ".join(f"{'+' if sign > 0 else '-'} {term!r}" for sign, term in self.terms)
+        return f"({text.removeprefix('+ ')})"
+
+
+@dataclass(frozen=True, eq=False)
+class Terms(Pattern):
+    """Any sum; binds its (sign, tensor) pairs."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"Σ{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(Pattern):
+    """Any concatenation; binds its tensors, and its axis as ``<name>_axis``."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"concat({self.name}…)"
+
+
+@dataclass(frozen=True, eq=False)
+class Expanded(Pattern):
+    """A reduction whose axes stay with extent 1."""
+
+    reduced: Apply
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        return f"keepdims({self.reduced!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(Pattern):
+    """A sum over axes divided by their size."""
+
+    x: Pattern
+    axes: object
+    keepdims: bool
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        return f"mean({self.x!r}, {self.axes!r})"
+
+
+def tensors(names: str) -> Any:
+    """Pattern variables for tensors: ``a, b = tensors("a b")``; a single name gives the variable itself."""
+    found = tuple(Var(name) for name in names.split())
+    return found[0] if len(found) == 1 else found
+
+
+def numbers(names: str) -> Any:
+    """Pattern variables for numbers known when compiled, also broadcast ones."""
+    found = tuple(NumberVar(name) for name in names.split())
+    return found[0] if len(found) == 1 else found
+
+
+def attributes(names: str) -> Any:
+    """Pattern variables for attributes: axes, index maps, specs."""
+    found = tuple(Attribute(name) for name in names.split())
+    return found[0] if len(found) == 1 else found
+
+
+def signed(*terms: tuple[int, Pattern]) -> Pattern:
+    """A signed sum, with sums inside it opened."""
+    flat: list[tuple[int, Pattern]] = []
+    for sign, term in terms:
+        if isinstance(term, Sum):
+            flat.extend((sign * inner, t) for inner, t in term.terms)
+        else:
+            flat.append((sign, term))
+    return Sum(tuple(flat))
+
+
+def op(name: str, *args: object, attrs: object = None) -> Pattern:
+    """An operator of the table by name, such as ``op("rsqrt", x)`` or ``op("softmax", x, attrs=axis)``.
+
+    Raises ``ValueError`` for a name that is neither in the table nor ``matmul``.
+    """
+    if name in ("add", "sub"):
+        a, b = args
+        return signed((1, _lift(a)), (1 if name == "add" else -1, _lift(b)))
+    if name != "matmul" and name not in OPS:
+        raise ValueError(f"unknown operator {name!r} in a pattern; the table has {', '.join(OPS)}")
+    return Apply(name, tuple(_lift(a) for a in args), attrs)
+
+
+def contract(a: object, b: object, spec: object) -> Pattern:
+    """A contraction of two factors; ``spec`` is an attribute variable or a ``Spec``."""
+    return op("contract", a, b, attrs=spec)
+
+
+def view(x: object, map: object) -> Pattern:
+    """A view; ``map`` is an attribute variable or a ``ViewMap``."""
+    return op("view", x, attrs=map)
+
+
+def _axis(axis: object) -> object:
+    if isinstance(axis, Attribute):
+        return axis
+    if axis is None:
+        return Attribute(f"_axes{next(_fresh)}")
+    return (axis,) if isinstance(axis, int) else tuple(axis)  # type: ignore[arg-type]
+
+
+def reduction(kind: str, x: object, axis: object = None, keepdims: bool = False) -> Pattern:
+    """A reduction over axes: an attribute variable, ints from the left, or None for any axes."""
+    reduced = Apply(kind, (_lift(x),), _axis(axis))
+    return Expanded(reduced) if keepdims else reduced
+
+
+def children(pattern: Pattern) -> tuple[Pattern, ...]:
+    """The patterns directly inside one."""
+    if isinstance(pattern, Apply):
+        return pattern.args
+    if isinstance(pattern, Sum):
+        return tuple(term for _, term in pattern.terms)
+    if isinstance(pattern, Expanded):
+        return (pattern.reduced,)
+    if isinstance(pattern, Mean):
+        return (pattern.x,)
+    return ()
+
+
+def walk(pattern: Pattern) -> Iterator[Pattern]:
+    """The pattern and everything inside it, outermost first."""
+    yield pattern
+    for inner in children(pattern):
+        yield from walk(inner)
+
+
+def bound_names(pattern: Pattern) -> dict[str, str]:
+    """Every variable of a pattern with its kind: tensor, number, attribute, terms or parts."""
+    found: dict[str, str] = {}
+    for part in walk(pattern):
+        if isinstance(part, Var):
+            found[part.name] = "tensor"
+        elif isinstance(part, NumberVar):
+            found[part.name] = "number"
+        elif isinstance(part, Terms):
+            found[part.name] = "terms"
+        elif isinstance(part, Parts):
+            found[part.name] = "parts"
+            found[f"{part.name}_axis"] = "attribute"
+        for attrs in (getattr(part, "attrs", None), getattr(part, "axes", None)):
+            if isinstance(attrs, Attribute):
+                found[attrs.name] = "attribute"
+    return found

@@ -1,0 +1,96 @@
+"""Finding rules: the installed rule libraries, choosing among them by numerics and id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from types import ModuleType
+
+from eqsat.rules.rule import NUMERICS, Numerics, Rule, RuleError
+
+_added: dict[str, Rule] = {}
+
+
+def collect(*modules: ModuleType) -> tuple[Rule, ...]:
+    """Every rule assigned at the top level of the modules, in order of definition; duplicate ids are refused."""
+    return unique(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
+
+
+def unique(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules, each once. ``RuleError`` if two different ones share an id."""
+    found: dict[str, Rule] = {}
+    for rule in rules:
+        other = found.setdefault(rule.id, rule)
+        if other is not rule:
+            raise RuleError(f"rule id {rule.id!r} is used at {other.file}:{other.line} and {rule.file}:{rule.line}")
+    return tuple(found.values())
+
+
+@cache
+def _installed() -> tuple[Rule, ...]:
+    from importlib.metadata import entry_points
+
+    rules: list[Rule] = []
+    for point in sorted(entry_points(group="eqsat.rules"), key=lambda p: (p.name, p.value)):
+        library = point.load()
+        rules.extend(getattr(library, "RULES", library))
+    return unique(rules)
+
+
+def add(*rules: Rule) -> None:
+    """Let programs compiled from now on use these rules. ``RuleError`` if an id is taken."""
+    unique([*listed(), *rules])
+    for rule in rules:
+        _added[rule.id] = rule
+
+
+def remove(id: str) -> None:
+    """Forget a rule given to ``add``. ``KeyError`` if there is none."""
+    del _added[id]
+
+
+def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
+    """The rules of the installed libraries (entry-point group ``eqsat.rules``) and those given to ``add``.
+
+    With ``numerics``, those at most that loose.
+    """
+    rules = (*_installed(), *_added.values())
+    if numerics is None:
+        return rules
+    return tuple(r for r in rules if NUMERICS.index(r.numerics) <= NUMERICS.index(numerics))
+
+
+def get(id: str) -> Rule:
+    """The rule of this id. ``KeyError`` listing the ids there are."""
+    for rule in listed():
+        if rule.id == id:
+            return rule
+    raise KeyError(f"no rule {id!r}; {suggest(id)}")
+
+
+def suggest(id: str) -> str:
+    """Which ids there are, the likeliest first."""
+    from difflib import get_close_matches
+
+    ids = [rule.id for rule in listed()]
+    close = get_close_matches(id, ids, 5)
+    rest = [i for i in ids if i not in close]
+    return (f"did you mean {', '.join(close)}? " if close else "") + f"the ids are {', '.join(close + rest)}"
+
+
+def select(
+    numerics: Numerics = "reassociates", disable: Sequence[str] = (), rules: Sequence[Rule] | None = None
+) -> tuple[Rule, ...]:
+    """The rules a compilation may use: those at most as loose as ``numerics``, without the disabled ids.
+
+    Raises ``ValueError`` for an unknown numerics class, or an unknown id, with the valid ones.
+    """
+    if numerics not in NUMERICS:
+        raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
+    given = listed() if rules is None else unique(rules)
+    ids = {rule.id for rule in given}
+    for id in disable:
+        if id not in ids:
+            raise ValueError(f"disable: no rule {id!r}; {suggest(id)}")
+    limit = NUMERICS.index(numerics)
+    return tuple(r for r in given if r.id not in disable and NUMERICS.index(r.numerics) <= limit)

@@ -1,0 +1,298 @@
+"""Rules as data: a left side, a right side, guards, and what they do to rounding."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from eqsat.ir.node import ConstArray, Node
+from eqsat.rules.pattern import Pattern, Sum, bound_names
+
+Numerics = Literal["exact", "reassociates", "approximates"]
+NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
+"""Same rounding; same reals with another rounding; other reals, or a NaN or infinity lost."""
+
+
+class RuleError(ValueError):
+    """A rule is not well-formed, or built a term of another type than the one it equals."""
+
+
+class Facts(Protocol):
+    """What is known about matched tensors beyond their types."""
+
+    def known(self, node: Node) -> bool:
+        """Whether the tensor's value is known when the program is compiled."""
+
+    def value(self, node: Node) -> float | int | bool | None:
+        """The number that all elements equal, if known when compiled."""
+
+    def array(self, node: Node) -> ConstArray | None:
+        """The tensor's literal value, if it has one."""
+
+    def original(self, node: Node) -> bool:
+        """Whether the tensor is one of the program as given."""
+
+    def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
+        """(attributes, operands) of every term of this operator that the tensor is known to equal."""
+
+
+class Match:
+    """One match: its variables as attributes. Tensors are typed nodes, whose inputs are not to be looked at.
+
+    ``root`` is the matched tensor; attribute variables hold attributes; ``Terms`` variables hold (sign, tensor)
+    pairs, ``Parts`` variables tuples of tensors.
+    """
+
+    __slots__ = ("_facts", "_names")
+
+    def __init__(self, names: Mapping[str, object], facts: Facts) -> None:
+        self._names = names
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise AttributeError(f"the left side has no variable {name!r}; it has {', '.join(self._names)}") from None
+
+    def known(self, node: Node) -> bool:
+        """Whether a tensor is known when the program is compiled."""
+        return self._facts.known(node)
+
+    def value(self, node: Node) -> float | int | bool | None:
+        """The number that all elements of a tensor equal, if known when compiled."""
+        return self._facts.value(node)
+
+    def array(self, node: Node) -> ConstArray | None:
+        """The literal value of a tensor, if it has one."""
+        return self._facts.array(node)
+
+    def original(self, node: Node) -> bool:
+        """Whether a tensor is one of the program as given, rather than made by a rule."""
+        return self._facts.original(node)
+
+    def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
+        """(attributes, operands) of every term of this operator that a tensor is known to equal by now."""
+        return self._facts.forms(node, op)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on a match; ``name`` says what must hold, in words a report can show."""
+
+    name: str
+    test: Callable[[Match], bool]
+
+
+RightSide = Callable[[Match], "Node | Sequence[Node] | None"]
+Gather = Callable[[Sequence[Match]], "Sequence[Node] | None"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a rule: patterns to find, and what each equals."""
+
+    left: tuple[Pattern, ...]
+    right: tuple[Pattern, ...] | RightSide
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rewrite rule. Made by ``rewrite``, ``rewrite_together``, ``gather`` or ``builtin``.
+
+    ``key`` and ``together`` are set on gathering rules: matches that agree on the variables ``key`` are given to
+    ``together`` at once, original tensors first. ``builtin`` names work that a later stage does.
+    """
+
+    id: str
+    ways: tuple[Way, ...]
+    where: tuple[Guard, ...]
+    numerics: Numerics
+    doc: str
+    file: str
+    line: int
+    key: tuple[str, ...] = ()
+    together: Gather | None = None
+    builtin: str = ""
+    example: Callable[[Any], Any] | None = None
+
+    def __str__(self) -> str:
+        if not self.ways:
+            return f"{self.id}: {self.doc}"
+        first = self.ways[0]
+        left = ", ".join(map(repr, first.left))
+        right = ", ".join(map(repr, first.right)) if isinstance(first.right, tuple) else "…"
+        arrow = "=" if len(self.ways) > 1 else "->"
+        guards = f" where {', '.join(g.name for g in self.where)}" if self.where else ""
+        return f"{self.id}: {left} {arrow} {right}{guards}"
+
+
+def _caller(depth: int = 2) -> tuple[str, int, str]:
+    """File, line and the assigned name of the statement that called into here."""
+    frame = sys._getframe(depth)
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(file, line, frame.f_globals)
+    found = re.match(r"\s*(\w+)\s*(?::[^=]*)?=[^=]", text)
+    return file, line, found.group(1) if found else ""
+
+
+def _guards(where: object, at: str) -> tuple[Guard, ...]:
+    given = () if where is None else where if isinstance(where, (tuple, list)) else (where,)
+    found = []
+    for guard in given:
+        if isinstance(guard, Guard):
+            found.append(guard)
+        elif callable(guard):
+            doc = (guard.__doc__ or "").strip().splitlines()
+            found.append(Guard(doc[0].rstrip(".") if doc else guard.__name__.strip("<>"), guard))
+        else:
+            raise RuleError(f"{at}: a guard is a function of the match, not {guard!r}")
+    return tuple(found)
+
+
+def _define(
+    id: str | None,
+    ways: Sequence[Way],
+    where: object,
+    numerics: Numerics,
+    doc: str,
+    example: Callable[[Any], Any] | None,
+    **more: Any,
+) -> Rule:
+    file, line, assigned = _caller(3)
+    name = id or assigned
+    at = f"rule {name!r} ({file}:{line})"
+    if not name:
+        raise RuleError(f"{file}:{line}: a rule needs an id: assign it to a name or pass id=…")
+    if numerics not in NUMERICS:
+        raise RuleError(f"{at}: numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
+    for way in ways:
+        _check_way(way, at)
+    return Rule(name, tuple(ways), _guards(where, at), numerics, doc, file, line, example=example, **more)
+
+
+def _check_way(way: Way, at: str) -> None:
+    bound: dict[str, str] = {}
+    for left in way.left:
+        if not isinstance(left, Pattern):
+            raise RuleError(f"{at}: the left side is a pattern, not {type(left).__name__}")
+        for name, kind in bound_names(left).items():
+            if bound.setdefault(name, kind) != kind:
+                raise RuleError(f"{at}: variable {name!r} is both a {bound[name]} and a {kind}")
+    if len(way.left) == 1 and isinstance(way.left[0], Sum) and len(way.left[0].terms) < 2:
+        raise RuleError(f"{at}: a sum on the left side has at least two terms")
+    if not isinstance(way.right, tuple):
+        return
+    if len(way.right) != len(way.left):
+        raise RuleError(f"{at}: {len(way.left)} left sides and {len(way.right)} right sides")
+    for right in way.right:
+        if not isinstance(right, Pattern):
+            raise RuleError(f"{at}: the right side is a pattern or a function of the match, not {type(right).__name__}")
+        for name, kind in bound_names(right).items():
+            if name not in bound:
+                known = ", ".join(n for n in bound if not n.startswith("_")) or "none"
+                raise RuleError(f"{at}: the right side uses variable {name!r}, unbound on the left (bound: {known})")
+            if bound[name] != kind:
+                raise RuleError(f"{at}: variable {name!r} is a {bound[name]} on the left and a {kind} on the right")
+
+
+def _side(right: object) -> tuple[Pattern, ...] | RightSide:
+    from eqsat.rules.pattern import _lift
+
+    if isinstance(right, (tuple, list)):
+        return tuple(_lift(r) for r in right)
+    if isinstance(right, Pattern) or not callable(right):
+        return (_lift(right),)
+    return right
+
+
+def rewrite(
+    lhs: Pattern,
+    rhs: object,
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    both_ways: bool = False,
+    doc: str = "",
+    example: Callable[[Any], Any] | None = None,
+) -> Rule:
+    """A rule that lets ``rhs`` stand for ``lhs``.
+
+    ``rhs``: a pattern, a number, or a function of the :class:`Match` that returns a node of the matched
+    tensor's type, or None to decline. ``where``: a guard or several, functions of the match; a guard's docstring
+    is the reason shown when it fails. ``id`` defaults to the name assigned to. ``both_ways`` adds the reverse,
+    under the same id. ``example``: a function of a :class:`~eqsat.rules.check.Maker` that returns a program on
+    which the rule fires, for rules whose left side random attributes hardly ever fit.
+
+    Raises ``RuleError`` (a ``ValueError``) naming the rule, its file and line for unbound or misused variables.
+    """
+    ways = [Way((lhs,), _side(rhs))]
+    if both_ways:
+        right = ways[0].right
+        if not isinstance(right, tuple):
+            raise RuleError("both_ways needs a pattern on the right side, not a function")
+        ways.append(Way(right, (lhs,)))
+    return _define(id, ways, where, numerics, doc, example)
+
+
+def family(
+    ways: Sequence[tuple[Pattern, object]],
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    doc: str = "",
+    example: Callable[[Any], Any] | None = None,
+) -> Rule:
+    """One rule of several left sides, each with its right side: the same law for several operators."""
+    return _define(id, [Way((lhs,), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
+
+
+def rewrite_together(
+    lhs: Sequence[Pattern],
+    rhs: object,
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    doc: str = "",
+    example: Callable[[Any], Any] | None = None,
+) -> Rule:
+    """A rule with several left sides that are found together, sharing variables, each with its right side.
+
+    ``rhs``: as many patterns, or a function of the match that returns as many nodes; the matched tensors are
+    ``root``, ``root1``, ``root2``….
+    """
+    return _define(id, [Way(tuple(lhs), _side(rhs))], where, numerics, doc, example)
+
+
+def gather(
+    lhs: Pattern,
+    key: Sequence[str],
+    together: Gather,
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    doc: str = "",
+    example: Callable[[Any], Any] | None = None,
+) -> Rule:
+    """A rule over all matches of ``lhs`` at once that agree on the variables ``key``.
+
+    ``together`` gets two or more matches, in a fixed order, and returns a node for each (or None to decline).
+    """
+
+    def single(match: Match) -> None:
+        return None
+
+    return _define(id, [Way((lhs,), single)], where, numerics, doc, example, key=tuple(key), together=together)
+
+
+def builtin(id: str, doc: str, numerics: Numerics = "exact") -> Rule:
+    """A rule whose work another stage does when the rule is enabled: it can be listed and switched off."""
+    return _define(id, [], None, numerics, doc, None, builtin=id)

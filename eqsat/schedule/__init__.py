@@ -1,0 +1,16 @@
+"""Schedules: loop nests of kernel groups, found in an e-graph by data movement."""
+
+from eqsat.schedule.problem import ScheduleError, lane_axis
+from eqsat.schedule.rule import LoopRule, installed_loop_rules
+from eqsat.schedule.scheduler import Scheduled, estimate, fuse_benefit, schedule
+
+__all__ = [
+    "LoopRule",
+    "ScheduleError",
+    "Scheduled",
+    "estimate",
+    "fuse_benefit",
+    "installed_loop_rules",
+    "lane_axis",
+    "schedule",
+]

@@ -1,0 +1,131 @@
+"""The price of one given nest, walked top down: what the search minimizes, without an e-graph.
+
+It prices nests that come from elsewhere (a stored record, a hand-written one) and checks the search: for a
+nest that the search found, both must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.problem import Problem
+from eqsat.schedule.search import Block, Moved, Pricer, join, loop_moved, loop_steps, pack_moved, shared_moved, sums_bytes, widen
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``) of the busiest thread, fixed seconds, scratch bytes."""
+
+    compute: float
+    moved: Moved
+    fixed: float
+    scratch: float
+
+
+def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
+    """Price of a nest; None where it asks for what no tile can do (a factor read in place that has to be packed)."""
+    grouped = bool(problem.rows)
+    stages = _stages(nest)
+
+    def qualified(axis: str) -> str:
+        return f"{axis}{min(stages)}" if not grouped else axis
+
+    def price(at: Nest, packed: frozenset[tuple[int, str]], above: bool, spmd: bool) -> tuple[Price, Block] | None:
+        match at:
+            case TileOp(name, _, stage):
+                form = problem.stages[stage]
+                if name == "vector":
+                    lanes = at.size("lanes")
+                    block = Block(frozenset({stage}), ((form.name("lanes"), lanes),), frozenset())
+                    seconds: float | None = pricer.vector(stage, lanes)
+                else:
+                    free = {(stage, f.name) for f in form.factors if f.free}
+                    flags = frozenset(item for item in packed | free if item[0] == stage)
+                    sizes = tuple((form.name(axis), at.size(axis)) for axis in ("k", "m", "n"))
+                    block = Block(frozenset({stage}), sizes, flags)
+                    seconds = pricer.tile(
+                        stage, *(at.size(axis) for axis in "mnk"), (stage, "a") in flags, (stage, "b") in flags
+                    )
+                if seconds is None:
+                    return None
+                return Price(seconds, pricer.summary(block).cold, 0.0, 0.0), block
+            case Loop(axis, n, step, inside, parallel):
+                shared = grouped and above and axis in ("outer", "rows")
+                found = price(inside, packed, shared and axis == "outer", spmd and not parallel)
+                if found is None:
+                    return None
+                child, body = found
+                if shared and ((axis == "outer" and problem.outer <= 1) or (axis == "rows" and n == step)):
+                    return child, (body if axis == "outer" else widen(body, "rows", n))
+                own = axis if shared else f"{axis}{min(body.stages)}"
+                block = widen(body, own, n)
+                if not parallel:
+                    steps, control = loop_steps(pricer, block, own, n, step)
+                    moved = loop_moved(pricer.summary(block), pricer.summary(body), child.moved, n / step)
+                    scratch = child.scratch + sums_bytes(pricer, block, own, n, step)
+                    return Price(child.compute * steps + control, moved, child.fixed * steps, scratch), block
+                threads = pricer.target.threads
+                covered = min(n, -(-(-(-n // step)) // threads) * step)
+                steps, control = loop_steps(pricer, block, own, covered, step)
+                part = widen(block, own, covered)
+                moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
+                fixed = child.fixed * steps + pricer.target.barrier
+                return Price(child.compute * steps + control, moved, fixed, child.scratch), block
+            case Pack(operand, inside):
+                factor, _, number = operand.partition("@")
+                stage = int(number) if number else min(_stages(inside))
+                found = price(inside, packed | {(stage, factor)}, above, spmd)
+                if found is None:
+                    return None
+                child, body = found
+                threads = pricer.target.threads if spmd and _has_parallel(inside) else 1
+                extra, added, saved, copy = pack_moved(pricer, stage, factor, body)
+                moved_ = [max(0.0, child.moved[i] - saved[i]) + added[i] / threads for i in range(3)]
+                fixed = child.fixed + (pricer.target.barrier if threads > 1 else 0.0)
+                block = Block(body.stages, body.sizes, body.packed - {(stage, factor)})
+                scratch = child.scratch + copy / threads
+                return Price(child.compute + extra / threads, (moved_[0], moved_[1], moved_[2]), fixed, scratch), block
+            case Seq(bodies):
+                parts = [price(inside, packed, False, False) for inside in bodies]
+                if any(part is None for part in parts):
+                    return None
+                found = parts[-1]
+                for part in reversed(parts[:-1]):
+                    found = _both(pricer, part, found)  # type: ignore[arg-type]
+                return found
+        raise TypeError(f"not a nest: {at!r}")
+
+    priced = price(nest, frozenset(), True, True)
+    return None if priced is None else priced[0]
+
+
+def _both(pricer: Pricer, one: tuple[Price, Block], two: tuple[Price, Block]) -> tuple[Price, Block]:
+    (first, a), (second, b) = one, two
+    block = join(a, b)
+    whole = pricer.summary(block)
+    moved = [whole.cold[i] if whole.fits[i] else first.moved[i] + second.moved[i] for i in range(3)]
+    compute, fixed = first.compute + second.compute, first.fixed + second.fixed
+    return Price(compute, (moved[0], moved[1], moved[2]), fixed, first.scratch + second.scratch), block
+
+
+def _stages(nest: Nest) -> set[int]:
+    match nest:
+        case Loop(body=body) | Pack(body=body):
+            return _stages(body)
+        case Seq(bodies):
+            return set().union(*map(_stages, bodies))
+        case TileOp(stage=stage):
+            return {stage}
+    raise TypeError(f"not a nest: {nest!r}")
+
+
+def _has_parallel(nest: Nest) -> bool:
+    match nest:
+        case Loop(body=body, parallel=parallel):
+            return parallel or _has_parallel(body)
+        case Pack(body=body):
+            return _has_parallel(body)
+        case Seq(bodies):
+            return any(map(_has_parallel, bodies))
+    return False

@@ -1,0 +1,384 @@
+"""A kernel group as a scheduling problem: named axes, accesses over them, what may be packed, what is legal.
+
+Blocks are given by named axes (see ``eqsat.ir.nest``); inside the search a stage's own axes carry its number
+(``m0``, ``lanes2``), the shared ones are ``outer`` and ``rows``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from eqsat.cost.movement import Access as KernelAccess
+from eqsat.cost.movement import GATHER_SLOTS, Functions, access_bytes, accesses, dependences, slots_of, work
+from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, walk
+from eqsat.ir.types import DType
+
+Source = tuple[str, int, str]
+"""A buffer: ("operand", i, ""), ("stage", i, "") for scratch, ("packed", stage, factor) for a packed factor."""
+
+
+class ScheduleError(ValueError):
+    """The group breaks a rule that ``KernelGroup`` states; the message says which stage and axis."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time."""
+
+    name: str
+    accesses: tuple[KernelAccess, ...]
+    axes: frozenset[int]
+    direct: bool
+    free: bool
+    external: bool
+    contiguous: bool
+    slots: float
+    row_bytes: int
+
+
+@dataclass(frozen=True)
+class StageForm:
+    """One stage over named axes: ``axes[name]`` are kernel axes, outermost first."""
+
+    index: int
+    kernel: Kernel
+    axes: tuple[tuple[str, tuple[int, ...]], ...]
+    sources: tuple[Source, ...]
+    result: Source
+    outer: tuple[int, ...]
+    rows: tuple[int, ...]
+    factors: tuple[Factor, ...] = ()
+    lane: int | None = None
+    functions: Functions = ()
+
+    @property
+    def contraction(self) -> bool:
+        return bool(self.factors)
+
+    @property
+    def dtype(self) -> DType:
+        """The type that decides lanes and speed: of the accumulator, or the widest read or written."""
+        if self.contraction:
+            return self.kernel.acc_dtype
+        kinds = [load.dtype for load in walk(self.kernel.body) if isinstance(load, Load)] + [self.kernel.out.dtype]
+        return max(kinds, key=lambda d: (d.bits, d.name))
+
+    @cached_property
+    def named(self) -> dict[str, tuple[int, ...]]:
+        return dict(self.axes)
+
+    def name(self, axis: str) -> str:
+        return f"{axis}{self.index}"
+
+    def extent(self, axis: str, block: int | None = None) -> int:
+        """Flattened extent of ``b``, ``m``, …; within a block of ``block`` shared rows if given, one outer position."""
+        axes = self.named.get(axis, ())
+        total = math.prod(self.kernel.extents[a] for a in axes if block is None or a not in self.rows)
+        return total * block if block is not None and set(self.rows) & set(axes) else total
+
+    @cached_property
+    def accesses(self) -> tuple[KernelAccess, ...]:
+        return accesses(self.kernel)
+
+    def source(self, access: KernelAccess) -> Source:
+        return self.result if access.write else self.sources[access.operand]
+
+    def extents(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Block extents along the kernel's axes for a block of named sizes."""
+        found = list(self.kernel.extents)
+        own = [(axes, sizes.get(f"{name}{self.index}")) for name, axes in self.axes]
+        if any(size is not None for _, size in own):
+            for axis in self.outer:
+                found[axis] = 1
+            for axes, size in own:
+                _unflatten(found, axes, size if size is not None else 1)
+            if self.lane is not None and self.lane >= self.kernel.parallel and f"lanes{self.index}" not in sizes:
+                found[self.lane] = 1
+            return tuple(found)
+        _unflatten(found, self.outer, sizes.get("outer", 1))
+        _unflatten(found, self.rows, sizes.get("rows", 1))
+        return tuple(found)
+
+    @cached_property
+    def epilogue_slots(self) -> float:
+        """Slots of the epilogue for one result, loads included."""
+        slots = slots_of(self.functions)
+        parts = walk(self.kernel.epilogue)
+        return sum(slots.get(e.fn, 1.0) if isinstance(e, Call) else 0.5 for e in parts if isinstance(e, Call | Load))
+
+    @cached_property
+    def point_slots(self) -> float:
+        """Slots of one vector of points of a stage that is no contraction: arithmetic, loads and stores."""
+        total = work(self.kernel, self.functions)
+        points = max(1, self.kernel.points)
+        slots = (total.contraction + total.other) / points
+        for access in self.accesses:
+            stride = access.strides[self.lane] if self.lane is not None else 1
+            share = math.prod(n for n, s in zip(self.kernel.extents, access.strides, strict=True) if s) / points
+            if access.write:
+                share = self.kernel.results / points
+            slots += share * (0.5 if abs(stride) <= 1 and not access.gathered else GATHER_SLOTS * 4)
+        return slots
+
+
+def _unflatten(extents: list[int], axes: tuple[int, ...], size: int) -> None:
+    """Extents of a block of ``size`` consecutive positions of flattened axes (outermost first)."""
+    for axis in reversed(axes[1:]):
+        whole = extents[axis]
+        extents[axis] = min(whole, size)
+        size = -(-size // max(whole, 1))
+    if axes:
+        extents[axes[0]] = min(extents[axes[0]], size)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All stages of a group. ``outer`` and ``rows`` are 0 for a single stage."""
+
+    stages: tuple[StageForm, ...]
+    outer: int
+    rows: int
+    sizes: tuple[int, ...]
+    const: tuple[bool, ...]
+    cache: dict[object, dict[Source, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def touched(self, stage: int, extents: tuple[int, ...], packed: frozenset[tuple[int, str]]) -> dict[Source, int]:
+        """Bytes that one stage touches of each buffer over a block; a packed factor is its copy, without gaps."""
+        flags = frozenset(item for item in packed if item[0] == stage)
+        key = (stage, extents, flags)
+        if key in self.cache:
+            return self.cache[key]
+        form = self.stages[stage]
+        found: dict[Source, int] = {}
+        inside: set[KernelAccess] = set()
+        for factor in form.factors:
+            if (stage, factor.name) in flags:
+                inside.update(factor.accesses)
+                block = math.prod(extents[a] for a in factor.axes)
+                found["packed", stage, factor.name] = block * form.dtype.itemsize
+        for access in form.accesses:
+            if access not in inside:
+                source = form.source(access)
+                found[source] = found.get(source, 0) + access_bytes(access, extents)
+        for source in found:
+            if source[0] == "operand":
+                found[source] = min(found[source], -(-self.sizes[source[1]] // 64) * 64)
+        self.cache[key] = found
+        return found
+
+
+def problem_of(group: KernelGroup, functions: Functions = ()) -> Problem:
+    """Read a group; ``functions``: measured slots of elementwise functions. Raises :class:`ScheduleError` where it breaks what ``KernelGroup`` promises."""
+    several = len(group.stages) > 1
+    shared = group.shared if several else 0
+    if several and shared == 0:
+        raise ScheduleError(f"group {group.name!r} has {len(group.stages)} stages but shares no axis")
+    for number, stage in enumerate(group.stages):
+        if several:
+            _check_shared(group, number, shared)
+        if any(isinstance(s, FromStage) and s.stage >= number for s in stage.sources):
+            raise ScheduleError(f"stage {number} of group {group.name!r} reads a stage that does not come before it")
+    first = group.stages[0].kernel.extents
+    outer, rows = _shared_axes(group, shared)
+    forms = tuple(_form(group, number, outer, rows, functions) for number in range(len(group.stages)))
+    return Problem(
+        forms,
+        math.prod(first[a] for a in outer) if shared else 0,
+        math.prod(first[a] for a in rows) if shared else 0,
+        tuple(operand.nbytes for operand in group.operands),
+        tuple(operand.const for operand in group.operands),
+    )
+
+
+def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shared axes as (outer, rows): rows is the last one, with those before it that every access walks as one with it."""
+    if not shared:
+        return (), ()
+    extents = group.stages[0].kernel.extents
+    long = [a for a in range(shared) if extents[a] != 1]
+    maps = [
+        access.strides for stage in group.stages for access in accesses(stage.kernel)
+    ]  # index values are affine in the same way, but only matter to the emitter
+    split = len(long) - 1
+    while split > 0 and all(m[long[split - 1]] == m[long[split]] * extents[long[split]] for m in maps):
+        split -= 1
+    if not long:
+        return tuple(range(shared - 1)), (shared - 1,)
+    first = long[max(split, 0)]
+    return tuple(range(first)), tuple(range(first, shared))
+
+
+def _source(group: KernelGroup, source: int | FromStage) -> Source:
+    if isinstance(source, FromStage):
+        result = group.stages[source.stage].result
+        return ("stage", source.stage, "") if result is None else ("operand", result, "")
+    return ("operand", source, "")
+
+
+def _check_shared(group: KernelGroup, number: int, shared: int) -> None:
+    """A stage reads an earlier one at the same position of every shared axis: else running by blocks is illegal."""
+    stage = group.stages[number]
+    extents = stage.kernel.extents
+    if extents[:shared] != group.stages[0].kernel.extents[:shared] or stage.kernel.parallel < shared:
+        raise ScheduleError(
+            f"stage {number} of group {group.name!r} has extents {extents[:shared]} along the {shared} shared axes, "
+            f"stage 0 has {group.stages[0].kernel.extents[:shared]}; they must be equal and parallel"
+        )
+    for expr in (*walk(stage.kernel.body), *walk(stage.kernel.epilogue)):
+        if not isinstance(expr, Load) or not isinstance(source := stage.sources[expr.operand], FromStage):
+            continue
+        maker = group.stages[source.stage].kernel
+        made = _reach(maker.store_offset, maker.store_strides[shared:], maker.extents[shared : maker.parallel])
+        read = _reach(expr.offset, expr.strides[shared:], extents[shared:])
+        varies = [a for a in range(shared) if extents[a] > 1 and expr.strides[a] != maker.store_strides[a]]
+        if varies or expr.gathers or read[0] < made[0] or read[1] > made[1]:
+            raise ScheduleError(
+                f"stage {number} of group {group.name!r} reads stage {source.stage} at other positions of the shared "
+                f"axes than that stage wrote (strides {expr.strides[:shared]} against {maker.store_strides[:shared]}, "
+                f"elements {read} against {made}): they cannot run block by block; put them in separate groups"
+            )
+
+
+def _reach(offset: int, strides: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
+    spans = [s * (n - 1) for s, n in zip(strides, extents, strict=True)]
+    return offset + sum(min(0, s) for s in spans), offset + sum(max(0, s) for s in spans)
+
+
+def _form(
+    group: KernelGroup, number: int, outer: tuple[int, ...], rows: tuple[int, ...], functions: Functions
+) -> StageForm:
+    stage = group.stages[number]
+    result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
+    sources = tuple(_source(group, s) for s in stage.sources)
+    form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
+    return _contraction(group, form) or _vector(form)
+
+
+def _contraction(group: KernelGroup, form: StageForm) -> StageForm | None:
+    """The contraction a stage is, or None where no register tile applies.
+
+    Factors are swapped so that n holds the axis that results are contiguous in; in a group of several stages, so
+    that m holds the shared rows. Both m and n must be longer than 1 (matrix times vector is a reduction).
+    """
+    stage, kernel = group.stages[form.index], form.kernel
+    outer, rows = form.outer, form.rows
+    body = kernel.body
+    if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul" or len(body.args) != 2:
+        return None
+    if body.dtype.name not in ("float32", "float64"):
+        return None
+    rank = len(kernel.extents)
+    first, second = body.args
+    in_a, in_b = dependences(first, rank), dependences(second, rank)
+    shared = len(outer) + len(rows)
+    free = [a for a in range(shared, kernel.parallel) if kernel.extents[a] != 1]
+    long = [a for a in rows if kernel.extents[a] != 1]
+    ends = [a for a in free if (a in in_a) != (a in in_b)]
+    if not ends:
+        return None
+    if rows:
+        if any(a in in_b for a in long):
+            first, second, in_a, in_b = second, first, in_b, in_a
+        if any(a in in_b or a not in in_a for a in long):
+            return None
+    elif min(ends, key=lambda a: (abs(kernel.store_strides[a]), -a)) in in_a:
+        first, second, in_a, in_b = second, first, in_b, in_a
+    if not any(a in in_b - in_a for a in ends) or not any(a in in_a - in_b for a in ends + long):
+        return None
+    if rows and any(isinstance(stage.sources[e.operand], FromStage) for e in walk(second) if isinstance(e, Load)):
+        return None
+    groups: dict[str, list[int]] = {"b": [], "m": [], "n": []}
+    groups["m"] += rows
+    for axis in free:
+        groups["m" if axis in in_a - in_b else "n" if axis in in_b - in_a else "b"].append(axis)
+    axes: list[tuple[str, tuple[int, ...]]] = []
+    for name, members in groups.items():
+        ordered = sorted(members, key=lambda a: (a not in rows, a if a in rows else -abs(kernel.store_strides[a]), a))
+        axes.append((name, tuple(ordered)))
+
+    def factor_stride(axis: int) -> tuple[int, int]:
+        return (-max((abs(f.strides[axis]) for f in (second, first) if isinstance(f, Load)), default=0), axis)
+
+    axes.append(("k", tuple(sorted(range(kernel.parallel, rank), key=factor_stride))))
+    named = dict(axes)
+    loads = accesses(kernel)
+    factors = []
+    for name, expr, row, depends in (("a", first, "m", in_a), ("b", second, "n", in_b)):
+        inside = {(e.operand, e.strides) for e in walk(expr) if isinstance(e, Load)}
+        plain = isinstance(expr, Load) and not expr.gathers and expr.dtype == body.dtype
+        one_stride = isinstance(expr, Load) and all(
+            _one_stride(expr.strides, kernel.extents, named[g]) is not None for g in (row, "k")
+        )
+        contiguous = isinstance(expr, Load) and _one_stride(expr.strides, kernel.extents, named[row]) in (0, 1)
+        source = stage.sources[expr.operand] if isinstance(expr, Load) else None
+        free_pack = plain and isinstance(source, int) and group.operands[source].const
+        step = _one_stride(expr.strides, kernel.extents, named["m" if name == "a" else "k"]) if isinstance(expr, Load) else 0
+        row_bytes = abs(step or 0) * body.dtype.itemsize
+        if isinstance(source, FromStage) and group.stages[source.stage].result is None:
+            row_bytes = (-(-row_bytes // 64) | 1) * 64  # rows of scratch are kept off each other's cache sets
+        factors.append(
+            Factor(
+                name,
+                tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside),
+                frozenset(depends),
+                plain and one_stride and (name == "a" or contiguous),
+                free_pack,
+                all(not isinstance(stage.sources[o], FromStage) for o, _ in inside) and not depends & set(rows),
+                contiguous,
+                _slots(expr, form.functions),
+                row_bytes,
+            )
+        )
+    return replace(form, axes=tuple(axes), factors=tuple(factors))
+
+
+def _slots(expr: Expr, functions: Functions) -> float:
+    slots = slots_of(functions)
+    return sum(slots.get(e.fn, 1.0) for e in walk(expr) if isinstance(e, Call))
+
+
+def _one_stride(strides: tuple[int, ...], extents: tuple[int, ...], axes: tuple[int, ...]) -> int | None:
+    """The stride that walks flattened axes, or None when they need several; 0 for no axes."""
+    axes = tuple(a for a in axes if extents[a] != 1)
+    if not axes:
+        return 0
+    step = reach = strides[axes[-1]]
+    for axis in reversed(axes):
+        if strides[axis] != reach:
+            return None
+        reach *= extents[axis]
+    return step
+
+
+def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
+    """The axis to vectorize over in a kernel that is no contraction: the one most accesses are contiguous in.
+
+    Any axis past the first ``fixed`` (shared) ones may be chosen, reduced ones too; ``None`` when there is no
+    axis of more than one position.
+    """
+    best: tuple[float, int, int] | None = None
+    found: int | None = None
+    views = accesses(kernel)
+    for axis in range(fixed, len(kernel.extents)):
+        extent = kernel.extents[axis]
+        if extent <= 1:
+            continue
+        bad = sum(1.0 for v in views if abs(v.strides[axis]) > 1 or v.gathered)
+        if axis >= kernel.parallel:
+            bad += 0.5 if kernel.combine in ("sum", "prod", "max", "min") else 2.0
+        if extent < 16:
+            bad += 1.0 - extent / 16
+        rank = (bad, -min(extent, 256), -axis)
+        if best is None or rank < best:
+            best, found = rank, axis
+    return found
+
+
+def _vector(form: StageForm) -> StageForm:
+    shared = len(form.outer) + len(form.rows)
+    lane = lane_axis(form.kernel, shared)
+    across = tuple(a for a in range(len(form.outer), form.kernel.parallel) if a != lane)
+    return replace(form, axes=(("rows", across), ("lanes", () if lane is None else (lane,))), lane=lane)

@@ -1,0 +1,57 @@
+"""Loop rules as data: what a rule library hands to the scheduler."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRule:
+    """A rule over loop nests.
+
+    ``id`` is the name it is listed and disabled by, ``doc`` says what it equates and when, ``text`` is egglog
+    over the sorts and relations of ``eqsat.egraph.nests.SIGNATURE``, with its ruleset written ``{ruleset}``.
+    Raises ``ValueError`` when the text names no ruleset.
+    """
+
+    id: str
+    doc: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if "{ruleset}" not in self.text:
+            raise ValueError(f"loop rule {self.id!r}: its egglog text must say `:ruleset {{ruleset}}`")
+
+
+@cache
+def installed_loop_rules() -> tuple[LoopRule, ...]:
+    """The loop rules of every installed rule library, in order of id.
+
+    A library is a package under the entry-point group ``eqsat.rules``; its loop rules are ``LOOP_RULES`` in
+    its submodule ``loops``, if it has one. Raises ``ValueError`` when two rules share an id.
+    """
+    from importlib.metadata import entry_points
+
+    found: dict[str, LoopRule] = {}
+    for module in sorted({entry.module for entry in entry_points(group="eqsat.rules")}):
+        name = f"{module}.loops"
+        if importlib.util.find_spec(name) is None:
+            continue
+        for rule in importlib.import_module(name).LOOP_RULES:
+            if rule.id in found:
+                raise ValueError(f"two loop rules are called {rule.id!r}; ids must differ")
+            found[rule.id] = rule
+    return tuple(found[identity] for identity in sorted(found))
+
+
+def select(disable: tuple[str, ...] = ()) -> tuple[LoopRule, ...]:
+    """The installed loop rules but those disabled. ``ValueError`` for an id that does not exist, listing the valid ones."""
+    rules = installed_loop_rules()
+    unknown = sorted(set(disable) - {rule.id for rule in rules})
+    if unknown:
+        valid = ", ".join(rule.id for rule in rules)
+        raise ValueError(f"no loop rule is called {', '.join(unknown)}; there are {valid}")
+    return tuple(rule for rule in rules if rule.id not in disable)

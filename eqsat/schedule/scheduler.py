@@ -1,0 +1,155 @@
+"""Schedules: the best loop nest of a kernel group on a machine.
+
+The group's starting nest goes into an e-graph of loop nests, the loop rules saturate it, and a dynamic program over it
+with a data-movement cost picks the best nest and the best few different ones for timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eqsat.cost.movement import moved_bytes, roofline, work
+from eqsat.cost.target import LEVELS, Target, target_of
+from eqsat.egraph.nests import NestGraph, saturate_nests
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest, show
+from eqsat.schedule.problem import Problem, problem_of
+from eqsat.schedule.rule import select
+from eqsat.schedule.search import Entry, Pricer, Search, decode
+from eqsat.schedule.space import space_of
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+CANDIDATES = 4
+"""Different nests kept for timing, the best one included."""
+
+CLEARLY = 20.0
+"""Work of this many barriers is shared between threads without asking whether one alone were faster."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """What was chosen.
+
+    ``predicted_seconds``: of the whole group with the given number of threads. ``moved_bytes``: bytes the busiest
+    thread moves from "L2" (missing L1), "L3" and "memory". ``loop_terms``: size of the e-graph.
+    ``candidates``: the best few different nests, best first; ``nest`` is the first.
+    """
+
+    nest: Nest
+    predicted_seconds: float
+    moved_bytes: dict[str, float]
+    loop_terms: int
+    candidates: tuple[Nest, ...]
+
+
+_memory: dict[object, Scheduled] = {}
+_MOST = 4096
+
+
+def schedule(
+    group: KernelGroup, machine: Machine, *, threads: int = 1, disable: tuple[str, ...] = ()
+) -> Scheduled:
+    """The best nest of ``group`` for ``threads`` threads of ``machine``.
+
+    Factors of contractions that are constant operands (``group.operands[i].const``) count as packed at compile time.
+    ``disable``: ids of loop rules to leave out. Results are remembered, by everything they depend on.
+
+    Raises:
+        ScheduleError: the group breaks what ``KernelGroup`` promises (see ``eqsat.schedule.problem``).
+        ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
+            and pack where a factor cannot be read in place).
+    """
+    target = target_of(machine, threads)
+    key = (group.stages, group.shared, group.operands, target, disable)
+    if key not in _memory:
+        found = _schedule(group, target, disable)
+        if len(_memory) >= _MOST:
+            _memory.clear()
+        _memory[key] = found
+    return _memory[key]
+
+
+def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...]) -> Scheduled:
+    problem = problem_of(group, target.functions)
+    space = space_of(problem, target)
+    graph = saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
+    ranked: dict[Nest, tuple[float, Entry, Target]] = {}
+    for on, parallel in _modes(group, target):
+        if ranked and not parallel:  # plainly enough work for all threads, and a nest that shares it
+            break
+        search = Search(graph, Pricer(problem, on), parallel)
+        for entry in search.roots(CANDIDATES):
+            nest = decode(entry, problem)
+            seconds = search.seconds(entry) + on.step
+            if nest not in ranked or seconds < ranked[nest][0]:
+                ranked[nest] = (seconds, entry, on)
+    if not ranked:
+        raise ValueError(
+            f"no loop nest runs group {group.name!r}: every one needs a rule that is disabled "
+            f"({', '.join(disable) or 'none is; this is a fault of the loop rules'})"
+        )
+    order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
+    seconds, entry, _ = ranked[order[0]]
+    moved = dict(zip(LEVELS, entry.moved, strict=True))
+    return Scheduled(order[0], seconds, moved, graph.size, tuple(order[:CANDIDATES]))
+
+
+def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
+    """Who runs the group: one thread while the others wait, all of them, or either where work is small."""
+    if target.threads == 1:
+        return [(target, False)]
+    alone = sum(work(stage.kernel).contraction + work(stage.kernel).other for stage in group.stages)
+    width = target.vector_bits / 32
+    if alone / width * target.slots[0][1] > CLEARLY * target.barrier:
+        return [(target, True), (target, False)]
+    return [(target, False), (target, True)]
+
+
+def search_graph(group: KernelGroup, target: Target, disable: tuple[str, ...] = ()) -> tuple[Problem, NestGraph]:
+    """The problem and the saturated e-graph, for tests and reports."""
+    problem = problem_of(group, target.functions)
+    space = space_of(problem, target)
+    return problem, saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
+
+
+def estimate(group: KernelGroup, machine: Machine, threads: int = 1) -> float:
+    """Seconds of a group by formula, without a search: its roofline, what blocking cannot hide, and a step's cost.
+
+    Cheap enough to be called for every pair of groups that might be fused. Intermediates of a group are free while
+    the rows in flight fit the L2 cache; past that they are moved through the next level, as stored ones are.
+    """
+    target = target_of(machine, threads)
+    seconds = roofline(group, machine, threads)
+    moved = moved_bytes(group) / target.threads
+    level = 1 if moved <= target.capacity[1] else 2
+    stored = sum(_row_bytes(group, number) for number in range(len(group.stages)))
+    if stored > target.capacity[1]:
+        seconds += 2 * stored * max(1, _row_count(group)) / target.bandwidth[level] / target.threads
+    return seconds + target.step + (target.barrier if target.threads > 1 else 0.0)
+
+
+def _row_count(group: KernelGroup) -> int:
+    extents = group.stages[0].kernel.extents[: group.shared]
+    count = 1
+    for extent in extents:
+        count *= extent
+    return count
+
+
+def _row_bytes(group: KernelGroup, number: int) -> float:
+    """Bytes of scratch that a stage's result takes for one row (one position of the shared axes)."""
+    stage = group.stages[number]
+    if stage.result is not None:
+        return 0.0
+    return stage.kernel.results / max(1, _row_count(group)) * stage.kernel.out.dtype.itemsize
+
+
+def fuse_benefit(
+    parts: Sequence[KernelGroup], fused: KernelGroup, machine: Machine, threads: int = 1
+) -> float:
+    """Seconds saved by running ``fused`` in place of ``parts`` one after the other; negative when it costs."""
+    return sum(estimate(part, machine, threads) for part in parts) - estimate(fused, machine, threads)

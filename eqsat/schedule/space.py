@@ -1,0 +1,200 @@
+"""The search space of one problem: candidate blocks, the starting nest, and the facts that make rules legal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eqsat.cost.target import Target
+from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.tiles import best_tiles
+
+
+CHAIN = 512
+"""About how many products are summed before the sum is put down: bounds the rounding error, and a block's depth."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What ``eqsat.egraph.nests.saturate_nests`` starts from."""
+
+    root: str
+    facts: tuple[str, ...]
+
+
+def space_of(problem: Problem, target: Target) -> Space:
+    """The starting nest of a problem, one loop over single points an axis, and its facts."""
+    facts: list[str] = []
+    if not problem.rows:
+        form = problem.stages[0]
+        root = _stage(form, None, problem, target, facts)
+        _parallel_facts(form, target, facts)
+        return Space(root, tuple(dict.fromkeys(facts)))
+    blocks = row_blocks(problem, target)
+    facts += chain("rows", problem.rows, blocks, levels=1)
+    facts += ['(shared "rows")', '(shared "outer")', '(outermost "outer")']
+    if target.threads > 1:
+        facts += ['(splits "rows")', '(splits "outer")']
+    nests = []
+    for form in problem.stages:
+        for block in sorted({*blocks, problem.rows}):
+            own = _stage(form, block, problem, target, facts)
+            facts.append(f'(flat "rows" {block} {form.index} {own})')
+        nest = f'(Loop "rows" {problem.rows} 1 (Block {form.index}))'
+        nests.append(f'(Loop "outer" {problem.outer} 1 {nest})' if problem.outer > 1 else nest)
+        for factor in form.factors:
+            if factor.external and factor.name == "b":
+                facts.append(f'(hoists {form.index} "b" "rows")')
+    root = nests[-1]
+    for nest in reversed(nests[:-1]):
+        root = f"(Seq {nest} {root})"
+    return Space(root, tuple(dict.fromkeys(facts)))
+
+
+def _stage(form: StageForm, block: int | None, problem: Problem, target: Target, facts: list[str]) -> str:
+    """The starting nest of one stage over ``block`` shared rows (None: the whole stage); adds its facts."""
+    i = form.index
+    nest = f"(Point {i})"
+    if not form.contraction:
+        rows, lanes = form.extent("rows", block), form.extent("lanes")
+        facts.append(f'(streams {i} "lanes{i}")')
+        sizes = vector_blocks(form, block, target)
+        facts += [f"(lanes {i} {size})" for size in (lanes, *sizes)]
+        facts += chain(f"lanes{i}", lanes, sizes)
+        facts += [f'(permutable "rows{i}" "lanes{i}")', f'(permutable "lanes{i}" "rows{i}")']
+        nest = f'(Loop "lanes{i}" {lanes} 1 {nest})'
+        return f'(Loop "rows{i}" {rows} 1 {nest})' if rows > 1 else nest
+    extents = {axis: form.extent(axis, block) for axis in "bmnk"}
+    a, b = form.factors
+    facts.append(f'(contracts {i} "m{i}" "n{i}" "k{i}")')
+    facts.append(f"(layout {i} {_bool(a.free)} {_bool(b.free)})")
+    for factor in form.factors:
+        if not factor.free:
+            facts.append(f'(packable {i} "{factor.name}")')
+            facts += [f'(hoists {i} "{factor.name}" "{axis}{i}")' for axis in "bmnk"]
+        if factor.external:
+            facts.append(f'(external {i} "{factor.name}")')
+    facts += [f'(permutable "{x}{i}" "{y}{i}")' for x in "mnk" for y in "mnk" if x != y]
+    single = block is None
+    for axis, steps in contraction_blocks(form, extents, target, facts, single).items():
+        facts += chain(f"{axis}{i}", extents[axis], steps)
+    for axis in "knm":
+        nest = f'(Loop "{axis}{i}" {extents[axis]} 1 {nest})'
+    return f'(Loop "b{i}" {extents["b"]} 1 {nest})' if extents["b"] > 1 else nest
+
+
+def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2) -> list[str]:
+    """``factor`` facts: the extent in any of the steps, a step in any smaller one (unless ``levels`` is 1), all in ones.
+
+    Stated for every pair, so that all nests that cover one block are found equal: were one pair missing, blocks
+    reached in different ways would stay apart, and multiply.
+    """
+    inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
+    facts = [f'(factor "{axis}" {extent} {step})' for step in inside]
+    facts += [f'(factor "{axis}" {step} 1)' for step in inside]
+    if levels > 1:
+        facts += [f'(factor "{axis}" {a} {b})' for i, a in enumerate(inside) for b in inside[i + 1 :]]
+    return facts
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _parallel_facts(form: StageForm, target: Target, facts: list[str]) -> None:
+    """Which axes threads may share: those whose steps write different results, so never a reduced one."""
+    if target.threads == 1:
+        return
+    i = form.index
+    if form.contraction:
+        facts += [f'(splits "{axis}{i}")' for axis in "bmn"] + [f'(outermost "b{i}")']
+    else:
+        facts.append(f'(splits "rows{i}")')
+        if form.lane is not None and form.lane < form.kernel.parallel:
+            facts.append(f'(splits "lanes{i}")')
+
+
+def contraction_blocks(
+    form: StageForm, extents: dict[str, int], target: Target, facts: list[str], single: bool
+) -> dict[str, list[int]]:
+    """Candidate steps an axis: the register tile's, then blocks that fill L1 and L2; adds the ``register`` facts.
+
+    For a block of n or k that fills a cache the other factor's candidate sizes are assumed, as in
+    Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+    """
+    m, n, k = extents["m"], extents["n"], extents["k"]
+    size = form.dtype.itemsize
+    wide = single and target.threads == 1 and any(factor.free for factor in form.factors)
+    tiles = best_tiles(target, form.dtype, m, n, 2 if wide else 1)  # a second tile doubles the e-graph
+    for rows, columns in tiles:
+        facts.append(f"(register {form.index} {rows} {columns})")
+    steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
+    l1, l2, l3 = target.capacity
+    if k >= 1.5 * CHAIN:
+        steps["k"].append(-(-(-(-k // round(k / CHAIN))) // 8) * 8)
+        if single and k >= 3 * CHAIN:
+            steps["k"].append(2 * steps["k"][0])
+    facts.append(f"(depth {form.index} {min([k, *steps['k']])})")
+    for rows, columns in tiles:
+        steps["m"].append(rows)
+        steps["n"].append(columns)
+    if single:
+        rows, columns = tiles[0]
+        deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])
+        steps["m"].append(_fill(l2 / 2 / (deep * size), rows, m))
+        steps["n"].append(_fill(l2 / 2 / (deep * size), columns, n))
+        if n * k * size > l3 / 2:
+            steps["n"].append(_fill(l3 / 2 / (k * size), columns, n))
+        if target.threads > 1:
+            for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
+                steps[axis].append(-(-(-(-whole // target.threads)) // tile) * tile)
+    return {axis: [s for s in found if s > 0] for axis, found in steps.items()}
+
+
+def _fill(most: float, tile: int, extent: int) -> int:
+    """About ``most`` positions in whole tiles, evened out over the steps that takes; 0 when everything fits."""
+    count = max(1, int(most) // tile) * tile
+    if count >= extent:
+        return 0
+    steps = -(-extent // count)
+    return -(-(-(-extent // steps)) // tile) * tile
+
+
+def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[int]:
+    """Candidate blocks of lanes: a few registers wide where sums are carried, or one share a thread where one row is all."""
+    lanes = form.extent("lanes")
+    if form.lane is None or form.lane >= form.kernel.parallel:
+        return []
+    width = target.lanes(form.dtype)
+    found = []
+    if len(form.kernel.extents) > form.kernel.parallel:
+        found = [8 * width, 4 * width]
+    elif block is None and form.extent("rows") == 1 and target.threads > 1:
+        found = [-(-(-(-lanes // target.threads)) // (4 * width)) * 4 * width]
+    return [size for size in found if size < lanes]
+
+
+def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
+    """Candidate row blocks of a group: whole register tiles, up to where the rows in flight fill L1 and L2."""
+    everything: frozenset[tuple[int, str]] = frozenset()
+    one = many = 0
+    for form in problem.stages:
+        for rows in (1, 2):
+            extents = form.extents({"outer": 1, "rows": min(rows, problem.rows)})
+            touched = sum(problem.touched(form.index, extents, everything).values())
+            one, many = (one + touched, many) if rows == 1 else (one, many + touched)
+    per_row = max(1, many - one)
+    tile = 1
+    for form in problem.stages:
+        if form.contraction:
+            inner = form.extent("m", 1)
+            rows, _ = best_tiles(target, form.dtype, form.extent("m", problem.rows), form.extent("n", 1), 1)[0]
+            tile = max(tile, -(-rows // inner))
+    l1, l2, _ = target.capacity
+    found: set[int] = set()
+    for room in (l1 / 2, l2 / 4, l2 / 2):
+        found.add(max(1, int(room / per_row) // tile) * tile)
+    found |= {tile, 4 * tile}
+    if target.threads > 1:
+        found.add(-(-(-(-problem.rows // target.threads)) // tile) * tile)
+    return tuple(sorted(block for block in found if 0 < block < problem.rows))

@@ -1,0 +1,323 @@
+"""The fuzz command: random whole programs, optimized and compared with NumPy.
+
+    python -m eqsat.verify.fuzz --examples 2000 --jobs 2
+
+Prints how many programs were wrong, refused or crashed, which operators they used, and for every failure a
+minimised program to paste. The exit status is 0 only where there was no failure. Programs run in worker
+processes, so that a crash of the interpreter is a finding too. Needs the development dependency ``hypothesis``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eqsat.verify.programs import Failure, Optimizer, Program, check, minimise
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+
+
+@dataclass
+class Finding:
+    """A failure, with the program that shows it as a script."""
+
+    failure: Failure
+    script: str
+    seed: int
+
+
+@dataclass
+class Report:
+    """Counts of a run."""
+
+    programs: int = 0
+    operators: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+    def count(self, kind: str) -> int:
+        return sum(f.failure.kind == kind for f in self.findings)
+
+    def merge(self, other: Report) -> None:
+        self.programs += other.programs
+        self.operators.update(other.operators)
+        self.findings.extend(other.findings)
+
+
+def run(
+    optimizer: Optimizer,
+    nn: object,
+    *,
+    examples: int,
+    seed: int = 0,
+    max_ops: int = 30,
+    attempts: int = 60,
+    before: Callable[[Program], None] = lambda program: None,
+    after: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Check ``examples`` different random programs in this process.
+
+    ``attempts`` bounds the minimising of a failure. ``before`` is called with each program, ``after`` with the
+    report of that program alone. ``ImportError`` without Hypothesis.
+    """
+    total = Report()
+    for program in different_programs(examples, seed, max_ops):
+        before(program)
+        one = examine(program, optimizer, nn, seed, attempts)
+        total.merge(one)
+        after(one)
+    return total
+
+
+def examine(program: Program, optimizer: Optimizer, nn: object, seed: int = 0, attempts: int = 60) -> Report:
+    """The report of one program; a failing one is minimised first."""
+    from eqsat.verify.strategies import coverage
+
+    report = Report(1, Counter(coverage(program)))
+    failure = check(program, optimizer, nn)
+    if failure is not None:
+        kind = failure.kind
+
+        def fails(candidate: Program) -> bool:
+            again = check(candidate, optimizer, nn)
+            return again is not None and again.kind == kind
+
+        smaller = minimise(program, fails, attempts=attempts)
+        failure = check(smaller, optimizer, nn) or failure
+        report.findings.append(Finding(failure, smaller.source(), seed))
+    return report
+
+
+def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Program]:
+    """Random programs, no two alike, the same for the same seed."""
+    try:
+        import hypothesis
+    except ImportError:
+        raise ImportError("fuzzing needs the development dependency: pip install hypothesis") from None
+    from eqsat.verify.strategies import programs
+
+    seen: set[str] = set()
+    for round in range(1000):
+        batch: list[Program] = []
+
+        @hypothesis.seed(1000 * seed + round)
+        @hypothesis.settings(
+            max_examples=min(200, 10 + 2 * examples),
+            phases=[hypothesis.Phase.generate],
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(programs(min_ops=min(3, max_ops), max_ops=max_ops))
+        def draw(program: Program) -> None:
+            batch.append(program)  # noqa: B023  (called before the next round)
+
+        draw()
+        for program in batch:
+            text = program.source()
+            if text not in seen:
+                seen.add(text)
+                yield program
+                if len(seen) == examples:
+                    return
+
+
+def _load(path: str) -> Optimizer:
+    module, _, name = path.partition(":")
+    found: Optimizer = getattr(importlib.import_module(module), name or "optimize")
+    return found
+
+
+def _nn(optimizer: str) -> object:
+    """``eqsat.nn`` for eqsat itself; its NumPy stand-in for others."""
+    if optimizer.startswith("eqsat:"):
+        return importlib.import_module("eqsat.nn")
+    from eqsat.verify.programs import NN
+
+    return NN
+
+
+def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int) -> None:
+    """Run programs; say through the pipe which one starts and how each ended."""
+
+    def before(program: Program) -> None:
+        pipe.send(("start", program.source()))
+
+    def after(report: Report) -> None:
+        pipe.send(("done", report))
+
+    run(_load(optimizer), _nn(optimizer), examples=examples, seed=seed, max_ops=max_ops, before=before, after=after)
+    pipe.send(("end", None))
+
+
+@dataclass
+class _Job:
+    process: SpawnProcess
+    pipe: Connection
+    seed: int
+    left: int
+    script: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+
+def run_jobs(
+    optimizer: str,
+    *,
+    examples: int,
+    seed: int,
+    max_ops: int,
+    jobs: int,
+    timeout: float,
+    progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """The same in worker processes. A worker that dies or stands still for ``timeout`` seconds is a finding,
+    and another goes on with the next seed."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    context = multiprocessing.get_context("spawn")
+    total = Report()
+    seeds = iter(range(seed, seed + 100_000))
+    running: list[_Job] = []
+
+    def start(count: int) -> None:
+        if count > 0:
+            ours, theirs = context.Pipe(duplex=False)
+            number = next(seeds)
+            process = context.Process(target=_worker, args=(theirs, optimizer, count, number, max_ops), daemon=True)
+            process.start()
+            theirs.close()
+            running.append(_Job(process, ours, number, count))
+
+    def lost(job: _Job, message: str) -> None:
+        running.remove(job)
+        job.process.kill()
+        job.process.join()
+        if not job.script:
+            raise RuntimeError(f"a fuzz worker ended before its first program (exit status {job.process.exitcode})")
+        total.merge(Report(1, Counter(), [Finding(Failure("crashed", message), job.script, job.seed)]))
+        start(job.left - 1)
+
+    for number in range(jobs):
+        start(examples // jobs + (number < examples % jobs))
+    try:
+        while running:
+            for ready in wait([job.pipe for job in running], timeout=1.0):
+                job = next(j for j in running if j.pipe is ready)
+                try:
+                    event, detail = job.pipe.recv()
+                except EOFError:
+                    job.process.join()
+                    lost(job, f"the process ended with exit status {job.process.exitcode}")
+                    continue
+                job.since = time.monotonic()
+                if event == "start":
+                    job.script = detail
+                elif event == "done":
+                    job.left -= 1
+                    total.merge(detail)
+                    progress(total)
+                else:
+                    running.remove(job)
+                    job.process.join()
+            for job in list(running):
+                if job.script and time.monotonic() - job.since > timeout:
+                    lost(job, f"no result within {timeout:.0f} s")
+    finally:
+        for job in running:
+            job.process.kill()
+            job.process.join()
+    return total
+
+
+def summary(report: Report, seconds: float) -> str:
+    """The counts and the failures, as printed."""
+    lines = [
+        f"{report.programs} programs, {sum(report.operators.values())} operators in {seconds:.0f} s: "
+        f"{report.count('wrong')} wrong, {report.count('refused')} refused, {report.count('crashed')} crashed"
+    ]
+    names = sorted(report.operators.items(), key=lambda item: (-item[1], item[0]))
+    lines.append("operators: " + ", ".join(f"{name} {count}" for name, count in names))
+    for number, finding in enumerate(report.findings, 1):
+        lines += ["", f"--- failure {number}, {finding.failure.kind} (seed {finding.seed}): {finding.failure.message}"]
+        lines.append(finding.script)
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m eqsat.verify.fuzz", description="Optimize random whole programs and compare them with NumPy."
+    )
+    parser.add_argument("--examples", type=int, default=200, help="programs to run (default 200)")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; a run is the same for the same seed and jobs")
+    parser.add_argument("--max-ops", type=int, default=30, help="most operators of a program (default 30)")
+    parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds until a program counts as hung")
+    parser.add_argument("--json", metavar="FILE", help="write the counts and failures here too")
+    parser.add_argument(
+        "--optimizer", default="eqsat:optimize", metavar="MODULE:NAME", help="what to test (default eqsat:optimize)"
+    )
+    options = parser.parse_args(arguments)
+    if options.examples < 1 or options.jobs < 1 or options.max_ops < 1:
+        parser.error("--examples, --jobs and --max-ops are at least 1")
+    if importlib.util.find_spec("hypothesis") is None:
+        print("fuzzing needs the development dependency: pip install hypothesis", file=sys.stderr)
+        return 2
+
+    start = time.monotonic()
+    shown = [start]
+
+    def progress(report: Report) -> None:
+        if sys.stderr.isatty() and time.monotonic() - shown[0] > 1.0:
+            shown[0] = time.monotonic()
+            print(f"\r{report.programs} programs, {len(report.findings)} failures", end="", file=sys.stderr, flush=True)
+
+    # Two thousand plans are of no use to anyone's cache, and a plan found there would hide a fresh mistake.
+    with tempfile.TemporaryDirectory(prefix="eqsat-fuzz-") as folder:
+        os.environ["EQSAT_CACHE_DIR"] = folder
+        report = run_jobs(
+            options.optimizer,
+            examples=options.examples,
+            seed=options.seed,
+            max_ops=options.max_ops,
+            jobs=options.jobs,
+            timeout=options.timeout,
+            progress=progress,
+        )
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(summary(report, time.monotonic() - start))
+    if options.json:
+        record: dict[str, Any] = {
+            "programs": report.programs,
+            "wrong": report.count("wrong"),
+            "refused": report.count("refused"),
+            "crashed": report.count("crashed"),
+            "operators": dict(sorted(report.operators.items())),
+            "failures": [
+                {"kind": f.failure.kind, "message": f.failure.message, "seed": f.seed, "program": f.script}
+                for f in report.findings
+            ],
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2)
+    return 1 if report.findings else 0
+
+
+if __name__ == "__main__":
+    # Workers unpickle by module name, so the module that they import must be the one that runs.
+    from eqsat.verify.fuzz import main as run_main
+
+    sys.exit(run_main())

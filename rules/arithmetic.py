@@ -1,0 +1,167 @@
+"""Identities of sums, products, quotients and powers."""
+
+from __future__ import annotations
+
+import math
+
+from eqsat.ir import build
+from eqsat.ir.build import call
+from eqsat.ir.node import Node
+from eqsat.rules import Match, Terms, builtin, family, numbers, op, rewrite, signed, signed_sum, tensors
+from eqsat.rules.pattern import Literal
+
+a, b, c, x = tensors("a b c x")
+p, q = numbers("p q")
+
+
+def floats(m: Match) -> bool:
+    """the element type is a float"""
+    return bool(m.root.dtype.is_float)
+
+
+def power_of_two(m: Match) -> bool:
+    """the divisor is a power of two whose reciprocal is normal"""
+    value = m.value(m.p)
+    return value is not None and math.isfinite(value) and 2.0**-100 < abs(value) < 2.0**100 and math.frexp(value)[0] in (0.5, -0.5)
+
+
+def plain_divisor(m: Match) -> bool:
+    """the divisor's reciprocal is neither zero nor infinite"""
+    value = m.value(m.p)
+    return value is not None and 1e-30 < abs(value) < 1e30
+
+
+def b_known(m: Match) -> bool:
+    """the second operand is known when compiled"""
+    return m.known(m.b)
+
+
+def both_known(m: Match) -> bool:
+    """both factors are known when compiled, and the rest is not"""
+    return m.known(m.b) and m.known(m.c) and not m.known(m.a)
+
+
+def b_repeats(m: Match) -> bool:
+    """the divisor is smaller than the result"""
+    return bool(m.b.type.size < m.root.type.size and m.root.dtype.is_float)
+
+
+def few_terms(m: Match) -> bool:
+    """the tensor is the program's, the sum has at most four terms, one of them known, and the factor is a number"""
+    return (
+        len(m.ts) <= 4
+        and m.value(m.a) is not None
+        and m.original(m.root)
+        and any(m.known(t) for _, t in m.ts)
+        and len(m.forms(m.root, "add_n")) < 8
+    )
+
+
+def program_sum(m: Match) -> bool:
+    """the sum is a tensor of the program with fewer than eight forms as a sum"""
+    return m.original(m.root) and len(m.forms(m.root, "add_n")) < 8
+
+
+def shared_tensor(m: Match) -> bool:
+    """the sum is the program's, and the shared factor is a tensor or the whole sum shares it"""
+    return program_sum(m) and (m.value(m.a) is None or not m.rest)
+
+
+def own_scaled(m: Match) -> bool:
+    """the sum is the program's, and the other factor is a number"""
+    return program_sum(m) and m.value(m.b) is not None and m.value(m.a) is None
+
+
+def _negated(m: Match) -> Node:
+    return signed_sum([(-m.signs[0], m.a), (m.signs[1], m.b)])
+
+
+def _signed_pair(m: Match) -> Node:
+    """±a ±b of the two matched terms, each with its own sign."""
+    return signed_sum([(m.signs[0], m.b), (m.signs[1], m.c)])
+
+
+def _group_known(m: Match) -> Node | None:
+    known = [t for t in m.ts if m.known(t[1])]
+    rest = [t for t in m.ts if not m.known(t[1])]
+    if len(known) < 2 or not rest:
+        return None
+    return build.broadcast_to(signed_sum([*rest, (1, signed_sum(known))]), m.root.shape)
+
+
+def _flatten(m: Match) -> Node | None:
+    if len(m.ts) + len(m.rest) + 1 > 6 or any(m.known(t) for _, t in m.ts):
+        return None
+    return signed_sum([*((m.signs[0] * s, t) for s, t in m.ts), (m.signs[1], m.b)])
+
+
+def _distribute(m: Match) -> Node:
+    return build.broadcast_to(signed_sum([(s, call("mul", m.a, t)) for s, t in m.ts]), m.root.shape)
+
+
+def _add_one(m: Match) -> Node:
+    one = build.scalar(1, m.a)
+    return call("mul", m.a, signed_sum([(m.signs[0], m.b), (m.signs[1], one)]))
+
+
+fold_constants = builtin("fold.constants", "operators of small known tensors are computed when compiled")
+read_store = builtin("fuse.read_store", "a tensor that one kernel stores and another reads stays in registers: one kernel")
+
+sum_flatten = rewrite(signed((0, Terms("ts")), (0, b)), _flatten, id="sum.flatten", where=program_sum, doc="a sum in a sum")
+sum_known = rewrite(Terms("ts"), _group_known, doc="known terms of a sum are added when compiled")
+add_zero = rewrite(signed((1, x), (0, Literal(0))), x, doc="x + 0 is x, but for the sign of zero")
+sub_itself = rewrite(a - a, 0, numerics="approximates", doc="loses NaN and infinity")
+add_itself = rewrite(a + a, 2 * a, numerics="exact")
+add_negated = rewrite(signed((0, -a), (0, b)), _negated, numerics="exact", doc="a + (-b) = a - b")
+neg_neg = rewrite(-(-x), x, numerics="exact")
+neg_sum = rewrite(-Terms("ts"), lambda m: signed_sum([(-s, t) for s, t in m.ts]))
+neg_mul = rewrite((-a) * b, -(a * b), numerics="exact")
+neg_div = family([((-a) / b, -(a / b)), (a / (-b), -(a / b))], numerics="exact")
+neg_mul_number = rewrite(-(p * b), lambda m: call("mul", call("neg", m.p), m.b), numerics="exact")
+
+mul_one = rewrite(x * 1, x, numerics="exact")
+mul_minus_one = rewrite(x * -1, -x, numerics="exact")
+mul_zero = rewrite(x * 0, 0, numerics="approximates", doc="loses NaN and infinity")
+div_one = rewrite(x / 1, x, numerics="exact")
+div_itself = rewrite(x / x, 1, numerics="approximates", doc="loses NaN, infinity and 0/0")
+zero_div = rewrite(0 / x, 0, numerics="approximates", doc="loses NaN and 0/0")
+mul_itself = rewrite(x * x, op("square", x), both_ways=True, numerics="exact")
+mul_numbers = rewrite((p * a) * q, a * (p * q), doc="numbers meet")
+mul_number_outward = rewrite((p * a) * b, p * (a * b), where=lambda m: m.value(m.b) is None)
+mul_known_meet = rewrite((a * b) * c, a * (b * c), where=both_known)
+square_scaled = rewrite(op("square", p * x), op("square", p) * op("square", x))
+square_neg = rewrite(op("square", -x), op("square", x), numerics="exact")
+
+div_power_of_two = rewrite(x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=power_of_two, numerics="exact")
+div_number = rewrite(x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=plain_divisor)
+div_known = rewrite(a / b, a * op("reciprocal", b), where=[b_known, floats], doc="the reciprocal is taken when compiled")
+div_repeated = rewrite(a / b, a * op("reciprocal", b), where=b_repeats, doc="one division per row")
+div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
+div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)])
+div_number_inward = rewrite((a * b) / p, a * (b / p), where=lambda m: m.known(m.b) and not m.known(m.a))
+mul_number_over = rewrite((p * a) / b, p * (a / b), both_ways=True)
+reciprocal_definition = rewrite(1 / x, op("reciprocal", x), both_ways=True, numerics="exact")
+mul_reciprocal = rewrite(a * op("reciprocal", b), a / b, doc="the reverse of dividing by the reciprocal")
+reciprocal_reciprocal = rewrite(op("reciprocal", op("reciprocal", x)), x)
+reciprocal_sqrt = rewrite(op("reciprocal", op("sqrt", x)), op("rsqrt", x), both_ways=True, numerics="exact")
+sqrt_reciprocal = rewrite(op("sqrt", op("reciprocal", x)), op("rsqrt", x))
+square_rsqrt = rewrite(op("square", op("rsqrt", x)), op("reciprocal", x), numerics="approximates", doc="loses NaN below 0")
+square_sqrt = rewrite(op("square", op("sqrt", x)), x, numerics="approximates", doc="loses NaN below 0")
+div_own_sqrt = rewrite(x / op("sqrt", x), op("sqrt", x), numerics="approximates", doc="loses 0/0")
+sqrt_mul = rewrite(op("sqrt", a) * op("sqrt", b), op("sqrt", a * b), numerics="approximates", doc="loses NaN below 0")
+sqrt_square = rewrite(op("sqrt", op("square", x)), abs(x))
+
+pow_zero = rewrite(x**0, 1, numerics="exact")
+pow_one = rewrite(x**1, x, numerics="exact")
+pow_two = rewrite(x**2, op("square", x))
+pow_three = rewrite(x**3, x * op("square", x))
+pow_four = rewrite(x**4, op("square", op("square", x)))
+pow_half = rewrite(x**0.5, op("sqrt", x))
+pow_minus_one = rewrite(x**-1, op("reciprocal", x), where=floats)
+pow_minus_two = rewrite(x**-2, op("reciprocal", op("square", x)), where=floats)
+pow_minus_half = rewrite(x**-0.5, op("rsqrt", x))
+
+factor = rewrite(signed((0, a * b), (0, a * c)), lambda m: call("mul", m.a, _signed_pair(m)), doc="a·b ± a·c = a·(b ± c)", where=shared_tensor)
+factor_own = rewrite(signed((0, a * b), (0, a)), _add_one, where=own_scaled, doc="a·p ± a")
+factor_div = rewrite(signed((0, b / a), (0, c / a)), lambda m: call("div", _signed_pair(m), m.a), where=program_sum)
+distribute = rewrite(a * Terms("ts"), _distribute, where=few_terms, doc="p·(b ± c) = p·b ± p·c")

@@ -1,0 +1,76 @@
+"""Rules over loop nests: the ways in which a kernel may be blocked, ordered, fused, packed and shared out.
+
+Each keeps the set of points that a nest covers. What is legal for one kernel is stated in facts
+(``factor``, ``permutable``, ``shared``, …) that the scheduler derives from the kernel's index notation; a rule
+without its fact does not fire.
+"""
+
+from __future__ import annotations
+
+from eqsat.schedule.rule import LoopRule
+
+LOOP_RULES = (
+    LoopRule(
+        "loop.tile",
+        "loop(a, n, s, x) = loop(a, n, t, loop(a, t, s, x)) where t is a step for n and s one for t",
+        """(rule ((= e (Loop a n s x)) (factor a n t) (factor a t s))
+      ((union e (Loop a n t (Loop a t s x)))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.interchange",
+        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a and b; loops over single points stay inside",
+        """(rule ((= e (Loop a n s y)) (= y (Loop b m t x)) (permutable a b) (> t 1))
+      ((union e (Loop b m t (Loop a n s x)))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.fuse",
+        "seq(loop(a, n, s, x), loop(a, n, s, y)) = loop(a, n, s, seq(x, y)) when y reads x at the same positions of a only",
+        """(rule ((= e (Seq p q)) (= p (Loop a n s x)) (= q (Loop a n s y)) (shared a))
+      ((union e (Loop a n s (Seq x y)))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.flatten",
+        "loop(rows, r, 1, stage) = that stage's own nest over r rows, the rows merged into its axes",
+        """(rule ((= e (Loop a n 1 (Block i))) (flat a n i x))
+      ((union e x)) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.tensorize",
+        "loop(m, r, 1, loop(n, c, 1, loop(k, d, 1, multiply-add))) = the r × c register tile run over d",
+        """(rule ((= e (Loop m r 1 y)) (= y (Loop n c 1 z)) (= z (Loop k d 1 (Point i)))
+       (contracts i m n k) (register i r c) (depth i d) (layout i a b))
+      ((union e (Tile i r c d a b))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.vectorize",
+        "loop(lanes, l, 1, point) = a vector loop over l elements (with all its reduced axes)",
+        """(rule ((= e (Loop a l 1 (Point i))) (streams i a) (lanes i l))
+      ((union e (Vector i l))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.pack",
+        "a tile that reads a factor where it lies = copy the factor's block, then the tile that reads the copy",
+        """(rule ((= e (Tile i m n k false b)) (packable i "a"))
+      ((union e (Pack i "a" (Tile i m n k true b)))) :ruleset {ruleset})
+(rule ((= e (Tile i m n k a false)) (packable i "b"))
+      ((union e (Pack i "b" (Tile i m n k a true)))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.hoist",
+        "loop(a, n, s, pack(x)) = pack(loop(a, n, s, x)): copy once for the whole block, when nothing inside writes the factor",
+        """(rule ((= e (Loop a n s y)) (= y (Pack i o x)) (hoists i o a))
+      ((union e (Pack i o (Loop a n s x)))) :ruleset {ruleset})
+(rule ((= e (Seq y z)) (= y (Pack i o x)) (external i o))
+      ((union e (Pack i o (Seq x z)))) :ruleset {ruleset})
+(rule ((= e (Seq z y)) (= y (Pack i o x)) (external i o))
+      ((union e (Pack i o (Seq z x)))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.parallel",
+        "the steps of the outermost loop over an axis with independent steps may be shared out between threads",
+        """(rule ((spmd e) (= e (Pack i o x))) ((spmd x)) :ruleset {ruleset})
+(rule ((spmd e)) ((inner e)) :ruleset {ruleset})
+(rule ((inner e) (= e (Loop a n s x)) (outermost a)) ((inner x)) :ruleset {ruleset})
+(rule ((inner e) (= e (Loop a n s x)) (splits a)) ((union e (Par a n s x))) :ruleset {ruleset})""",
+    ),
+)

@@ -1,0 +1,293 @@
+"""The compiled driver: order, barriers, argument checks, calls from several threads, forks."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eqsat import cache
+from eqsat_backends.numba_cpu.buffers import aligned_bytes
+from eqsat_backends.numba_cpu.driver import (
+    MISMATCH,
+    Arena,
+    Argument,
+    ArraySpec,
+    Constant,
+    Program,
+    Status,
+    Step,
+)
+from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.threads import Runtime, runtime
+
+N = 64
+SOURCE = f"""\
+from eqsat_backends.numba_cpu.simd import add, load_f64x1, load_i64x1, splat_f64x1, splat_i64x1, store, word
+
+
+def add_arrays(args, tid, nt):
+    x = word(args, 0)
+    y = word(args, 1)
+    z = word(args, 2)
+    for i in range(tid, {N}, nt):
+        store(z + 8 * i, add(load_f64x1(x + 8 * i), load_f64x1(y + 8 * i)))
+
+
+def reverse_and_increment(args, tid, nt):
+    x = word(args, 0)
+    y = word(args, 1)
+    one = splat_f64x1(1.0)
+    for i in range(tid, {N}, nt):
+        store(y + 8 * i, add(load_f64x1(x + 8 * ({N - 1} - i)), one))
+
+
+def set_status(args, tid, nt):
+    store(word(args, 0), splat_i64x1(7))
+
+
+def note_team(args, tid, nt):
+    notes = word(args, 0)
+    store(notes + 8 * tid, splat_i64x1(100 + nt))
+"""
+F8 = np.dtype(np.float64)
+PAIR = (ArraySpec((N,), F8), ArraySpec((N,), F8, writeable=True))
+TRIPLE = (ArraySpec((N,), F8), ArraySpec((N,), F8), ArraySpec((N,), F8, writeable=True))
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield compile_module(SOURCE, ("add_arrays", "reverse_and_increment", "set_status", "note_team"))
+
+
+@pytest.fixture(params=[True, False])
+def pool(request: pytest.FixtureRequest) -> Runtime:
+    found = runtime() if request.param else Runtime(threads=False)
+    if found.parallel != request.param:
+        pytest.skip("no POSIX threads here")
+    return found
+
+
+def ping_pong(kernels: dict[str, int], steps: int, threads: int, pool: Runtime | None = None) -> Program:
+    """``steps`` reversals through two buffers in the arena: each needs what other threads wrote before it."""
+    table = [Argument(0), Argument(1), Arena(0), Arena(8 * N)]
+    places = [0, *(2 + i % 2 for i in range(steps - 1)), 1]
+    program = [Step(kernels["reverse_and_increment"], pair) for pair in itertools.pairwise(places)]
+    return Program(program, table, PAIR, 16 * N, threads, pool=pool)
+
+
+def expected_ping_pong(x: np.ndarray, steps: int) -> np.ndarray:
+    return (x[::-1] if steps % 2 else x) + steps
+
+
+def test_a_step_writes_its_result(kernels: dict[str, int]) -> None:
+    program = Program([Step(kernels["add_arrays"], (0, 1, 2))], [Argument(0), Argument(1), Argument(2)], TRIPLE)
+    x, y, z = np.arange(N, dtype=F8), np.ones(N), np.zeros(N)
+    assert program((x, y, z)) == 0
+    np.testing.assert_array_equal(z, x + 1)
+
+
+def test_constants_are_read_where_they_lie(kernels: dict[str, int]) -> None:
+    y = np.linspace(0, 1, N)
+    program = Program([Step(kernels["add_arrays"], (0, 1, 2))], [Argument(0), Constant(y), Argument(1)], PAIR)
+    x, z = np.arange(N, dtype=F8), np.zeros(N)
+    assert program((x, z)) == 0
+    np.testing.assert_array_equal(z, x + y)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_barriers_keep_steps_apart(kernels: dict[str, int], pool: Runtime, threads: int) -> None:
+    program = ping_pong(kernels, 25, threads, pool)
+    x = np.random.default_rng(1).integers(0, 100, N).astype(F8)
+    for _ in range(20):
+        y = np.full(N, np.nan)
+        assert program((x, y), threads) == 0
+        np.testing.assert_array_equal(y, expected_ping_pong(x, 25))
+
+
+def test_negative_control_without_barriers_the_steps_go_wrong(kernels: dict[str, int]) -> None:
+    """The test above can fail: let thread 0 run ahead through all steps, and thread 1 come after it."""
+    word = ctypes.c_ssize_t
+    kernel = ctypes.CFUNCTYPE(None, word, word, word)(kernels["reverse_and_increment"])
+    x = np.arange(N, dtype=F8)
+    buffers = [x, np.zeros(N), np.zeros(N), np.zeros(N)]
+    for tid in range(2):
+        for step in range(3):
+            table = np.array([buffers[step].ctypes.data, buffers[step + 1].ctypes.data])
+            kernel(table.ctypes.data, tid, 2)
+    assert not np.array_equal(buffers[3], expected_ping_pong(x, 3))
+
+
+def test_every_thread_runs_a_step_and_a_serial_one_runs_once(kernels: dict[str, int], pool: Runtime) -> None:
+    table = [Argument(0), Argument(1)]
+    specs = (ArraySpec((4,), np.dtype(np.int64), writeable=True),) * 2
+    steps = [Step(kernels["note_team"], (0,)), Step(kernels["note_team"], (1,), serial=True)]
+    together, alone = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    assert Program(steps, table, specs, 0, 4, pool=pool)((together, alone), 4) == 0
+    team = 4 if pool.parallel else 1
+    assert together.tolist() == [100 + team] * team + [0] * (4 - team)
+    assert alone.tolist() == [101, 0, 0, 0]
+
+
+def test_a_call_never_gets_more_threads_than_the_program_has_scratch_for(kernels: dict[str, int]) -> None:
+    specs = (ArraySpec((8,), np.dtype(np.int64), writeable=True),)
+    program = Program([Step(kernels["note_team"], (0,))], [Argument(0)], specs, 0, 2)
+    notes = np.zeros(8, np.int64)
+    assert program((notes,), 8) == 0
+    assert np.count_nonzero(notes) <= 2
+
+
+def test_the_status_word_belongs_to_one_call(kernels: dict[str, int]) -> None:
+    specs = (ArraySpec((), np.dtype(np.int64), writeable=True),)
+    marks = Program([Step(kernels["set_status"], (1,))], [Argument(0), Status()], specs)
+    other = Program([Step(kernels["set_status"], (0,))], [Argument(0), Status()], specs)
+    scalar = np.zeros((), np.int64)
+    assert [marks((scalar,)), marks((scalar,)), other((scalar,))] == [7, 7, 0]
+    assert scalar == 7
+
+
+def variants() -> list[tuple[str, Any]]:
+    base = np.zeros(2 * N)
+    read_only = np.zeros(N)
+    read_only.flags.writeable = False
+    unaligned = np.zeros(8 * N + 1, np.uint8)[1:].view(F8)
+    return [
+        ("right", np.zeros(N)),
+        ("view", base[N:]),
+        ("unpickled", pickle.loads(pickle.dumps(np.zeros(N)))),
+        ("annotated", np.zeros(N, np.dtype(F8, metadata={"unit": "m"}))),
+        ("strided", base[::2]),
+        ("backwards", base[:N][::-1]),
+        ("float32", np.zeros(N, np.float32)),
+        ("int64", np.zeros(N, np.int64)),
+        ("swapped", np.zeros(N, F8.newbyteorder())),
+        ("matrix", np.zeros((8, N // 8))),
+        ("short", np.zeros(N - 1)),
+        ("scalar", np.zeros(())),
+        ("read-only", read_only),
+        ("unaligned", unaligned),
+        ("subclass", np.zeros(N).view(np.matrix).reshape(1, N)),
+        ("masked", np.ma.zeros(N)),
+        ("list", [0.0] * N),
+        ("none", None),
+        ("number", 3.0),
+    ]
+
+
+@given(st.lists(st.sampled_from(variants()), min_size=0, max_size=4), st.booleans())
+def test_the_native_check_accepts_exactly_what_fits(
+    kernels: dict[str, int], chosen: list[tuple[str, Any]], in_a_list: bool
+) -> None:
+    program = Program([], [Argument(0), Argument(1), Argument(2)], TRIPLE)
+    arrays = tuple(array for _, array in chosen)
+    ran = program(arrays) == 0
+    assert ran == program.fits(arrays)
+    accepted = {"right", "view", "unpickled", "annotated", "read-only"}
+    names = [name for name, _ in chosen]
+    assert ran == (len(names) == 3 and set(names) <= accepted and names[2] != "read-only")
+    if in_a_list:
+        assert program(list(arrays)) == MISMATCH  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wanted", ["f4", "f8", "i4", "i8", "?"])
+@pytest.mark.parametrize(
+    "given_", ["f2", "f4", "f8", "i2", "i4", "i8", "u4", "u8", "?", "i1", "c8", "S8", "O", ">f4", ">i8"]
+)
+def test_only_the_stated_dtype_is_accepted(wanted: str, given_: str) -> None:
+    program = Program([], [Argument(0)], (ArraySpec((2,), np.dtype(wanted)),))
+    assert (program((np.zeros(2, given_),)) == 0) == (wanted == given_)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3, 4), (1,) * 8])
+def test_shapes_of_every_rank_are_checked(kernels: dict[str, int], shape: tuple[int, ...]) -> None:
+    program = Program([], [], (ArraySpec(shape, F8),))
+    assert program((np.zeros(shape),)) == 0
+    assert program((np.zeros((*shape, 1)),)) == MISMATCH
+    if shape:
+        assert program((np.zeros((*shape[:-1], shape[-1] + 1)),)) == MISMATCH
+
+
+def test_a_stated_alignment_is_required(kernels: dict[str, int]) -> None:
+    program = Program([], [Argument(0)], (ArraySpec((N,), F8, alignment=64),))
+    block = aligned_bytes(8 * N + 64)
+    assert program((block[: 8 * N].view(F8),)) == 0
+    assert program((block[8 : 8 * N + 8].view(F8),)) == MISMATCH
+
+
+def test_one_program_serves_many_python_threads(kernels: dict[str, int], pool: Runtime) -> None:
+    program = ping_pong(kernels, 12, 2, pool)
+    failures: list[str] = []
+
+    def serve(seed: int) -> None:
+        x = np.random.default_rng(seed).integers(0, 1000, N).astype(F8)
+        for _ in range(30):
+            y = np.zeros(N)
+            if program((x, y), 2) != 0 or not np.array_equal(y, expected_ping_pong(x, 12)):
+                failures.append(f"thread {seed}")
+                return
+
+    threads = [threading.Thread(target=serve, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_workers_that_fell_asleep_are_woken(kernels: dict[str, int]) -> None:
+    program = ping_pong(kernels, 3, 4)
+    x = np.arange(N, dtype=F8)
+    for threads in (4, 2, 3, 4, 1, 4):
+        y = np.zeros(N)
+        assert program((x, y), threads) == 0
+        np.testing.assert_array_equal(y, expected_ping_pong(x, 3))
+        time.sleep(0.03)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_computes_and_so_does_its_parent(kernels: dict[str, int]) -> None:
+    program = ping_pong(kernels, 9, 2)
+    x, y = np.arange(N, dtype=F8), np.zeros(N)
+    assert program((x, y), 2) == 0
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a hang must not outlive the test
+        y[:] = 0
+        fine = program((x, y), 2) == 0 and np.array_equal(y, expected_ping_pong(x, 9))
+        os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    y[:] = 0
+    assert program((x, y), 2) == 0
+    np.testing.assert_array_equal(y, expected_ping_pong(x, 9))
+
+
+@pytest.mark.parametrize(
+    ("steps", "slots", "message"),
+    [
+        ([Step(0, ())], [], "no function"),
+        ([Step(1, (2,))], [Argument(0)], "uses slots"),
+        ([], [Argument(3)], "argument 3"),
+        ([], [Arena(65)], "byte 65"),
+        ([], [Constant(np.zeros((4, 4)).T[1:])], "C-contiguous"),
+        ([], [Argument(0), Argument(0)], "two slots"),
+    ],
+)
+def test_programs_that_make_no_sense_are_refused(steps: list[Step], slots: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Program(steps, slots, PAIR, 64)
+    with pytest.raises(ValueError, match="threads"):
+        Program([], [], (), 0, 0)

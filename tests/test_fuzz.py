@@ -1,0 +1,248 @@
+"""The fuzzer: its programs are NumPy programs, its checker catches wrong optimizers, and eqsat passes it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from eqsat.verify import fuzz
+from eqsat.verify.operators import OPERATORS
+from eqsat.verify.programs import NN, Input, Program, Step, check, evaluate, minimise, noise
+from eqsat.verify.strategies import build, coverage, programs
+
+Function = Callable[..., tuple[np.ndarray, ...]]
+
+
+def as_written(function: Function) -> Function:
+    """An optimizer that does nothing."""
+    return lambda *arguments: tuple(np.array(y) for y in function(*arguments))
+
+
+class Altered:
+    """NumPy with some functions replaced."""
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        self.functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        return self.functions.get(name, getattr(np, name))
+
+
+def altering(**functions: Callable[..., Any]) -> Callable[[Function], Function]:
+    """An optimizer under which ``np.<name>`` means something else."""
+
+    def optimize(function: Function) -> Function:
+        assert isinstance(function, types.FunctionType)
+        scope = {**function.__globals__, "np": Altered(**functions)}
+        return as_written(types.FunctionType(function.__code__, scope))
+
+    return optimize
+
+
+def aborting(function: Function) -> Function:
+    """An optimizer that takes the interpreter down for programs that use ``tanh``."""
+    if "tanh" in function.__code__.co_names:
+        os.abort()
+    return as_written(function)
+
+
+def one_step(expression: str, *inputs: str, exact: bool = False) -> Program:
+    made = tuple(Input(f"v{i}", text) for i, text in enumerate(inputs))
+    name = f"v{len(inputs)}"
+    return Program(made, (Step(name, "test", expression, exact=exact),), (name,))
+
+
+UNIFORM = "np.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (5, 7)), np.float32)"
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_a_program_is_well_formed_and_repeatable(program: Program) -> None:
+    first, second = evaluate(program), evaluate(program)
+    for a, b in zip(first, second, strict=True):
+        assert a.dtype.name in ("float32", "float64", "int32", "int64", "bool")
+        np.testing.assert_array_equal(a, b)
+    assert 1 <= len(program.steps) <= 30
+    defined = {i.name for i in program.inputs}
+    for step in program.steps:
+        assert set(step.arguments) <= defined
+        defined.add(step.name)
+    compile(program.source(), "<pasted>", "exec")
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_numpy_itself_passes_the_check(program: Program) -> None:
+    assert check(program, as_written, NN) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_another_precision_passes_the_check(program: Program) -> None:
+    """Evaluating in float64 and rounding once is a correct optimizer, though its bits differ."""
+
+    def optimize(function: Function) -> Function:
+        exact = [y.astype(e.dtype) for y, e in zip(evaluate(program, double=True), evaluate(program), strict=True)]
+        return lambda *arguments: tuple(y.copy() for y in exact)
+
+    failure = check(program, optimize, NN)
+    if failure is not None:  # float64 holds what float32 overflows or underflows: only there may places differ
+        assert "NaN or inf in another place" in failure.message
+
+
+def test_every_operator_is_drawn() -> None:
+    """Each builder makes a step of its own from plain inputs."""
+    inputs = [
+        ("float32", (1, 1), 0, False),
+        ("float32", (1, 1), 1, False),
+        ("float32", (2, 1), 0, False),
+        ("float32", (0, 1), 0, False),
+        ("bool", (1, 1), 0, False),
+        ("bool", (2, 1), 0, False),
+        ("int32", (1, 1), 0, False),
+    ]
+    tapes = [[seed * 7 % 256, seed, seed // 3, *([seed] * 8)] for seed in range(40)]
+    silent = []
+    for name in OPERATORS:
+        made = [build([4, 6], inputs, [(name, tape)]) for tape in tapes]
+        if not any(s.op == name for program in made for s in program.steps):
+            silent.append(name)
+    assert silent == []
+
+
+def test_shrinking_reaches_a_small_program() -> None:
+    def fails(program: Program) -> bool:
+        reduced = any(s.op in ("sum", "mean", "max", "var") for s in program.steps)
+        return reduced and any(s.op.startswith("matmul") for s in program.steps)
+
+    found = find(
+        programs(min_ops=1, max_ops=12), fails, settings=settings(max_examples=500, database=None, derandomize=True)
+    )
+    assert len(found.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "optimize"),
+    [
+        (one_step("np.tanh(v0)", UNIFORM), altering(tanh=lambda x: np.tanh(x) * np.float32(1 + 1e-5))),
+        (one_step("np.matmul(v0, v0.T)", UNIFORM), altering(matmul=lambda a, b: np.matmul(a, b) + np.float32(1e-4))),
+        (one_step("np.tril(v0, 1)", UNIFORM, exact=True), altering(tril=lambda x, k: np.tril(x, 0))),
+        (one_step("np.sum(v0, axis=0)", UNIFORM), altering(sum=lambda x, axis: np.sum(x, axis=axis, keepdims=True))),
+        (one_step("np.exp(v0)", UNIFORM), altering(exp=lambda x: np.exp(x).astype(np.float64))),
+        (
+            one_step(
+                "np.maximum(v0, v1)", "np.array([np.nan, 1.0], np.float32)", "np.array([1.0, np.nan], np.float32)"
+            ),
+            altering(maximum=np.fmax),
+        ),
+        (
+            one_step("v0 * np.zeros(2, np.float32)", "np.array([np.inf, 1.0], np.float32)"),
+            lambda function: as_written(lambda x: (np.zeros(2, np.float32),)),
+        ),
+    ],
+    ids=["error", "offset", "diagonal", "shape", "dtype", "nan", "inf"],
+)
+def test_a_wrong_optimizer_is_caught(program: Program, optimize: Callable[[Function], Function]) -> None:
+    assert check(program, as_written, NN) is None
+    failure = check(program, optimize, NN)
+    assert failure is not None
+    assert failure.kind == "wrong"
+
+
+def test_results_that_share_a_buffer_are_caught() -> None:
+    def optimize(function: Function) -> Function:
+        buffer = np.zeros((5, 7), np.float32)
+
+        def call(*arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+            buffer[...] = buffer + 1 if buffer.any() else function(*arguments)[0]
+            return (buffer,)
+
+        return call
+
+    failure = check(one_step("np.tanh(v0)", UNIFORM), optimize, NN)
+    assert failure is not None
+    assert "the second call changed the result of the first" in failure.message
+
+
+def test_cancellation_is_allowed_for_and_a_lost_term_is_not() -> None:
+    big, small = "np.array([1e4, 2e4], np.float32)", "np.array([0.1, 0.3], np.float32)"
+    program = Program(
+        (Input("v0", big), Input("v1", small)),
+        (Step("v2", "add", "v0 + v1"), Step("v3", "sub", "v2 - v0")),
+        ("v3",),
+    )
+    assert (noise(program)[0] > 1e-5).all()
+    assert check(program, lambda f: as_written(lambda a, b: (b,)), NN) is None
+    assert check(program, lambda f: as_written(lambda a, b: (b * np.float32(1.5),)), NN) is not None
+
+
+def test_minimise_leaves_the_step_at_fault() -> None:
+    inputs = [("float32", (1, 2), 0, False), ("float32", (1, 2), 0, False)]
+    tape = [0] * 10
+    names = ["add", "matmul_transposed", "softmax", "sum", "tanh", "transpose", "exp"]
+    program = build([5, 7], inputs, [(name, tape) for name in names])
+    wrong = altering(tanh=lambda x: np.tanh(x) * np.float32(1.01))
+    smaller = minimise(program, lambda candidate: check(candidate, wrong, NN) is not None)
+    assert coverage(smaller) == ["tanh"]
+    assert check(smaller, wrong, NN) is not None
+
+
+def test_a_run_counts_and_finds() -> None:
+    wrong = altering(tanh=lambda x: np.tanh(x) * 1.5, mean=lambda x, **options: np.mean(x, **options) + 1)
+    report = fuzz.run(wrong, NN, examples=60, seed=5)
+    assert report.programs == 60
+    assert report.count("wrong") == len(report.findings) > 0
+    for finding in report.findings:
+        assert "np.tanh" in finding.script or "np.mean" in finding.script
+        assert finding.failure.message in fuzz.summary(report, 1.0)
+
+
+def test_runs_repeat() -> None:
+    first = [p.source() for p in fuzz.different_programs(20, 3, 30)]
+    assert first == [p.source() for p in fuzz.different_programs(20, 3, 30)]
+    assert len(set(first)) == 20
+
+
+def test_the_command_survives_a_crash_of_the_interpreter(capfd: pytest.CaptureFixture[str]) -> None:
+    report = fuzz.run_jobs(f"{__name__}:aborting", examples=25, seed=0, max_ops=30, jobs=2, timeout=60.0)
+    assert report.programs == 25
+    assert report.count("crashed") == len(report.findings) > 0
+    assert all("tanh" in f.script for f in report.findings)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--examples", "8", "--optimizer", f"{__name__}:as_written"]) == 0
+    assert "8 programs" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        fuzz.main(["--examples", "0"])
+
+
+def run_eqsat(examples: int, seed: int) -> None:
+    eqsat = importlib.import_module("eqsat")
+    report = fuzz.run(eqsat.optimize, importlib.import_module("eqsat.nn"), examples=examples, seed=seed)
+    assert not report.findings, fuzz.summary(report, 0.0)
+
+
+def test_eqsat_on_random_programs() -> None:
+    run_eqsat(50, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_eqsat_on_many_random_programs(seed: int) -> None:
+    run_eqsat(250, seed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=5), st.integers(0, 255))
+def test_any_records_make_a_program(names: list[str], seed: int) -> None:
+    program = build([3, 5], [("float32", (1, 2), 0, False)], [(n, [seed] * 12) for n in names])
+    assert len(program.steps) >= 1

@@ -1,0 +1,328 @@
+"""The SIMD layer: accuracy of the mathematical functions, NumPy's semantics of the others, memory access."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.lanes import native_lanes
+
+KINDS = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "b1": np.bool_}
+LANES = 16
+
+
+def call(address: int, *arrays: np.ndarray, words: tuple[int, ...] = ()) -> None:
+    """Run a phase on a table of these arrays' addresses and then ``words``."""
+    table = np.array([a.ctypes.data for a in arrays] + list(words), np.int64)
+    ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * 3)(address)(table.ctypes.data, 0, 1)
+
+
+def elementwise_module(names: list[tuple[str, str]], lanes: int) -> tuple[str, tuple[str, ...]]:
+    """Phases ``name_kind``: table [arguments…, out, number of vectors]; the result is stored as its own kind."""
+    body, imports = "", {"store", "word"}
+    for name, kind in names:
+        arity = FUNCTIONS[name].arity
+        size = np.dtype(KINDS[kind]).itemsize
+        out = 1 if FUNCTIONS[name].result == "mask" else size
+        imports |= {name, f"load_{kind}x{lanes}"}
+        loads = [f"load_{kind}x{lanes}(word(args, {i}) + {size * lanes} * i)" for i in range(arity)]
+        if name == "where":
+            imports.add(f"load_b1x{lanes}")
+            loads[0] = f"load_b1x{lanes}(word(args, 0) + {lanes} * i)"
+        body += f"def {name}_{kind}(args, tid, nt):\n"
+        body += f"    for i in range(word(args, {arity + 1})):\n"
+        body += f"        store(word(args, {arity}) + {out * lanes} * i, {name}({', '.join(loads)}))\n\n"
+    head = f"from eqsat_backends.numba_cpu.simd import {', '.join(sorted(imports))}\n\n"
+    return head + body, tuple(f"{name}_{kind}" for name, kind in names)
+
+
+_compiled: dict[tuple[str, str, int], int] = {}
+
+
+def function(name: str, kind: str, lanes: int = LANES) -> Callable[..., np.ndarray]:
+    """A SIMD function as one on arrays."""
+    key = (name, kind, lanes)
+    if key not in _compiled:
+        # one module per kind: compiling together is faster than one by one
+        names = [(n, kind) for n, f in FUNCTIONS.items() if kind in f.kinds] if lanes == LANES else [(name, kind)]
+        source, phases = elementwise_module(names, lanes)
+        for (n, k), phase in zip(names, phases, strict=True):
+            _compiled[n, k, lanes] = compile_module(source, phases)[phase]
+
+    def run(*arrays: np.ndarray) -> np.ndarray:
+        size = -(-arrays[0].size // lanes) * lanes
+        padded = [np.resize(a, size) for a in arrays]
+        out = np.empty(size, np.bool_ if FUNCTIONS[name].result == "mask" else KINDS[kind])
+        call(_compiled[key], *padded, out, words=(size // lanes,))
+        return out[: arrays[0].size]
+
+    return run
+
+
+def ulp_error(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Distance in units in the last place of ``got``'s type at the exact value; subnormals have the least unit."""
+    info = np.finfo(got.dtype)
+    with np.errstate(all="ignore"):
+        _, exponent = np.frexp(exact)
+        exponent = np.maximum(exponent - info.nmant - 1, info.minexp - info.nmant)
+        return np.abs(np.ldexp(got.astype(exact.dtype) - exact, -exponent)).astype(np.float64)
+
+
+def samples(kind: str) -> np.ndarray:
+    """Bit patterns all over the range, and the interesting numbers."""
+    if kind == "f32":
+        values = np.arange(0, 2**32, 2049, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    else:
+        rng = np.random.default_rng(1)
+        values = rng.integers(0, 2**64, 200_000, dtype=np.uint64).view(np.float64)
+    dtype = KINDS[kind]
+    near = np.concatenate([np.linspace(-b, b, 40_001) for b in (1e-3, 1.0, 12.0, 110.0, 800.0)]).astype(dtype)
+    info = np.finfo(dtype)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, info.tiny, -info.tiny, info.max, info.min]
+    special += [info.smallest_subnormal, -info.smallest_subnormal, 0.5, 2.0, np.nextafter(dtype(1), dtype(0))]
+    return np.concatenate([np.array(special, dtype), near, values])
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+# greatest error in units in the last place: (float32, float64), as stated in vmath
+ACCURACY: dict[str, tuple[Callable[..., np.ndarray], float, float]] = {
+    "exp": (np.exp, 1, 1),
+    "expm1": (np.expm1, 2, 2),
+    "log": (np.log, 1, 1),
+    "log1p": (np.log1p, 2, 2),
+    "tanh": (np.tanh, 3, 3),
+    "sigmoid": (_sigmoid, 2, 3),
+    "sin": (np.sin, 1, 2),
+    "cos": (np.cos, 1, 2),
+    "sqrt": (np.sqrt, 0.51, 0.51),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5, 1.5),
+    "reciprocal": (lambda x: 1 / x, 0.51, 0.51),
+}
+
+
+@pytest.mark.parametrize("lanes", [LANES, 4])
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+@pytest.mark.parametrize("name", ACCURACY)
+def test_accuracy(name: str, kind: str, lanes: int) -> None:
+    reference, single, double = ACCURACY[name]
+    x = samples(kind)
+    got = function(name, kind, lanes)(x)
+    with np.errstate(all="ignore"):
+        exact = reference(x.astype(np.float64 if kind == "f32" else np.longdouble))
+        expected = exact.astype(x.dtype)
+    assert (np.isnan(got) == np.isnan(expected)).all(), x[np.isnan(got) != np.isnan(expected)][:5]
+    if name == "sigmoid":  # exp(-x) overflows where the result is subnormal: 0 by definition
+        exact = np.where(x < -np.log(np.finfo(x.dtype).max), np.float64(0), exact)
+    finite = np.isfinite(expected) & np.isfinite(got)
+    infinite = np.isinf(expected)
+    overflowed = infinite & (np.abs(exact) < np.inf)
+    assert (got[infinite & ~overflowed] == expected[infinite & ~overflowed]).all()
+    error = ulp_error(got[finite], exact[finite])
+    worst = int(np.argmax(error))
+    assert error[worst] <= (single if kind == "f32" else double), (x[finite][worst], got[finite][worst], error[worst])
+    zero = expected == 0
+    assert (np.signbit(got[zero]) == np.signbit(expected[zero])).all()
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("f32", 4), ("f64", 4)])
+def test_erf(kind: str, bound: float) -> None:
+    from scipy.special import erf
+
+    x = samples(kind)
+    got = function("erf", kind)(x)
+    exact = erf(x.astype(np.float64))
+    assert (np.isnan(got) == np.isnan(x)).all()
+    number = ~np.isnan(x)
+    assert (np.abs(got[number]) <= 1).all()
+    # SciPy's own subnormals are rounded twice
+    normal = number & ((np.abs(exact) > np.finfo(x.dtype).tiny) | (x == 0))
+    assert ulp_error(got[normal], exact[normal]).max() <= bound
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_pow(kind: str) -> None:
+    """libm is held to NumPy, whose own vector code may differ by a unit."""
+    rng = np.random.default_rng(2)
+    x = np.concatenate([rng.choice(samples(kind)[:200_000], 4000), rng.uniform(-3, 9, 4000)]).astype(KINDS[kind])
+    y = np.concatenate([rng.choice(samples(kind)[:200_000], 4000), rng.integers(-4, 9, 4000)]).astype(KINDS[kind])
+    with np.errstate(all="ignore"):
+        got, expected = function("pow", kind)(x, y), np.power(x, y)
+        exact = np.power(x.astype(np.float64 if kind == "f32" else np.longdouble), y)
+    assert (np.isnan(got) == np.isnan(expected)).all()
+    finite = np.isfinite(expected) & np.isfinite(got)
+    assert (got[np.isinf(expected)] == expected[np.isinf(expected)]).all()
+    assert ulp_error(got[finite], exact[finite]).max() <= 2
+
+
+# NumPy's function for each of ours, where the results are exactly equal
+EXACT: dict[str, Callable[..., np.ndarray]] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "square": np.square,
+    "reciprocal": np.reciprocal,
+    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "isnan": np.isnan,
+    "isfinite": np.isfinite,
+    "logical_not": np.logical_not,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floor_divide": np.floor_divide,
+    "remainder": np.remainder,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "where": np.where,
+}
+
+
+def values(kind: str, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Numbers with many coincidences, signs, zeros and extremes."""
+    if kind == "b1":
+        return rng.random(size) < 0.5
+    if kind in ("i32", "i64"):
+        info = np.iinfo(KINDS[kind])
+        small = rng.integers(-5, 6, size)
+        wide = rng.integers(info.min, info.max, size, endpoint=True)
+        edge = rng.choice(np.array([info.min, info.max, -1, 0, 1]), size)
+        return np.where(rng.random(size) < 0.6, small, np.where(rng.random(size) < 0.5, wide, edge)).astype(KINDS[kind])
+    halves = rng.integers(-9, 10, size) / 2
+    edge = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e30, -1e-30]), size)
+    return np.where(
+        rng.random(size) < 0.5, halves, np.where(rng.random(size) < 0.5, edge, rng.normal(size=size))
+    ).astype(KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", EXACT)
+def test_elementwise_is_numpy(name: str, kind: str) -> None:
+    entry = FUNCTIONS[name]
+    if kind not in entry.kinds:
+        pytest.skip("not defined in NumPy either")
+    rng = np.random.default_rng(3)
+    arguments = [values(kind, rng, 5000) for _ in range(entry.arity)]
+    if name == "where":
+        arguments[0] = values("b1", rng, 5000)
+    got = function(name, kind)(*arguments)
+    with np.errstate(all="ignore"):
+        expected = EXACT[name](*arguments)
+    expected = expected.astype(got.dtype)
+    np.testing.assert_array_equal(got, expected)
+    if kind in ("f32", "f64") and name in ("remainder", "floor_divide", "floor", "ceil", "round", "neg"):
+        number = ~np.isnan(got)
+        np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(expected[number]))
+
+
+@pytest.mark.parametrize("kind", ["i32", "i64"])
+def test_integer_power(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    x, y = values(kind, rng, 3000), rng.integers(0, 70, 3000).astype(KINDS[kind])
+    np.testing.assert_array_equal(function("pow", kind)(x, y), np.power(x, y))
+
+
+def test_fma_rounds_once() -> None:
+    x = np.full(16, 1 + 2.0**-23, np.float32)
+    got = function("fma", "f32")(x, x, -np.full(16, 1 + 2.0**-22, np.float32))
+    assert (got == 2.0**-46).all()
+    ints = np.arange(16, dtype=np.int32)
+    np.testing.assert_array_equal(function("fma", "i32")(ints, ints, ints), ints * ints + ints)
+
+
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("target", KINDS)
+def test_casts(source: str, target: str) -> None:
+    lanes, size, out = 8, np.dtype(KINDS[source]).itemsize, np.dtype(KINDS[target]).itemsize
+    text = (
+        f"from eqsat_backends.numba_cpu.simd import load_{source}x8, to_{target}x8, store, word\n"
+        "def cast(args, tid, nt):\n    for i in range(word(args, 2)):\n"
+        f"        v = to_{target}x8(load_{source}x8(word(args, 0) + {lanes * size} * i))\n"
+        f"        store(word(args, 1) + {lanes * out} * i, v)\n"
+    )
+    x = values(source, np.random.default_rng(5), 4000)
+    if source in ("f32", "f64") and target in ("i32", "i64"):
+        x = np.where(np.isfinite(x) & (np.abs(x) < 2**31 - 1000), x, 7).astype(x.dtype)
+    got = np.empty(x.size, KINDS[target])
+    call(compile_module(text, ("cast",))["cast"], x, got, words=(x.size // lanes,))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got, x.astype(KINDS[target]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lanes", [1, 2, 8, 16])
+def test_memory(kind: str, lanes: int) -> None:
+    """Partial, strided, gathered and transposed accesses touch the elements they name, and no others."""
+    size, vector, count = np.dtype(KINDS[kind]).itemsize, f"{kind}x{lanes}", max(1, lanes - 3)
+    lines = [
+        f"storen(out, loadn_{vector}(x, {count}), {count})",
+        f"store(out + {size * 16}, strided_{vector}(x, {3 * size}))",
+        f"store(out + {size * 32}, stridedn_{vector}(x, {-2 * size}, {count}))".replace("(x,", f"(x + {size * 40},"),
+        f"scatter(out + {size * 48}, load_{vector}(x), {2 * size})",
+        f"scattern(out + {size * 80}, load_{vector}(x), {2 * size}, {count})",
+        f"store(out + {size * 112}, bcast_{vector}(x + {size}))",
+        f"index = iota_i64x{lanes}(2, 2)",
+        f"store(out + {size * 128}, gather_{vector}(x, index))",
+        f"store(out + {size * 144}, gathern_{vector}(x, index, {count}))",
+        f"transpose_{vector}(out + {size * 160}, x, {size * lanes})",
+    ]
+    names = ["word", "store", "storen", "scatter", "scattern"] + [f"iota_i64x{lanes}"]
+    names += [
+        f"{n}_{vector}" for n in ["load", "loadn", "strided", "stridedn", "bcast", "gather", "gathern", "transpose"]
+    ]
+    text = f"from eqsat_backends.numba_cpu.simd import {', '.join(names)}\n"
+    text += "def access(args, tid, nt):\n    x = word(args, 0)\n    out = word(args, 1)\n    "
+    text += "\n    ".join(lines) + "\n"
+    x = values(kind, np.random.default_rng(6), 256)
+    before = values(kind, np.random.default_rng(7), 420)
+    got, want = before.copy(), before.copy()
+    call(compile_module(text, ("access",))["access"], x, got)
+    lane = np.arange(lanes)
+    want[:count] = x[:count]
+    want[16 : 16 + lanes] = x[3 * lane]
+    want[32 : 32 + lanes] = np.where(lane < count, x[40 - 2 * lane], x[40])
+    want[48 + 2 * lane] = x[:lanes]
+    want[80 + 2 * lane[:count]] = x[:count]
+    want[112 : 112 + lanes] = x[1]
+    want[128 : 128 + lanes] = x[2 + 2 * lane]
+    want[144 : 144 + lanes] = np.where(lane < count, x[2 + 2 * lane], x[0])
+    want[160 : 160 + lanes**2] = x[: lanes**2].reshape(lanes, lanes).T.reshape(-1)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_native_lanes_is_a_power_of_two() -> None:
+    assert native_lanes(32) in (4, 8, 16)
+    assert native_lanes(32) == 2 * native_lanes(64)
+
+
+def test_unknown_names_are_refused() -> None:
+    from eqsat_backends.numba_cpu import simd
+
+    with pytest.raises(AttributeError, match="power of two"):
+        _ = simd.load_f32x3
+    with pytest.raises(AttributeError, match="load_f31x16"):
+        _ = simd.load_f31x16
+
+
+def test_ulp_error_is_not_blind() -> None:
+    """Negative control: a neighbour is one unit away."""
+    x = np.linspace(0.1, 10, 1000, dtype=np.float32)
+    assert np.allclose(ulp_error(np.nextafter(x, np.float32(np.inf)), x.astype(np.float64)), 1)
