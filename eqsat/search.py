@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from eqsat.cost.machine import Machine
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
-from eqsat.ir.node import Graph, Node
+from eqsat.ir.node import Graph, Node, substitute
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -76,6 +78,7 @@ class _Assembly:
 def search(graph: Graph, const: frozenset[Node], machine: Machine, options: SearchOptions, progress: Progress) -> Plan:
     """The best program found for ``graph``; ``const`` are inputs whose values are known at compile time."""
     report = SearchReport(operators=len(graph.nodes()))
+    graph = without_empty(graph)
     assembly = _Assembly()
     known = constant_nodes(graph, const)
     for node in graph.inputs:
@@ -107,6 +110,16 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
     inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
     used = _used_constants(assembly, steps, outputs)
     return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
+
+
+def without_empty(graph: Graph) -> Graph:
+    """The graph with tensors that have no elements as constants: nothing needs computing for them."""
+    empty = {
+        node: build.const(np.empty(node.shape, node.dtype.numpy), node.dtype)
+        for node in graph.nodes()
+        if node.type.size == 0 and node.op not in ("input", "const")
+    }
+    return Graph(graph.inputs, tuple(substitute(graph.outputs, empty)), graph.names) if empty else graph
 
 
 def _used_constants(assembly: _Assembly, steps: Sequence[Step], outputs: Sequence[int]) -> dict[int, Node]:
@@ -191,9 +204,6 @@ def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Ter
         numbers[term.eclass] = number = assembly.fresh(term.type)
         assembly.labels[number] = describe(term)
         low = lowered.get(term) if term in lowered else lower(term)
-        if term.type.size == 0:
-            assembly.constants[number] = build.const(_empty(term.type), term.type.dtype)
-            continue
         if low is None:
             reads = tuple(dict.fromkeys(r.eclass for r in term.reads()))
             leaves = {e: build.input_node(n, _type_of(term, e)) for n, e in enumerate(reads)}
@@ -208,12 +218,6 @@ def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Ter
             assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
     for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):
         assembly.tensor_of[node] = number_of(eclass)
-
-
-def _empty(type: TensorType) -> object:
-    import numpy as np
-
-    return np.empty(type.shape, type.dtype.numpy)
 
 
 def _type_of(term: Term, eclass: int) -> TensorType:

@@ -22,7 +22,12 @@ def floats(m: Match) -> bool:
 def power_of_two(m: Match) -> bool:
     """the divisor is a power of two whose reciprocal is normal"""
     value = m.value(m.p)
-    return value is not None and math.isfinite(value) and 2.0**-100 < abs(value) < 2.0**100 and math.frexp(value)[0] in (0.5, -0.5)
+    return (
+        value is not None
+        and math.isfinite(value)
+        and 2.0**-100 < abs(value) < 2.0**100
+        and math.frexp(value)[0] in (0.5, -0.5)
+    )
 
 
 def plain_divisor(m: Match) -> bool:
@@ -34,6 +39,16 @@ def plain_divisor(m: Match) -> bool:
 def b_known(m: Match) -> bool:
     """the second operand is known when compiled"""
     return m.known(m.b)
+
+
+def b_not_number(m: Match) -> bool:
+    """the other factor is not a number"""
+    return m.value(m.b) is None
+
+
+def b_only_known(m: Match) -> bool:
+    """the second factor is known when compiled, the first is not"""
+    return m.known(m.b) and not m.known(m.a)
 
 
 def both_known(m: Match) -> bool:
@@ -105,15 +120,19 @@ def _add_one(m: Match) -> Node:
 
 
 fold_constants = builtin("fold.constants", "operators of small known tensors are computed when compiled")
-read_store = builtin("fuse.read_store", "a tensor that one kernel stores and another reads stays in registers: one kernel")
+read_store = builtin(
+    "fuse.read_store", "a tensor that one kernel stores and another reads stays in registers: one kernel"
+)
 
-sum_flatten = rewrite(signed((0, Terms("ts")), (0, b)), _flatten, id="sum.flatten", where=program_sum, doc="a sum in a sum")
+sum_flatten = rewrite(
+    signed((0, Terms("ts")), (0, b)), _flatten, id="sum.flatten", where=program_sum, doc="a sum in a sum"
+)
 sum_known = rewrite(Terms("ts"), _group_known, doc="known terms of a sum are added when compiled")
 add_zero = rewrite(signed((1, x), (0, Literal(0))), x, doc="x + 0 is x, but for the sign of zero")
 sub_itself = rewrite(a - a, 0, numerics="approximates", doc="loses NaN and infinity")
 add_itself = rewrite(a + a, 2 * a, numerics="exact")
 add_negated = rewrite(signed((0, -a), (0, b)), _negated, numerics="exact", doc="a + (-b) = a - b")
-neg_neg = rewrite(-(-x), x, numerics="exact")
+neg_neg = rewrite(op("neg", -x), x, numerics="exact")
 neg_sum = rewrite(-Terms("ts"), lambda m: signed_sum([(-s, t) for s, t in m.ts]))
 neg_mul = rewrite((-a) * b, -(a * b), numerics="exact")
 neg_div = family([((-a) / b, -(a / b)), (a / (-b), -(a / b))], numerics="exact")
@@ -127,25 +146,31 @@ div_itself = rewrite(x / x, 1, numerics="approximates", doc="loses NaN, infinity
 zero_div = rewrite(0 / x, 0, numerics="approximates", doc="loses NaN and 0/0")
 mul_itself = rewrite(x * x, op("square", x), both_ways=True, numerics="exact")
 mul_numbers = rewrite((p * a) * q, a * (p * q), doc="numbers meet")
-mul_number_outward = rewrite((p * a) * b, p * (a * b), where=lambda m: m.value(m.b) is None)
+mul_number_outward = rewrite((p * a) * b, p * (a * b), where=b_not_number)
 mul_known_meet = rewrite((a * b) * c, a * (b * c), where=both_known)
 square_scaled = rewrite(op("square", p * x), op("square", p) * op("square", x))
 square_neg = rewrite(op("square", -x), op("square", x), numerics="exact")
 
-div_power_of_two = rewrite(x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=power_of_two, numerics="exact")
+div_power_of_two = rewrite(
+    x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=power_of_two, numerics="exact"
+)
 div_number = rewrite(x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=plain_divisor)
-div_known = rewrite(a / b, a * op("reciprocal", b), where=[b_known, floats], doc="the reciprocal is taken when compiled")
+div_known = rewrite(
+    a / b, a * op("reciprocal", b), where=[b_known, floats], doc="the reciprocal is taken when compiled"
+)
 div_repeated = rewrite(a / b, a * op("reciprocal", b), where=b_repeats, doc="one division per row")
 div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
 div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)])
-div_number_inward = rewrite((a * b) / p, a * (b / p), where=lambda m: m.known(m.b) and not m.known(m.a))
-mul_number_over = rewrite((p * a) / b, p * (a / b), both_ways=True)
+div_number_inward = rewrite((a * b) / p, a * (b / p), where=b_only_known)
+mul_number_over = rewrite((p * a) / b, p * (a / b))
 reciprocal_definition = rewrite(1 / x, op("reciprocal", x), both_ways=True, numerics="exact")
 mul_reciprocal = rewrite(a * op("reciprocal", b), a / b, doc="the reverse of dividing by the reciprocal")
 reciprocal_reciprocal = rewrite(op("reciprocal", op("reciprocal", x)), x)
 reciprocal_sqrt = rewrite(op("reciprocal", op("sqrt", x)), op("rsqrt", x), both_ways=True, numerics="exact")
 sqrt_reciprocal = rewrite(op("sqrt", op("reciprocal", x)), op("rsqrt", x))
-square_rsqrt = rewrite(op("square", op("rsqrt", x)), op("reciprocal", x), numerics="approximates", doc="loses NaN below 0")
+square_rsqrt = rewrite(
+    op("square", op("rsqrt", x)), op("reciprocal", x), numerics="approximates", doc="loses NaN below 0"
+)
 square_sqrt = rewrite(op("square", op("sqrt", x)), x, numerics="approximates", doc="loses NaN below 0")
 div_own_sqrt = rewrite(x / op("sqrt", x), op("sqrt", x), numerics="approximates", doc="loses 0/0")
 sqrt_mul = rewrite(op("sqrt", a) * op("sqrt", b), op("sqrt", a * b), numerics="approximates", doc="loses NaN below 0")
@@ -161,7 +186,12 @@ pow_minus_one = rewrite(x**-1, op("reciprocal", x), where=floats)
 pow_minus_two = rewrite(x**-2, op("reciprocal", op("square", x)), where=floats)
 pow_minus_half = rewrite(x**-0.5, op("rsqrt", x))
 
-factor = rewrite(signed((0, a * b), (0, a * c)), lambda m: call("mul", m.a, _signed_pair(m)), doc="a·b ± a·c = a·(b ± c)", where=shared_tensor)
+factor = rewrite(
+    signed((0, a * b), (0, a * c)),
+    lambda m: call("mul", m.a, _signed_pair(m)),
+    doc="a·b ± a·c = a·(b ± c)",
+    where=shared_tensor,
+)
 factor_own = rewrite(signed((0, a * b), (0, a)), _add_one, where=own_scaled, doc="a·p ± a")
 factor_div = rewrite(signed((0, b / a), (0, c / a)), lambda m: call("div", _signed_pair(m), m.a), where=program_sum)
 distribute = rewrite(a * Terms("ts"), _distribute, where=few_terms, doc="p·(b ± c) = p·b ± p·c")

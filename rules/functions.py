@@ -67,11 +67,16 @@ cos_even = rewrite(np.cos(-x), np.cos(x), numerics="exact")
 # Maximum and minimum
 relu_definition = rewrite(np.maximum(x, 0), op("relu", x), numerics="exact")
 relu_relu = rewrite(op("relu", op("relu", x)), op("relu", x), numerics="exact")
-relu_of_square = family([(op("relu", np.square(x)), np.square(x)), (op("relu", np.exp(x)), np.exp(x))], where=lambda m: m.root.dtype.is_float)
+relu_of_square = family(
+    [(op("relu", np.square(x)), np.square(x)), (op("relu", np.exp(x)), np.exp(x))],
+    where=lambda m: m.root.dtype.is_float,
+)
 relu_difference = rewrite(op("relu", x) - op("relu", -x), x)
 relu_sum = rewrite(op("relu", x) + op("relu", -x), abs(x))
 relu_scaled = rewrite(op("relu", p * x), p * op("relu", x), where=positive, both_ways=True, numerics="exact")
-relu_where = rewrite(np.where(x > 0, x, 0), op("relu", x), numerics="approximates", doc="where loses a NaN; relu keeps it")
+relu_where = rewrite(
+    np.where(x > 0, x, 0), op("relu", x), numerics="approximates", doc="where loses a NaN; relu keeps it"
+)
 maximum_same = family([(np.maximum(x, x), x), (np.minimum(x, x), x)], numerics="exact")
 maximum_again = family(
     [(np.maximum(np.maximum(a, b), b), np.maximum(a, b)), (np.minimum(np.minimum(a, b), b), np.minimum(a, b))],
@@ -95,7 +100,10 @@ maximum_neg = family(
 )
 maximum_of_neg = rewrite(np.maximum(x, -x), abs(x), where=lambda m: m.root.dtype.is_float)
 maximum_exp = family(
-    [(np.maximum(np.exp(a), np.exp(b)), np.exp(np.maximum(a, b))), (np.minimum(np.exp(a), np.exp(b)), np.exp(np.minimum(a, b)))]
+    [
+        (np.maximum(np.exp(a), np.exp(b)), np.exp(np.maximum(a, b))),
+        (np.minimum(np.exp(a), np.exp(b)), np.exp(np.minimum(a, b))),
+    ]
 )
 
 # where, comparisons, logic
@@ -139,4 +147,3 @@ gelu_tanh_written = rewrite(
 gelu_tanh_factored = rewrite(
     0.5 * (x * (1 + np.tanh(_sqrt_2_pi * (x * (1 + 0.044715 * np.square(x)))))), op("gelu_tanh", x)
 )
-

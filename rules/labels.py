@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -178,12 +179,14 @@ def absorb_result(map: ViewMap, a: Node, b: Node, spec: Spec) -> Node | None:
             pieces[label] = [((label, 0), 1)]
             continue
         cuts = [
-            [c for c in (s // stride, s * k // stride) if s % stride == 0 and 1 < c < n] for k, s in atoms if s * k > stride
+            [c for c in (s // stride, s * k // stride) if s % stride == 0 and 1 < c < n]
+            for k, s in atoms
+            if s * k > stride
         ]
         marks = sorted({1, n, *(c for cut in cuts for c in cut)})
-        if any(high % low for low, high in zip(marks, marks[1:], strict=False)):
+        if any(high % low for low, high in itertools.pairwise(marks)):
             return None
-        sizes = [high // low for low, high in zip(marks, marks[1:], strict=False)][::-1]
+        sizes = [high // low for low, high in itertools.pairwise(marks)][::-1]
         pieces[label] = [((label, number), extent) for number, extent in enumerate(sizes)]
     ordered = [
         (stride * math.prod(s for _, s in names[i + 1 :]), extent, name)
@@ -211,10 +214,10 @@ def broadcasts(x: Node, map: ViewMap, shape: Sequence[int]) -> bool:
     """Whether a view of ``x`` is NumPy's broadcast of it to its own shape, and that shape is ``shape``."""
     if map.shape != tuple(shape) or x.type.ndim > len(shape):
         return False
-    try:
-        return views.broadcast(x.shape, map.shape) == map
-    except (ValueError, IndexError):
+    own = map.shape[len(shape) - x.type.ndim :]
+    if any(n not in (1, m) for n, m in zip(x.shape, own, strict=True)):
         return False
+    return views.broadcast(x.shape, map.shape) == map
 
 
 def slice_of(map: ViewMap, shape: Sequence[int]) -> tuple[list[int], list[int]] | None:

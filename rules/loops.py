@@ -18,13 +18,13 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.interchange",
-        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a and b; loops over single points stay inside",
+        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a, b; loops over single points stay inside",
         """(rule ((= e (Loop a n s y)) (= y (Loop b m t x)) (permutable a b) (> t 1))
       ((union e (Loop b m t (Loop a n s x)))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.fuse",
-        "seq(loop(a, n, s, x), loop(a, n, s, y)) = loop(a, n, s, seq(x, y)) when y reads x at the same positions of a only",
+        "seq(loop(a, n, s, x), loop(a, n, s, y)) = loop(a, n, s, seq(x, y)) when y reads x only at the same positions of a",
         """(rule ((= e (Seq p q)) (= p (Loop a n s x)) (= q (Loop a n s y)) (shared a))
       ((union e (Loop a n s (Seq x y)))) :ruleset {ruleset})""",
     ),
@@ -42,6 +42,13 @@ LOOP_RULES = (
       ((union e (Tile i r c d a b))) :ruleset {ruleset})""",
     ),
     LoopRule(
+        "loop.stream",
+        "loop(m, M, 1, loop(n, N, 1, loop(k, d, 1, multiply-add))) = a rank-d update by d rows of the second factor",
+        """(rule ((= e (Loop m r 1 y)) (= y (Loop n c 1 z)) (= z (Loop k d 1 (Point i)))
+       (contracts i m n k) (updates i r d) (layout i a false))
+      ((union e (Update i r c d a))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
         "loop.vectorize",
         "loop(lanes, l, 1, point) = a vector loop over l elements (with all its reduced axes)",
         """(rule ((= e (Loop a l 1 (Point i))) (streams i a) (lanes i l))
@@ -52,12 +59,14 @@ LOOP_RULES = (
         "a tile that reads a factor where it lies = copy the factor's block, then the tile that reads the copy",
         """(rule ((= e (Tile i m n k false b)) (packable i "a"))
       ((union e (Pack i "a" (Tile i m n k true b)))) :ruleset {ruleset})
+(rule ((= e (Update i m n k false)) (packable i "a"))
+      ((union e (Pack i "a" (Update i m n k true)))) :ruleset {ruleset})
 (rule ((= e (Tile i m n k a false)) (packable i "b"))
       ((union e (Pack i "b" (Tile i m n k a true)))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.hoist",
-        "loop(a, n, s, pack(x)) = pack(loop(a, n, s, x)): copy once for the whole block, when nothing inside writes the factor",
+        "loop(a, n, s, pack(x)) = pack(loop(a, n, s, x)): copied once for all of it, when nothing inside writes the factor",
         """(rule ((= e (Loop a n s y)) (= y (Pack i o x)) (hoists i o a))
       ((union e (Pack i o (Loop a n s x)))) :ruleset {ruleset})
 (rule ((= e (Seq y z)) (= y (Pack i o x)) (external i o))

@@ -171,7 +171,7 @@ EXACT: dict[str, Callable[..., np.ndarray]] = {
     "relu": lambda x: np.maximum(x, x.dtype.type(0)),
     "floor": np.floor,
     "ceil": np.ceil,
-    "round": np.rint,
+    "round": np.round,
     "isnan": np.isnan,
     "isfinite": np.isfinite,
     "logical_not": np.logical_not,
@@ -284,7 +284,7 @@ def test_memory(kind: str, lanes: int) -> None:
         f"store(out + {size * 144}, gathern_{vector}(x, index, {count}))",
         f"transpose_{vector}(out + {size * 160}, x, {size * lanes})",
     ]
-    names = ["word", "store", "storen", "scatter", "scattern"] + [f"iota_i64x{lanes}"]
+    names = ["word", "store", "storen", "scatter", "scattern", f"iota_i64x{lanes}"]
     names += [
         f"{n}_{vector}" for n in ["load", "loadn", "strided", "stridedn", "bcast", "gather", "gathern", "transpose"]
     ]

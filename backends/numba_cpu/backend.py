@@ -10,11 +10,12 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from eqsat_backends.numba_cpu.buffers import aligned_empty
+from eqsat_backends.numba_cpu.buffers import Recycler, aligned_empty
 from eqsat_backends.numba_cpu.driver import (
     Arena,
     Argument,
     ArraySpec,
+    MISMATCH,
     Constant,
     Program,
     Slot,
@@ -147,9 +148,17 @@ class CpuExecutable:
             for t in (*reads, *writes)
             if t not in arguments and t not in self.constants
         }
+        # A step's scratch is a buffer like any other, alive during that step only.
+        for number, step in enumerate(run):
+            for name, nbytes in (
+                (_shared(number), step["shared"]),
+                (_thread(number), _lines(step["thread"]) * self.threads),
+            ):
+                if nbytes:
+                    inner[name] = nbytes
+                    reads, writes = wiring[number]
+                    wiring[number] = ([*reads, name], writes)
         places, arena = assign(lifetimes(wiring, inner))
-        shared = max((_lines(step["shared"]) for step in run), default=0)
-        thread = max((_lines(step["thread"]) for step in run), default=0)
         # Inputs before outputs: a call passes one tuple.
         arguments = [t for t in arguments if t not in written] + written
         slots: list[Slot] = [Argument(n) for n in range(len(arguments))]
@@ -157,11 +166,11 @@ class CpuExecutable:
         for tensor, offset in sorted(places.items()):
             slot_of[tensor] = len(slots)
             slots.append(Arena(offset))
-        fixed = len(slots)
-        # Each thread's scratch starts `thread_bytes` of its own kernel after the last, so the widest total fits all.
-        slots += [Arena(arena), Arena(arena + shared), Status()]
+        status, start = len(slots), len(slots) + 1
+        slots += [Status(), Arena(0)]
         table: list[Step] = []
-        for step in run:
+        for number, step in enumerate(run):
+            scratch = (slot_of.get(_shared(number), start), slot_of.get(_thread(number), start))
             place = [slot_of.get(t, -1) for t in step["tensors"]]
             for position, tensor in enumerate(step["tensors"]):
                 if tensor in self.constants:
@@ -169,20 +178,19 @@ class CpuExecutable:
                     slots.append(Constant(self._constant(tensor, position, step)))
             addresses = compile_module(step["source"], tuple(step["phases"]))
             for phase in step["phases"]:
-                table.append(Step(addresses[phase], (*place, fixed, fixed + 1, fixed + 2)))
+                table.append(Step(addresses[phase], (*place, *scratch, status)))
         specs = [
             ArraySpec(
                 self.types[t].shape,
                 self.types[t].dtype.numpy,
                 t in written,
-                64 if t in written else self.types[t].dtype.itemsize,
+                self.types[t].dtype.itemsize,
             )
             for t in arguments
         ]
-        nbytes = arena + shared + thread * self.threads
-        self.arena_bytes += nbytes
+        self.arena_bytes += arena
         labels = tuple(step["label"] for step in run for _ in step["phases"])
-        return _Segment(Program(table, slots, specs, nbytes, self.threads), arguments, written, None, labels)
+        return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written, None, labels)
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
         flat = self.constants[tensor].reshape(-1)
@@ -209,12 +217,15 @@ class CpuExecutable:
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._direct is not None:
             outputs = [_output(self.types[t]) for t in self.outputs]
-            assert self._direct.program is not None
-            status = self._direct.program((*arrays, *outputs), self.threads)
+            program = self._direct.program
+            assert program is not None
+            status = program((*arrays, *outputs), self.threads)
+            if status == MISMATCH:
+                status = program((*map(_plain, arrays), *outputs), self.threads)
             if status:
                 _raise(status)
             return outputs
-        values = dict(zip(self.inputs, arrays, strict=True))
+        values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
         for segment in self.segments:
             self._run(segment, values)
@@ -240,7 +251,7 @@ class CpuExecutable:
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
         """Median seconds of each step of the plan, timed one at a time."""
-        values = dict(zip(self.inputs, arrays, strict=True))
+        values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
         times: list[list[float]] = []
         single = CpuExecutable.__new__(CpuExecutable)
@@ -261,6 +272,16 @@ class CpuExecutable:
         return list(dict.fromkeys(s["source"] for s in self.emitted["steps"] if "source" in s))
 
 
+def _shared(step: int) -> int:
+    """The name of a step's shared scratch among the buffers; tensors are numbered from 0."""
+    return -1 - 2 * step
+
+
+def _thread(step: int) -> int:
+    """The name of a step's per-thread scratch."""
+    return -2 - 2 * step
+
+
 def _lines(nbytes: int) -> int:
     return -(-int(nbytes) // 64) * 64
 
@@ -277,8 +298,16 @@ def _no_constant(digest: str) -> ConstArray:
     raise KeyError(f"a reference step holds a large constant {digest}")
 
 
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The array as kernels take it: C-contiguous, aligned, native byte order, of NumPy's own class."""
+    return np.require(array, array.dtype.newbyteorder("="), ("C", "A", "E"))
+
+
+_recycler = Recycler()
+
+
 def _output(type: TensorType) -> np.ndarray:
-    return aligned_empty(type.shape, type.dtype.numpy)
+    return _recycler.empty(type.shape, type.dtype.numpy)
 
 
 def _reference(value: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:

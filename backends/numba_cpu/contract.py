@@ -162,7 +162,7 @@ def default_nest(c: Contraction, lanes: int) -> Nest:
         return _update_nest(batch, m, n, k, lanes * 4, copy_a)
 
     k_step = _even(k, 2 * K_BLOCK, 16) if m > rows else max(k, 1)
-    chain = _even(k_step, K_BLOCK, 16)
+    chain = _even(k_step, K_BLOCK if m > rows else 2 * K_BLOCK, 16)
     m_step = max(1, L2_BLOCK // max(1, k_step * size) // rows) * rows
     n_step = max(1, L2_BLOCK // max(1, k_step * size) // columns) * columns
     inner: Nest = TileOp("fma", (("m", rows), ("n", columns), ("k", min(k, chain))))

@@ -21,7 +21,10 @@ UPDATE_DEPTH = 8
 STREAMED = 1024 * 1024
 """Bytes past which a factor that is read once is taken to come from memory."""
 
-PREFETCH = 3072
+KEEP_AHEAD = 16
+"""Steps of k at which a factor that is packed on the fly is prefetched."""
+
+PREFETCH = 6144
 """Bytes ahead at which such a factor is prefetched."""
 
 
@@ -115,6 +118,7 @@ class ContractPrinter:
         self.batch = "0"
         self.packed = packed
         self.sums: Sums | None = None
+        self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
         self.sources: dict[str, Factor | None] = {which: self.constant(which) for which in "ab"}
 
     # factors
@@ -171,10 +175,10 @@ class ContractPrinter:
             case Loop():
                 self.loop(nest)
             case Pack(which, body):
-                kept = self.sources[which[0]]
-                self.sources[which[0]] = self.pack_private(which[0])
+                kept, self.keeping = self.sources[which[0]], None
+                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=_walks(body, "m"))
                 self.walk(body)
-                self.sources[which[0]] = kept
+                self.sources[which[0]], self.keeping = kept, None
             case Seq(bodies):
                 for body in bodies:
                     self.walk(body)
@@ -274,8 +278,11 @@ class ContractPrinter:
                 self.copy_panel(packed, which, start, "0", str(k))
         return offset
 
-    def pack_private(self, which: str) -> Factor:
-        """Copy the current block of a factor to this thread's scratch."""
+    def pack_private(self, which: str, on_the_fly: bool = False) -> Factor:
+        """Copy the current block of a factor to this thread's scratch.
+
+        ``on_the_fly``: a second factor may be copied by the first row of tiles, which reads it where it lies.
+        """
         group = "m" if which == "a" else "n"
         (start, stop), (k, k_stop) = self.range[group], self.range["k"]
         span, k_span = self.span[group], self.span["k"]
@@ -294,6 +301,8 @@ class ContractPrinter:
         packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(size)))))
         if which == "a":
             self.copy_rows(packed, start, stop, k, k_stop)
+        elif self.direct("b") is not None and on_the_fly:
+            self.keeping = self.range["m"][0]
         elif self.direct("b") is not None:
             self.copy_panels(packed, start, stop, k, k_stop, k_span)
         else:
@@ -386,7 +395,7 @@ class ContractPrinter:
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.source("b")
-        arguments = [a.at(m, k), b.at(n, k), target.base]
+        arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == 0"]
             depths = sorted({min(UPDATE_DEPTH, self.extent["k"]), self.extent["k"] % UPDATE_DEPTH} - {0}, reverse=True)
@@ -397,12 +406,18 @@ class ContractPrinter:
                 arguments.append(f"{k} == 0")
             tests = {}
             for columns in self.sizes("n"):
+                sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
+                if self.keeping is not None:
+                    place = self.direct("b")
+                    assert place is not None
+                    name = self.fma(a, place, self.sizes("m")[0], columns, target, keep=b.k_step)
+                    tests[name] = [*sized, f"{m} == {self.keeping}"]
+                    on_the_fly[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k)]
                 for rows in self.sizes("m"):
                     test = [] if target.rows.isdigit() else [f"{target.rows} == {rows}"]
-                    test += [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
-                    tests[self.fma(a, b, rows, columns, target)] = test
+                    tests[self.fma(a, b, rows, columns, target)] = [*sized, *test]
         for number, (name, test) in enumerate(tests.items()):
-            call = f"{name}({', '.join(arguments)})"
+            call = f"{name}({', '.join(on_the_fly.get(name, arguments))})"
             if len(tests) == 1:
                 self.p.line(call)
                 continue
@@ -415,17 +430,19 @@ class ContractPrinter:
         unit, extent = self.unit[group], self.extent[group]
         return [size for size in (unit if extent >= unit else 0, extent % unit) if size]
 
-    def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target) -> str:
+    def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target, keep: int = 0) -> str:
         self.module.use("tiles", "fma_tile")
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
         options = ", accumulate=True" if self.sums else ""
         if (b.in_place or target.stored) and tail:
             options += f", tail={tail}"
         streamed = self.extent["m"] <= self.rows and self.extent["k"] * self.extent["n"] * self.size > STREAMED
-        if streamed and not b.in_place:
+        if keep:
+            options += f", ahead={KEEP_AHEAD}, keep={keep}"
+        elif streamed and not b.in_place:
             options += f", ahead={max(1, PREFETCH // b.k_step)}"
         return self.module.define(
-            f"tile_{rows}x{columns}",
+            f"tile_{rows}x{columns}" + ("_pack" if keep else ""),
             f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '
             f"{a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
         )

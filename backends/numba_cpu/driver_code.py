@@ -38,10 +38,11 @@ STEPS, TABLE, RUNTIME, WIDEST, DONE, STATUS, ARGUMENTS, THREADS = range(8)
 BARRIER_AFTER, SERIAL = 1, 2
 MISMATCH = -1
 DTYPE_MASK = int.from_bytes(b"\xff\xff\xff\0\xff\xff\xff\xff", sys.byteorder, signed=True)
-# Spins at a barrier before the processor is offered to another thread: some microseconds
-SPINS = 400
+# Spins at a barrier before the processor is offered to another thread: one or two microseconds. Where cores
+# are shared with other programs two threads may find themselves on one, and each spin of one delays the other
+SPINS = 60
 # Offers of the processor after that, before a worker without a job sleeps
-IDLE_YIELDS = 1000
+IDLE_YIELDS = 2000
 POOL_BLOCK_WORDS = 64
 
 _PAUSE = {

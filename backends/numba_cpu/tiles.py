@@ -185,6 +185,7 @@ def fma_tile(
     accumulate: bool = False,
     ahead: int = 0,
     tail: int = 0,
+    keep: int = 0,
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
 
@@ -193,8 +194,10 @@ def fma_tile(
     argument ``first`` and adds to what ``c`` holds unless ``first`` is nonzero.
     ``ahead``: prefetch the second factor that many steps of k ahead (0: leave it to the hardware).
     ``tail``: only so many lanes of the last vector exist; no other memory is touched (0: all exist).
+    ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
+    fly, hidden behind the arithmetic.
     """
-    unroll = 4
+    unroll = 4 if rows * vectors < 4 else 2
 
     def generate(builder: Any, values: list[Any]) -> None:
         w = _Writer(builder, dtype, lanes)
@@ -208,7 +211,7 @@ def fma_tile(
             at = w.at(pointer, j * width)
             return w.load_first(at, tail) if tail and j == vectors - 1 else w.load(at)
 
-        def step(a: Any, b: Any, offset: int, sums: list[Any]) -> list[Any]:
+        def step(a: Any, b: Any, to: list[Any], offset: int, sums: list[Any]) -> list[Any]:
             panel = [load(w.at(b, offset * b_k), j) for j in range(vectors)]
             if ahead:
                 for line in range(0, vectors * width, 64):
@@ -218,23 +221,28 @@ def fma_tile(
                 scalar = w.broadcast(w.at(a, i * a_row + offset * a_k))
                 for j in range(vectors):
                     sums[i * vectors + j] = w.fma(scalar, panel[j], sums[i * vectors + j])
+            for j in range(vectors if keep else 0):
+                w.store(panel[j], w.at(to[0], offset * keep + j * width))
             return sums
 
         def steps(count: int) -> Callable[[Any, list[Any]], list[Any]]:
             def body(_: Any, carried: list[Any]) -> list[Any]:
-                a, b, *sums = carried
+                (a, b, *to), sums = carried[:ends], carried[ends:]
                 for u in range(count):
                     chain = (u % chains) * len(cells)
-                    sums[chain : chain + len(cells)] = step(a, b, u, sums[chain : chain + len(cells)])
-                return [w.at(a, count * a_k), w.at(b, count * b_k), *sums]
+                    sums[chain : chain + len(cells)] = step(a, b, to, u, sums[chain : chain + len(cells)])
+                moved = [w.at(a, count * a_k), w.at(b, count * b_k), *(w.at(place, count * keep) for place in to)]
+                return [*moved, *sums]
 
             return body
 
         start = [w.zero] * (len(cells) * chains)
         k = values[3]
-        carried = w.loop(k, unroll, [a, b, *start], steps(unroll))
+        streams = [a, b, w.pointer(values[-1])] if keep else [a, b]
+        ends = len(streams)
+        carried = w.loop(k, unroll, [*streams, *start], steps(unroll))
         left = builder.and_(k, ir.Constant(_I64, unroll - 1))
-        _, _, *sums = w.loop(left, 1, carried, steps(1))
+        sums = w.loop(left, 1, carried, steps(1))[ends:]
         first = builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0)) if accumulate else None
         for cell, (i, j) in enumerate(cells):
             total = sums[cell]
@@ -250,7 +258,7 @@ def fma_tile(
             else:
                 w.store(total, at)
 
-    return _macro(f"fma_tile_{rows}x{vectors * lanes}", 5 if accumulate else 4, generate)
+    return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), generate)
 
 
 @functools.cache

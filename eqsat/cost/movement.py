@@ -86,7 +86,7 @@ def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int)
     pairs = sorted((abs(s), n) for s, n in zip(strides, extents, strict=True) if s and n > 1)
     count, _, _ = _merge(pairs)
     runs, step, run = 1, 0, 1  # dense part within a run, then how many runs
-    for position, (stride, extent) in enumerate(pairs):
+    for position, (stride, _) in enumerate(pairs):
         if stride * itemsize >= LINE and stride >= run + max(step, 1):
             runs = _merge(pairs[position:])[0]
             break

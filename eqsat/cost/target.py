@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from eqsat.ir.types import DType
@@ -73,7 +72,8 @@ def target_of(machine: Machine, threads: int = 1) -> Target:
     threads = max(1, min(threads, machine.cores))
     by_name = {level.name: level for level in machine.levels}
     memory = machine.levels[-1]
-    capacity, bandwidth = [], []
+    capacity: list[float] = []
+    bandwidth: list[float] = []
     for name, room in (("L1", 0.8), ("L2", 0.7), ("L3", 0.5)):
         level = by_name.get(name)
         if level is None:  # no such cache: it holds what the one before holds

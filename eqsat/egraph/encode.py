@@ -134,7 +134,9 @@ class Terms:
             return []
         members = (self.terms[number] for number in self._members[self.handle(node)])
         return [
-            (self.attrs.values[t.attrs], tuple(self.leaf(c) for c in t.children)) for t in members if t.live and t.op == op
+            (self.attrs.values[t.attrs], tuple(self.leaf(c) for c in t.children))
+            for t in members
+            if t.live and t.op == op
         ]
 
     def signed_terms(self, number: int) -> list[tuple[int, int]]:

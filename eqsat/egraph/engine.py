@@ -87,9 +87,7 @@ class Engine:
         self._run(f"(relation in_{name} (i64 i64 {'i64 ' * arity}))")
         row = f"(in_{name} h a {' '.join(children)})"
         term = f"({name} a {' '.join(f'(Ref {c})' for c in children)})"
-        self._run(
-            f"(rule ({row}) ((set (handle (Ref h)) h) (union (Ref h) {term}) (delete {row})) :ruleset load)"
-        )
+        self._run(f"(rule ({row}) ((set (handle (Ref h)) h) (union (Ref h) {term}) (delete {row})) :ruleset load)")
 
     def add_rule(self, query: Query) -> int:
         """Let ``find`` look for a query; returns the number its rows carry."""
@@ -138,4 +136,3 @@ class Engine:
         decode = self._graph.value_to_i64
         classes = {row.inputs[0]: decode(row.output) for row in functions["handle"].rows}
         return {decode(row.inputs[0]): classes[row.output] for row in functions["Ref"].rows}
-

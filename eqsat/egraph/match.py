@@ -282,4 +282,3 @@ def _among(query: Query, pattern: Sum, row: Sequence[int], names: Names, store: 
     names["flip"] = fixed[0] if fixed else 1
     all_terms = store.signed_terms(number)
     names["rest"] = tuple((s, store.leaf(h)) for place, (s, h) in enumerate(all_terms) if place not in taken)
-

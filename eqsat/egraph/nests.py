@@ -4,10 +4,10 @@ An e-class is "the loops still to run inside this block": block and step are in 
 acyclic and orders share their tails. Terms (egglog constructors):
 
     (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
-    (Tile stage m n k a b)  (Vector stage lanes)  (Point stage)  (Block stage)
+    (Tile stage m n k a b)  (Update stage m n k a)  (Vector stage lanes)  (Point stage)  (Block stage)
 
-``Tile``'s last two arguments say whether it reads factors a and b packed. ``Point`` is one point of a
-stage; ``Block`` is all of one stage for one position of the shared axes.
+``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
+of n. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SIGNATURE = """
   (Seq Nest Nest)
   (Pack i64 String Nest)
   (Tile i64 i64 i64 i64 bool bool)
+  (Update i64 i64 i64 i64 bool)
   (Vector i64 i64)
   (Point i64)
   (Block i64))
@@ -38,6 +39,7 @@ SIGNATURE = """
 (relation external (i64 String))
 (relation register (i64 i64 i64))
 (relation depth (i64 i64))
+(relation updates (i64 i64 i64))
 (relation lanes (i64 i64))
 (relation contracts (i64 String String String))
 (relation streams (i64 String))
@@ -50,12 +52,12 @@ SIGNATURE = """
 ``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside
 one over ``b``. ``shared a``: every stage reads earlier ones at the same position of ``a``. ``splits a``: steps of
 ``a`` are independent, so threads may share them. ``outermost a``: only loops over batches, which every thread
-may walk. ``layout stage a b``: which factors a tile finds packed
-already. ``packable stage x``: factor x may be packed; ``hoists stage x axis``: its packing may leave a loop over
-``axis``; ``external stage x``: it is no earlier stage's result. ``register stage m n``: a register tile;
-``depth stage k``: how deep one runs. ``lanes stage l``:
-a vector block. ``contracts stage m n k``, ``streams stage lanes``: the names of a stage's axes. ``flat a n stage body``:
-a block of n positions of the shared axis ``a`` of that stage is the nest ``body``.
+may walk. ``layout stage a b``: which factors a tile finds packed already. ``packable stage x``: factor x may be
+packed; ``hoists stage x axis``: its packing may leave a loop over ``axis``; ``external stage x``: it is no earlier
+stage's result. ``register stage m n``: a register tile; ``depth stage k``: how deep one runs; ``updates stage m k``:
+a rank-k update of m rows. ``lanes stage l``: a vector block. ``contracts stage m n k``, ``streams stage lanes``: the
+names of a stage's axes. ``flat a n stage body``: a block of n positions of the shared axis ``a`` of that stage is
+the nest ``body``. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
 """
 
 
@@ -70,7 +72,7 @@ class ENode:
 
 @dataclass(frozen=True)
 class NestGraph:
-    """``classes[c]``: the e-nodes of e-class ``c``, in a total order that no hashing decides; ``root``: the whole nest."""
+    """``classes[c]``: the e-nodes of e-class ``c``, in a total order without hashing; ``root``: the whole nest."""
 
     classes: tuple[tuple[ENode, ...], ...]
     root: int
@@ -92,8 +94,6 @@ class NestGraph:
                 order.append(at)
                 continue
             if at in state:
-                if not state[at]:
-                    raise ValueError("the e-graph of loop nests has a cycle: a rule equates a nest with a part of itself")
                 continue
             state[at] = False
             stack.append((at, True))
@@ -102,26 +102,21 @@ class NestGraph:
                     if child not in state:
                         stack.append((child, False))
                     elif not state[child]:
-                        raise ValueError(
-                            "the e-graph of loop nests has a cycle: a rule equates a nest with a part of itself"
-                        )
+                        raise ValueError("a loop rule equates a nest with a part of itself: the e-graph has a cycle")
         return tuple(order)
 
 
-_CHILDREN = {"Loop": 1, "Par": 1, "Seq": 2, "Pack": 1, "Tile": 0, "Vector": 0, "Point": 0, "Block": 0}
+_CHILDREN = {"Loop": 1, "Par": 1, "Seq": 2, "Pack": 1, "Tile": 0, "Update": 0, "Vector": 0, "Point": 0, "Block": 0}
 
 
-def saturate_nests(
-    rules: Sequence[tuple[str, str]], facts: Iterable[str], root: str, limit: int = 24
-) -> NestGraph:
+def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root: str, limit: int = 50_000) -> NestGraph:
     """Saturate ``root`` under the rules and read the e-graph back.
 
     ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
-    actions over the relations of :data:`SIGNATURE`. ``root``: a term. ``limit`` bounds the rounds: every
-    rule walks blocks downwards, so the rounds needed are at most the number of loops in the deepest nest;
-    the bound only guards against a faulty rule.
+    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms no further round is
+    run: what there is by then are nests of the same computation, so a search over it is only less thorough.
 
-    Raises ``ValueError``, naming the rules, when egglog refuses them or when they do not saturate.
+    Raises ``ValueError``, naming the rules, when egglog refuses them.
     """
     from egglog import bindings
 
@@ -138,16 +133,11 @@ def saturate_nests(
     try:
         graph.run_program(*graph.parse_program("\n".join(lines)))
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
-        size = -1
-        for _ in range(limit):
+        size, before = 0, -1
+        while before < size <= limit:
             graph.run_program(*rounds)
             functions = graph.freeze().functions
-            now = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
-            if now == size:
-                break
-            size = now
-        else:
-            raise ValueError(f"the loop rules {ids} do not saturate within {limit} rounds")
+            before, size = size, sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
     except bindings.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
     return _read(graph)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine
-from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.egraph.match import Compiler, Names, Query, decode
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.ir.node import Node
+from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.rules.rule import Match, Rule, RuleError, Way
 
 log = logging.getLogger("eqsat")
@@ -126,8 +126,7 @@ class _Search:
     def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
         find = self.store.find
         key = tuple(
-            find(cell) if kind == "tensor" else cell
-            for (kind, _), cell in zip(active.query.columns, row, strict=True)
+            find(cell) if kind == "tensor" else cell for (kind, _), cell in zip(active.query.columns, row, strict=True)
         )
         if key not in active.seen:
             active.seen.add(key)
@@ -145,7 +144,9 @@ class _Search:
                 return
         if active.rule.together is not None:
             key = tuple(names[k] for k in active.rule.key)
-            active.groups.setdefault(key, {}).setdefault(row[0], names)
+            root = names["root"]
+            assert isinstance(root, Node) and isinstance(root.attrs, int)
+            active.groups.setdefault(key, {}).setdefault(root.attrs, names)
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
         try:
@@ -154,7 +155,7 @@ class _Search:
             if isinstance(error, RuleError):
                 raise
             raise RuleError(
-                f"rule {active.rule.id!r} ({active.rule.file}:{active.rule.line}) builds an ill-typed right side: {error}"
+                f"rule {active.rule.id!r} ({active.rule.file}:{active.rule.line}): ill-typed right side: {error}"
             ) from error
         if built is None:
             active.stats.refused["right side declines"] = active.stats.refused.get("right side declines", 0) + 1
@@ -186,7 +187,9 @@ class _Search:
     def unite(self, active: _Active, roots: Sequence[object], built: Sequence[Node]) -> None:
         rule = active.rule
         if len(roots) != len(built):
-            raise RuleError(f"rule {rule.id!r} ({rule.file}:{rule.line}) builds {len(built)} of {len(roots)} right sides")
+            raise RuleError(
+                f"rule {rule.id!r} ({rule.file}:{rule.line}) builds {len(built)} of {len(roots)} right sides"
+            )
         before = self.store.live
         fired = False
         for root, node in zip(roots, built, strict=True):
@@ -248,4 +251,3 @@ def saturate(
     graph = read_out(search.store, outputs, report)
     log.debug("saturation: %d e-nodes, %d rounds, %.3f s, %s", report.enodes, report.iterations, report.seconds, stop)
     return graph
-

@@ -45,8 +45,9 @@ def extract(
 
     ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). ``seconds``
     limits the search; candidates and the greedy choice are always completed. With ``fuse`` off every e-node
-    is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used. Opaque
-    operators are not asked about. Raises ``ExtractionError`` where an output cannot be made.
+    is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used, except single
+    operators over stored tensors that nothing else can replace. Opaque operators are not asked about. Raises
+    ``ExtractionError`` where an output cannot be made.
     """
     deadline = time.monotonic() + seconds
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
@@ -104,6 +105,9 @@ class _Extraction:
         problem = self._pool()
         for repair in range(REPAIRS + 1):
             start = greedy(problem)
+            if start is None and self._readmit():
+                problem = self._pool()
+                start = greedy(problem)
             if start is None:
                 missing = [o for o in self.roots if o not in problem.by_target] or list(self.roots)
                 names = ", ".join(f"e-class {o} ({self.egraph.types[o]})" for o in missing)
@@ -113,7 +117,7 @@ class _Extraction:
             if before is not None:
                 search.offer(before.chosen)
             best = search.run()
-            # Every operator by itself can be lowered; after enough attempts all kernels are checked at once.
+            # After enough attempts all kernels are checked at once.
             checked = best.chosen.values() if repair < REPAIRS - 1 else range(len(problem.choices))
             if not self._refuse(problem, checked):
                 break
@@ -136,6 +140,13 @@ class _Extraction:
                 self.refused.add(uid)
                 found = True
         return found
+
+    def _readmit(self) -> bool:
+        """Single operators that were refused, where nothing else makes an output: those run by themselves."""
+        alone = {uid for uid in self.refused if all(child.is_read for child in self.streams[uid].children)}
+        self.refused -= alone
+        self.accepted |= alone
+        return bool(alone)
 
     def _optimum(self, known: tuple[Problem, Solution]) -> list[Selection]:
         """The best program that is found in time, and the best different ones met on the way."""

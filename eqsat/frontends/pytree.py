@@ -113,16 +113,16 @@ def flatten_value(value: Any, leaves: list[Any], path: str, on_leaf: Callable[[A
     if isinstance(value, dict):
         inside = [flatten_value(v, leaves, f"{path}[{k!r}]", on_leaf) for k, v in value.items()]
         return (kind, tuple(value), tuple(inside))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = _fields(kind)
-        fields = [flatten_value(getattr(value, n), leaves, f"{path}.{n}", on_leaf) for n in names]
-        return (kind, names, tuple(fields))
     if isinstance(value, TracedArray):
         raise TracedArgument
     if _is_tensor(value):
         array = on_leaf(value, path)
         leaves.append(array)
         return (array.shape, array.dtype.newbyteorder("="))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = _fields(kind)
+        fields = [flatten_value(getattr(value, n), leaves, f"{path}.{n}", on_leaf) for n in names]
+        return (kind, names, tuple(fields))
     if isinstance(value, (int, float)):  # subclasses of them
         return static_key(value)
     if callable(value) and isinstance(value, Hashable):
@@ -139,13 +139,13 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 def tree_of(value: Any, leaves: list[Any], is_leaf: Callable[[Any], bool]) -> Tree:
     """The tree of a value; leaves are appended in order, as :func:`flatten_value` does."""
-    if is_leaf(value):
-        leaves.append(value)
-        return Leaf(len(leaves) - 1)
     if isinstance(value, (list, tuple)):
         return Branch(type(value), None, tuple(tree_of(v, leaves, is_leaf) for v in value))
     if isinstance(value, dict):
         return Branch(type(value), tuple(value), tuple(tree_of(v, leaves, is_leaf) for v in value.values()))
+    if is_leaf(value):
+        leaves.append(value)
+        return Leaf(len(leaves) - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = _fields(type(value))
         return Branch(type(value), names, tuple(tree_of(getattr(value, n), leaves, is_leaf) for n in names))

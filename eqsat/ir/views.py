@@ -62,6 +62,8 @@ class ViewMap:
 
     def is_one_to_one(self, size: int) -> bool:
         """Whether every one of ``size`` elements is read exactly once: a permutation of atoms."""
+        if size == 0:
+            return 0 in self.shape
         atoms = sorted((stride, n) for axis in self.axes for n, stride in axis)
         step = 1
         for stride, n in atoms:

@@ -201,7 +201,7 @@ def _cut(lowering: _Lowering, shape: Sequence[int]) -> list[list[int]]:
     cuts = []
     for group, extent in enumerate(groups):
         reduced = group >= len(shape)
-        if lowering.combine in ("argmax", "argmin") and reduced:
+        if extent == 0 or (lowering.combine in ("argmax", "argmin") and reduced):
             cuts.append([extent])
             continue
         asked = [[n for n, _ in map.axes[group]] for map in lowering.leaves if group < len(map.axes)]
@@ -218,7 +218,7 @@ def _strides(map: ViewMap, cuts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     out: list[int] = []
     for group, sizes in enumerate(cuts):
         atoms = map.axes[group] if group < len(map.axes) else ()
-        if not atoms:
+        if not atoms or 0 in sizes:
             out.extend([0] * len(sizes))
             continue
         strides = views.recut(atoms, sizes)

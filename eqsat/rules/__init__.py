@@ -49,8 +49,6 @@ __all__ = [
     "contract",
     "family",
     "fit",
-    "signed",
-    "signed_sum",
     "gather",
     "get",
     "list",
@@ -61,6 +59,8 @@ __all__ = [
     "rewrite",
     "rewrite_together",
     "select",
+    "signed",
+    "signed_sum",
     "tensors",
     "view",
 ]

@@ -9,13 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.price import (
+    Block,
+    Moved,
+    Pricer,
+    join,
+    loop_moved,
+    loop_steps,
+    pack_moved,
+    shared_moved,
+    sums_bytes,
+    widen,
+)
 from eqsat.schedule.problem import Problem
-from eqsat.schedule.search import Block, Moved, Pricer, join, loop_moved, loop_steps, pack_moved, shared_moved, sums_bytes, widen
+from eqsat.schedule.tiles import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``) of the busiest thread, fixed seconds, scratch bytes."""
+    """Of the busiest thread: seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``), fixed seconds, scratch."""
 
     compute: float
     moved: Moved
@@ -26,33 +38,39 @@ class Price:
 def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
     """Price of a nest; None where it asks for what no tile can do (a factor read in place that has to be packed)."""
     grouped = bool(problem.rows)
-    stages = _stages(nest)
 
-    def qualified(axis: str) -> str:
-        return f"{axis}{min(stages)}" if not grouped else axis
-
-    def price(at: Nest, packed: frozenset[tuple[int, str]], above: bool, spmd: bool) -> tuple[Price, Block] | None:
+    def price(
+        at: Nest, packed: frozenset[tuple[int, str]], above: bool, spmd: bool, columns: int
+    ) -> tuple[Price, Block] | None:
         match at:
             case TileOp(name, _, stage):
+                seconds: float | None
                 form = problem.stages[stage]
-                if name == "vector":
+                if name == "update":
+                    rows, depth = at.size("m"), at.size("k")
+                    flags = frozenset({(stage, "a")} & packed)
+                    sizes = ((form.name("k"), depth), (form.name("m"), rows), (form.name("n"), columns))
+                    block = Block(frozenset({stage}), sizes, flags)
+                    seconds = pricer.update(stage, rows, columns, depth, bool(flags))
+                elif name == "vector":
                     lanes = at.size("lanes")
                     block = Block(frozenset({stage}), ((form.name("lanes"), lanes),), frozenset())
-                    seconds: float | None = pricer.vector(stage, lanes)
+                    seconds = pricer.vector(stage, lanes)
                 else:
                     free = {(stage, f.name) for f in form.factors if f.free}
                     flags = frozenset(item for item in packed | free if item[0] == stage)
-                    sizes = tuple((form.name(axis), at.size(axis)) for axis in ("k", "m", "n"))
+                    m, n, k = (at.size(axis) for axis in "mnk")
+                    sizes = ((form.name("k"), k), (form.name("m"), m), (form.name("n"), n))
                     block = Block(frozenset({stage}), sizes, flags)
-                    seconds = pricer.tile(
-                        stage, *(at.size(axis) for axis in "mnk"), (stage, "a") in flags, (stage, "b") in flags
-                    )
+                    seconds = pricer.tile(stage, m, n, k, (stage, "a") in flags, (stage, "b") in flags)
                 if seconds is None:
                     return None
                 return Price(seconds, pricer.summary(block).cold, 0.0, 0.0), block
             case Loop(axis, n, step, inside, parallel):
                 shared = grouped and above and axis in ("outer", "rows")
-                found = price(inside, packed, shared and axis == "outer", spmd and not parallel)
+                found = price(
+                    inside, packed, shared and axis == "outer", spmd and not parallel, step if axis == "n" else columns
+                )
                 if found is None:
                     return None
                 child, body = found
@@ -66,7 +84,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     scratch = child.scratch + sums_bytes(pricer, block, own, n, step)
                     return Price(child.compute * steps + control, moved, child.fixed * steps, scratch), block
                 threads = pricer.target.threads
-                covered = min(n, -(-(-(-n // step)) // threads) * step)
+                covered = min(n, ceil_div(ceil_div(n, step), threads) * step)
                 steps, control = loop_steps(pricer, block, own, covered, step)
                 part = widen(block, own, covered)
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
@@ -75,7 +93,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
             case Pack(operand, inside):
                 factor, _, number = operand.partition("@")
                 stage = int(number) if number else min(_stages(inside))
-                found = price(inside, packed | {(stage, factor)}, above, spmd)
+                found = price(inside, packed | {(stage, factor)}, above, spmd, columns)
                 if found is None:
                     return None
                 child, body = found
@@ -87,16 +105,18 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 scratch = child.scratch + copy / threads
                 return Price(child.compute + extra / threads, (moved_[0], moved_[1], moved_[2]), fixed, scratch), block
             case Seq(bodies):
-                parts = [price(inside, packed, False, False) for inside in bodies]
-                if any(part is None for part in parts):
+                parts = [price(inside, packed, False, False, 0) for inside in bodies]
+                done = [part for part in parts if part is not None]
+                if len(done) < len(parts):
                     return None
-                found = parts[-1]
-                for part in reversed(parts[:-1]):
-                    found = _both(pricer, part, found)  # type: ignore[arg-type]
-                return found
+                last = done.pop()
+                for part in reversed(done):
+                    last = _both(pricer, part, last)
+                return last
         raise TypeError(f"not a nest: {at!r}")
 
-    priced = price(nest, frozenset(), True, True)
+    first = problem.stages[0]
+    priced = price(nest, frozenset(), True, True, first.extent("n") if first.contraction else 0)
     return None if priced is None else priced[0]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import GATHER_SLOTS, Functions, access_bytes, accesses, dependences, slots_of, work
+from eqsat.cost.movement import Access as KernelAccess
 from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
 
@@ -171,7 +171,10 @@ class Problem:
 
 
 def problem_of(group: KernelGroup, functions: Functions = ()) -> Problem:
-    """Read a group; ``functions``: measured slots of elementwise functions. Raises :class:`ScheduleError` where it breaks what ``KernelGroup`` promises."""
+    """Read a group; ``functions``: measured slots of elementwise functions.
+
+    Raises :class:`ScheduleError` where the group breaks what ``KernelGroup`` promises.
+    """
     several = len(group.stages) > 1
     shared = group.shared if several else 0
     if several and shared == 0:
@@ -194,14 +197,12 @@ def problem_of(group: KernelGroup, functions: Functions = ()) -> Problem:
 
 
 def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shared axes as (outer, rows): rows is the last one, with those before it that every access walks as one with it."""
+    """Shared axes as (outer, rows): rows is the last one, with those that every access walks as one with it."""
     if not shared:
         return (), ()
     extents = group.stages[0].kernel.extents
     long = [a for a in range(shared) if extents[a] != 1]
-    maps = [
-        access.strides for stage in group.stages for access in accesses(stage.kernel)
-    ]  # index values are affine in the same way, but only matter to the emitter
+    maps = [access.strides for stage in group.stages for access in accesses(stage.kernel)]
     split = len(long) - 1
     while split > 0 and all(m[long[split - 1]] == m[long[split]] * extents[long[split]] for m in maps):
         split -= 1
@@ -315,7 +316,11 @@ def _contraction(group: KernelGroup, form: StageForm) -> StageForm | None:
         contiguous = isinstance(expr, Load) and _one_stride(expr.strides, kernel.extents, named[row]) in (0, 1)
         source = stage.sources[expr.operand] if isinstance(expr, Load) else None
         free_pack = plain and isinstance(source, int) and group.operands[source].const
-        step = _one_stride(expr.strides, kernel.extents, named["m" if name == "a" else "k"]) if isinstance(expr, Load) else 0
+        step = (
+            _one_stride(expr.strides, kernel.extents, named["m" if name == "a" else "k"])
+            if isinstance(expr, Load)
+            else 0
+        )
         row_bytes = abs(step or 0) * body.dtype.itemsize
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
             row_bytes = (-(-row_bytes // 64) | 1) * 64  # rows of scratch are kept off each other's cache sets

@@ -48,7 +48,7 @@ def installed_loop_rules() -> tuple[LoopRule, ...]:
 
 
 def select(disable: tuple[str, ...] = ()) -> tuple[LoopRule, ...]:
-    """The installed loop rules but those disabled. ``ValueError`` for an id that does not exist, listing the valid ones."""
+    """The installed loop rules but those disabled. ``ValueError`` for an unknown id, listing the valid ones."""
     rules = installed_loop_rules()
     unknown = sorted(set(disable) - {rule.id for rule in rules})
     if unknown:

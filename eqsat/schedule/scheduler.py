@@ -15,9 +15,11 @@ from eqsat.cost.target import LEVELS, Target, target_of
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, show
+from eqsat.schedule.decode import decode
+from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.rule import select
-from eqsat.schedule.search import Entry, Pricer, Search, decode
+from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 
 if TYPE_CHECKING:
@@ -50,9 +52,7 @@ _memory: dict[object, Scheduled] = {}
 _MOST = 4096
 
 
-def schedule(
-    group: KernelGroup, machine: Machine, *, threads: int = 1, disable: tuple[str, ...] = ()
-) -> Scheduled:
+def schedule(group: KernelGroup, machine: Machine, *, threads: int = 1, disable: tuple[str, ...] = ()) -> Scheduled:
     """The best nest of ``group`` for ``threads`` threads of ``machine``.
 
     Factors of contractions that are constant operands (``group.operands[i].const``) count as packed at compile time.
@@ -66,24 +66,24 @@ def schedule(
     target = target_of(machine, threads)
     key = (group.stages, group.shared, group.operands, target, disable)
     if key not in _memory:
-        found = _schedule(group, target, disable)
+        found = _schedule(group, target, target_of(machine), disable)
         if len(_memory) >= _MOST:
             _memory.clear()
         _memory[key] = found
     return _memory[key]
 
 
-def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...]) -> Scheduled:
+def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...]) -> Scheduled:
     problem = problem_of(group, target.functions)
     space = space_of(problem, target)
     graph = saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
-    for on, parallel in _modes(group, target):
+    for on, parallel in _modes(group, target, alone):
         if ranked and not parallel:  # plainly enough work for all threads, and a nest that shares it
             break
         search = Search(graph, Pricer(problem, on), parallel)
         for entry in search.roots(CANDIDATES):
-            nest = decode(entry, problem)
+            nest = decode(entry, problem, on)
             seconds = search.seconds(entry) + on.step
             if nest not in ranked or seconds < ranked[nest][0]:
                 ranked[nest] = (seconds, entry, on)
@@ -98,15 +98,17 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...]) -> S
     return Scheduled(order[0], seconds, moved, graph.size, tuple(order[:CANDIDATES]))
 
 
-def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
+def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Target, bool]]:
     """Who runs the group: one thread while the others wait, all of them, or either where work is small."""
     if target.threads == 1:
         return [(target, False)]
-    alone = sum(work(stage.kernel).contraction + work(stage.kernel).other for stage in group.stages)
-    width = target.vector_bits / 32
-    if alone / width * target.slots[0][1] > CLEARLY * target.barrier:
-        return [(target, True), (target, False)]
-    return [(target, False), (target, True)]
+    slots = 0.0
+    for stage in group.stages:
+        done = work(stage.kernel, target.functions)
+        slots += done.contraction + done.other
+    if slots * 32 / target.vector_bits * target.slots[0][1] > CLEARLY * target.barrier:
+        return [(target, True), (alone, False)]
+    return [(alone, False), (target, True)]
 
 
 def search_graph(group: KernelGroup, target: Target, disable: tuple[str, ...] = ()) -> tuple[Problem, NestGraph]:
@@ -148,8 +150,6 @@ def _row_bytes(group: KernelGroup, number: int) -> float:
     return stage.kernel.results / max(1, _row_count(group)) * stage.kernel.out.dtype.itemsize
 
 
-def fuse_benefit(
-    parts: Sequence[KernelGroup], fused: KernelGroup, machine: Machine, threads: int = 1
-) -> float:
+def fuse_benefit(parts: Sequence[KernelGroup], fused: KernelGroup, machine: Machine, threads: int = 1) -> float:
     """Seconds saved by running ``fused`` in place of ``parts`` one after the other; negative when it costs."""
     return sum(estimate(part, machine, threads) for part in parts) - estimate(fused, machine, threads)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from eqsat.cost.target import Target
 from eqsat.schedule.problem import Problem, StageForm
-from eqsat.schedule.tiles import best_tiles
-
+from eqsat.schedule.tiles import UPDATE, best_tiles, ceil_div, round_up
 
 CHAIN = 512
 """About how many products are summed before the sum is put down: bounds the rounding error, and a block's depth."""
@@ -84,9 +83,9 @@ def _stage(form: StageForm, block: int | None, problem: Problem, target: Target,
 
 
 def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2) -> list[str]:
-    """``factor`` facts: the extent in any of the steps, a step in any smaller one (unless ``levels`` is 1), all in ones.
+    """``factor`` facts: the extent in any of the steps, a step in any smaller one, all in ones.
 
-    Stated for every pair, so that all nests that cover one block are found equal: were one pair missing, blocks
+    With ``levels`` 1 a step is not walked in a smaller one. Stated for every pair, so that all nests that cover one block are found equal: were one pair missing, blocks
     reached in different ways would stay apart, and multiply.
     """
     inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
@@ -129,25 +128,29 @@ def contraction_blocks(
     for rows, columns in tiles:
         facts.append(f"(register {form.index} {rows} {columns})")
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
-    l1, l2, l3 = target.capacity
+    _, l2, l3 = target.capacity
     if k >= 1.5 * CHAIN:
-        steps["k"].append(-(-(-(-k // round(k / CHAIN))) // 8) * 8)
+        steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
         if single and k >= 3 * CHAIN:
             steps["k"].append(2 * steps["k"][0])
     facts.append(f"(depth {form.index} {min([k, *steps['k']])})")
+    second = form.factors[1]
+    if single and m <= tiles[0][0] and second.direct and not second.free and k >= 2 * UPDATE and n * k * size > l2:
+        facts.append(f"(updates {form.index} {m} {UPDATE})")
+        steps["k"].append(UPDATE)
     for rows, columns in tiles:
         steps["m"].append(rows)
         steps["n"].append(columns)
     if single:
         rows, columns = tiles[0]
-        deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])
+        deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])  # what a cached block is deep
         steps["m"].append(_fill(l2 / 2 / (deep * size), rows, m))
         steps["n"].append(_fill(l2 / 2 / (deep * size), columns, n))
         if n * k * size > l3 / 2:
             steps["n"].append(_fill(l3 / 2 / (k * size), columns, n))
         if target.threads > 1:
             for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
-                steps[axis].append(-(-(-(-whole // target.threads)) // tile) * tile)
+                steps[axis].append(round_up(ceil_div(whole, target.threads), tile))
     return {axis: [s for s in found if s > 0] for axis, found in steps.items()}
 
 
@@ -157,11 +160,11 @@ def _fill(most: float, tile: int, extent: int) -> int:
     if count >= extent:
         return 0
     steps = -(-extent // count)
-    return -(-(-(-extent // steps)) // tile) * tile
+    return round_up(ceil_div(extent, steps), tile)
 
 
 def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[int]:
-    """Candidate blocks of lanes: a few registers wide where sums are carried, or one share a thread where one row is all."""
+    """Candidate blocks of lanes: a few registers where sums are carried; a thread's share where one row is all."""
     lanes = form.extent("lanes")
     if form.lane is None or form.lane >= form.kernel.parallel:
         return []
@@ -170,7 +173,7 @@ def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[in
     if len(form.kernel.extents) > form.kernel.parallel:
         found = [8 * width, 4 * width]
     elif block is None and form.extent("rows") == 1 and target.threads > 1:
-        found = [-(-(-(-lanes // target.threads)) // (4 * width)) * 4 * width]
+        found = [round_up(ceil_div(lanes, target.threads), 4 * width)]
     return [size for size in found if size < lanes]
 
 
@@ -196,5 +199,5 @@ def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
         found.add(max(1, int(room / per_row) // tile) * tile)
     found |= {tile, 4 * tile}
     if target.threads > 1:
-        found.add(-(-(-(-problem.rows // target.threads)) // tile) * tile)
+        found.add(round_up(ceil_div(problem.rows, target.threads), tile))
     return tuple(sorted(block for block in found if 0 < block < problem.rows))

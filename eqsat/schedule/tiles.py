@@ -34,12 +34,28 @@ TILES: dict[int, tuple[RegisterTile, ...]] = {
 LATENCY = 4
 """Issue slots from a multiply-add to the next one that needs its result."""
 
+UPDATE = 8
+"""Depth of a rank update: rows of the second factor added to all sums in one sweep."""
+
+UPDATE_VECTORS = 4
+"""Vectors of sums that a rank update holds at a time."""
+
 CALL = 16.0
 """Slots to enter and leave a tile or a vector loop: addresses, branches, the first loads."""
 
 
 CLOSE = 1.03
 """Tiles that waste this much more than the best one are not worth a place in the search."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The least multiple of ``b`` that is no less than ``a``."""
+    return -(-a // b) * b
 
 
 def step_slots(rows: int, vectors: int) -> float:
@@ -53,6 +69,13 @@ def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: 
     vectors = -(-n // target.lanes(dtype))
     stores = m * vectors * (2 if partial else 1)
     return (k * step_slots(m, vectors) + stores + CALL) * target.slot(dtype)
+
+
+def update_seconds(target: Target, dtype: DType, m: int, n: int, k: int) -> float:
+    """Seconds of a rank-k update of m × n sums, which are loaded and stored once."""
+    vectors = -(-n // target.lanes(dtype))
+    slots = max(m * k, k + m + m * k / 2 / UPDATE_VECTORS) + m
+    return (vectors * slots + CALL) * target.slot(dtype)
 
 
 def balanced(extent: int, most: int) -> int:
@@ -78,6 +101,6 @@ def best_tiles(target: Target, dtype: DType, m: int, n: int, count: int) -> tupl
         best = ranked.get((rows, columns))
         if best is None or (slots, order) < best:
             ranked[rows, columns] = (slots, order)
-    order = sorted(ranked, key=lambda shape: (*ranked[shape], shape))
-    near = [shape for shape in order if ranked[shape][0] <= CLOSE * ranked[order[0]][0]]
+    shapes = sorted(ranked, key=lambda shape: (*ranked[shape], shape))
+    near = [shape for shape in shapes if ranked[shape][0] <= CLOSE * ranked[shapes[0]][0]]
     return tuple(near[:count])

@@ -1,0 +1,1 @@
+"""Benchmarks of eqsat against other systems: ``python -m bench`` from the repository's root."""

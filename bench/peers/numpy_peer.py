@@ -1,0 +1,27 @@
+"""NumPy: the function as it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.peers import Run
+from bench.workload import Inputs, Workload
+
+
+class NumpyPeer:
+    name = "numpy"
+    version = np.__version__
+
+    def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
+        arguments = tuple(inputs.values())
+        return lambda: workload.function(*arguments)
+
+    def result(self, value: Any) -> Any:
+        return value
+
+
+def make(threads: int) -> NumpyPeer:
+    """Threads come from the environment (OPENBLAS_NUM_THREADS and its like) and threadpoolctl."""
+    return NumpyPeer()

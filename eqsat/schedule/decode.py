@@ -1,0 +1,66 @@
+"""From an entry of the search to the loop nest it stands for."""
+
+from __future__ import annotations
+
+from eqsat.cost.target import Target
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.problem import Problem
+from eqsat.schedule.search import Entry
+from eqsat.schedule.tiles import UPDATE_VECTORS
+
+
+def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
+    """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
+    nest = _decode(entry, bool(problem.rows), True, UPDATE_VECTORS * target.lanes(problem.stages[0].dtype))
+    if problem.rows:
+        if not _has(nest, "rows"):
+            nest = _wrap(nest, problem.rows)
+        if problem.outer <= 1:
+            nest = Loop("outer", 1, 1, nest)
+    return nest
+
+
+def _decode(entry: Entry, grouped: bool, above: bool, unit: int) -> Nest:
+    node = entry.node
+    match node.op:
+        case "Loop" | "Par":
+            axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
+            body = _decode(entry.children[0], grouped, above and axis == "outer", unit)
+            return Loop(axis.rstrip("0123456789"), n, step, body, node.op == "Par")
+        case "Pack":
+            name = f"{node.args[1]}@{node.args[0]}" if grouped and above else str(node.args[1])
+            return Pack(name, _decode(entry.children[0], grouped, above, unit))
+        case "Seq":
+            bodies: list[Nest] = []
+            for child in entry.children:
+                inner = _decode(child, grouped, False, unit)
+                bodies.extend(inner.bodies if isinstance(inner, Seq) else (inner,))
+            return Seq(tuple(bodies))
+        case "Update":
+            i, m, n, k = (int(x) for x in node.args[:4])
+            return TileOp("update", (("m", m), ("n", min(n, unit)), ("k", k)), i)
+        case "Tile":
+            i, m, n, k = (int(x) for x in node.args[:4])
+            return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)
+        case "Vector":
+            return TileOp("vector", (("lanes", int(node.args[1])),), int(node.args[0]))
+    raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
+
+
+def _has(nest: Nest, axis: str) -> bool:
+    match nest:
+        case Loop(name, _, _, body):
+            return name == axis or _has(body, axis)
+        case Pack(_, body):
+            return _has(body, axis)
+    return False
+
+
+def _wrap(nest: Nest, rows: int) -> Nest:
+    """One step over all rows, right around the sequence of stages."""
+    match nest:
+        case Loop(axis, n, step, body, parallel) if axis == "outer":
+            return Loop(axis, n, step, _wrap(body, rows), parallel)
+        case Pack(operand, body):
+            return Pack(operand, _wrap(body, rows))
+    return Loop("rows", rows, rows, nest)

@@ -1,0 +1,272 @@
+"""Footprints and prices of blocks of one problem on one target, shared by the search and the evaluator.
+
+Data movement after Chimera (Zheng et al., HPCA 2023). For a memory level and a block: when everything the
+block touches stays resident, each buffer moves its footprint once. Otherwise a loop whose body's block is
+resident moves each buffer of the whole block once, and a loop whose body is not moves what its body moves,
+every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eqsat.cost.target import Target
+from eqsat.schedule.problem import Problem, Source
+from eqsat.schedule.tiles import CALL, step_slots, tile_seconds, update_seconds
+
+LOOP = 2.0
+"""Slots of one loop step."""
+
+Moved = tuple[float, float, float]
+"""Bytes that come from L2, L3 and memory."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What an e-class covers: which stages, named sizes, which factors are read as packed copies."""
+
+    stages: frozenset[int]
+    sizes: tuple[tuple[str, int], ...]
+    packed: frozenset[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Bytes a block touches in all; by level, whether they stay resident and what then moves."""
+
+    total: float
+    fits: tuple[bool, bool, bool]
+    cold: Moved
+
+
+class Pricer:
+    """Footprints and prices of blocks of one problem on one target; shared by the search and the evaluator."""
+
+    def __init__(self, problem: Problem, target: Target) -> None:
+        self.problem, self.target = problem, target
+        self._touched: dict[Block, dict[Source, int]] = {}
+        self._summaries: dict[Block, Summary] = {}
+        self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
+        used: dict[bool, int] = {False: 0, True: 0}
+        for size, const in zip(problem.sizes, problem.const, strict=True):
+            used[const] += size
+        _, l2, l3 = target.capacity
+        self.resident = {
+            False: (False, used[False] <= l2 / 2, used[False] <= l3 / 2),
+            True: (False, False, used[True] <= l3 / 16),
+        }
+
+    def touched(self, block: Block) -> dict[Source, int]:
+        """Bytes touched of each buffer over a block."""
+        found = self._touched.get(block)
+        if found is None:
+            sizes = dict(block.sizes)
+            found = {}
+            for stage in sorted(block.stages):
+                extents = self.problem.stages[stage].extents(sizes)
+                for source, size in self.problem.touched(stage, extents, block.packed).items():
+                    found[source] = max(size, found.get(source, 0))
+            self._touched[block] = found
+        return found
+
+    def summary(self, block: Block) -> Summary:
+        found = self._summaries.get(block)
+        if found is None:
+            touched = self.touched(block)
+            total = float(sum(touched.values()))
+            fits = tuple(total <= room for room in self.target.capacity)
+            cold = tuple(sum(n * self.weight(s, block, level) for s, n in touched.items()) for level in range(3))
+            found = self._summaries[block] = Summary(total, fits, cold)  # type: ignore[arg-type]
+        return found
+
+    def weight(self, source: Source, block: Block, level: int) -> float:
+        """How often a buffer's footprint crosses a level when the block is resident: 0, once, or twice if written."""
+        kind, index, factor = source
+        written = any(self.problem.stages[i].result == source for i in block.stages)
+        if kind == "packed":
+            stage = self.problem.stages[index]
+            if not next(f for f in stage.factors if f.name == factor).free:
+                return 1.0
+            return 0.0 if self.resident[True][level] else 1.0
+        if kind == "stage":
+            return 0.0 if written else 1.0
+        if self.resident[self.problem.const[index]][level]:
+            return 0.0
+        return 2.0 if written else 1.0
+
+    def tile(self, stage: int, m: int, n: int, k: int, a: bool, b: bool) -> float | None:
+        """Seconds of a register tile with its share of the epilogue, or None when it cannot read a factor in place."""
+        form = self.problem.stages[stage]
+        target, dtype = self.target, form.dtype
+        whole = form.extent("k")
+        seconds = tile_seconds(target, dtype, m, n, k, k < whole)
+        lanes = target.lanes(dtype)
+        slot = target.slot(dtype)
+        vectors = -(-n // lanes)
+        seconds += form.epilogue_slots * m * vectors * (k / max(whole, 1)) * slot
+        first, second = form.factors
+        if not a:
+            if not first.direct:
+                return None
+            if thrashes(first.row_bytes, m):  # every broadcast fetches its line again
+                seconds += m * k * 64 / target.bandwidth[0]
+        if not b:
+            if not second.direct:
+                return None
+            if second.contiguous and second.row_bytes >= 2048:  # a new page each step of k, and few cache sets
+                seconds += k * 4 * slot
+                if thrashes(second.row_bytes, min(k, 64)):
+                    seconds += k * n * dtype.itemsize / target.bandwidth[0]
+        return seconds
+
+    def update(self, stage: int, m: int, n: int, k: int, a: bool) -> float | None:
+        """Seconds of a rank update with its share of the epilogue, or None when it cannot read a factor in place."""
+        form = self.problem.stages[stage]
+        first, second = form.factors
+        if not (a or first.direct) or not second.direct:
+            return None
+        slot = self.target.slot(form.dtype)
+        seconds = update_seconds(self.target, form.dtype, m, n, k)
+        vectors = -(-n // self.target.lanes(form.dtype))
+        seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
+        if n * form.dtype.itemsize < 4096 <= second.row_bytes:
+            seconds += k * 4 * slot  # pieces of rows: a new page each
+        return seconds
+
+    def vector(self, stage: int, lanes: int) -> float:
+        """Seconds of a vector loop over ``lanes`` elements and all reduced axes."""
+        form = self.problem.stages[stage]
+        kernel = form.kernel
+        width = self.target.lanes(form.dtype)
+        reduced = 1
+        for axis in range(kernel.parallel, len(kernel.extents)):
+            reduced *= kernel.extents[axis] if axis != form.lane else 1
+        vectors = -(-lanes // width)
+        slots = vectors * reduced * max(0.5, form.point_slots)
+        if reduced > 1 and vectors > self.target.registers // 2:
+            slots += 2 * vectors * reduced  # the sums do not stay in registers
+        if kernel.combine is not None and form.lane is not None and form.lane < kernel.parallel:
+            slots *= max(1.0, 4 / max(1, vectors))  # few sums in flight: the chain's latency shows
+        if form.lane is not None and form.lane >= kernel.parallel:
+            slots += 12  # lanes are combined at the end
+        return (slots + CALL) * self.target.slot(form.dtype)
+
+    def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
+        """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
+        form = self.problem.stages[stage]
+        it = next(f for f in form.factors if f.name == factor)
+        extents = form.extents(dict(block.sizes))
+        points = 1
+        for axis in it.axes:
+            points *= extents[axis]
+        touched = self.problem.touched(stage, extents, block.packed - {(stage, factor)})
+        sources = {form.source(access): 0 for access in it.accesses}
+        for source in sources:
+            sources[source] = touched.get(source, 0)
+        per_vector = 2.5 if it.contiguous or factor == "a" else 5.0
+        vectors = points / self.target.lanes(form.dtype)
+        return vectors * (per_vector + it.slots) * self.target.slot(form.dtype), sources
+
+    def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
+        """Compute of a last, shorter step next to a whole one."""
+        form = self.problem.stages[stage]
+        if form.contraction and axis == "n":
+            lanes = self.target.lanes(form.dtype)
+            return -(-rest // lanes) / -(-step // lanes)
+        if form.contraction and axis == "m":
+            return step_slots(rest, 2) / step_slots(step, 2)
+        return rest / step
+
+
+def thrashes(row_bytes: int, rows: int) -> bool:
+    """Whether streams ``row_bytes`` apart crowd into too few of the 64 sets of an 8-way L1 cache."""
+    if row_bytes == 0:
+        return False
+    sets = [row_bytes * i // 64 % 64 for i in range(rows)]
+    return max(map(sets.count, set(sets)), default=0) > 4
+
+
+def loop_moved(whole: Summary, body: Summary, moved: Moved, steps: float) -> Moved:
+    """Bytes that a loop moves: see the module docstring."""
+    (w1, w2, w3), (b1, b2, b3), (c1, c2, c3), (m1, m2, m3) = whole.fits, body.fits, whole.cold, moved
+    return (
+        c1 if w1 or b1 else m1 * steps,
+        c2 if w2 or b2 else m2 * steps,
+        c3 if w3 or b3 else m3 * steps,
+    )
+
+
+def shared_moved(
+    pricer: Pricer, whole: Block, part: Block, body: Block, moved: Moved, steps: float, threads: int
+) -> Moved:
+    """The same for one thread's share of a parallel loop; what all threads read comes from memory once for all."""
+    found = []
+    for level in range(3):
+        if pricer.summary(part).fits[level] or pricer.summary(body).fits[level]:
+            own, everyone = pricer.touched(part), pricer.touched(whole)
+            total = 0.0
+            for source, size in own.items():
+                common = level == 2 and size == everyone[source]
+                total += size * pricer.weight(source, part, level) / (threads if common else 1)
+            found.append(total)
+        else:
+            found.append(moved[level] * steps)
+    return found[0], found[1], found[2]
+
+
+def widen(body: Block, axis: str, size: int) -> Block:
+    """The block of a loop over ``axis`` that covers ``size`` positions; a shared axis makes stages whole."""
+    sizes = dict(body.sizes)
+    if axis in ("rows", "outer"):
+        sizes = {name: n for name, n in sizes.items() if name in ("rows", "outer")}
+    sizes[axis] = size
+    sizes = {name: n for name, n in sizes.items() if not name.startswith("point")}
+    return Block(body.stages, tuple(sorted(sizes.items())), body.packed)
+
+
+def join(one: Block, two: Block) -> Block:
+    """The block of two bodies one after the other."""
+    return Block(one.stages | two.stages, tuple(sorted({*one.sizes, *two.sizes})), one.packed | two.packed)
+
+
+def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tuple[float, float]:
+    """(steps, the last one counted by its share of compute; seconds of loop control)."""
+    stage = min(block.stages)
+    form = pricer.problem.stages[stage]
+    rest = n % step
+    share = 0.0
+    if rest:
+        shared = axis in ("rows", "outer")
+        share = rest / step if shared else pricer.ratio(stage, axis.rstrip("0123456789"), step, rest)
+    return n // step + share, -(-n // step) * LOOP * pricer.target.slot(form.dtype)
+
+
+def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:
+    """Scratch for partial sums where a loop blocks the reduced axis of a contraction."""
+    if axis[0] != "k" or step >= n:
+        return 0.0
+    sizes, stage = dict(block.sizes), int(axis[1:])
+    return float(sizes.get(f"m{stage}", 1) * sizes.get(f"n{stage}", 1) * pricer.problem.stages[stage].dtype.itemsize)
+
+
+def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[float, Moved, Moved, float]:
+    """(seconds of the units, bytes added by the copy, bytes saved in the body because it lies in cache, its bytes)."""
+    known = pricer.packs.get((stage, factor, body))
+    if known is not None:
+        return known
+    extra, sources = pricer.pack(stage, factor, body)
+    copy = pricer.touched(body)["packed", stage, factor]
+    added, saved = [], []
+    for level in range(3):
+        reads = sum(size * pricer.weight(source, body, level) for source, size in sources.items())
+        kept = copy <= pricer.target.capacity[level] / 2
+        added.append(reads + (0.0 if kept else 2.0 * copy))
+        saved.append(float(copy) if kept and pricer.summary(body).fits[level] else 0.0)
+    found = extra, (added[0], added[1], added[2]), (saved[0], saved[1], saved[2]), float(copy)
+    pricer.packs[stage, factor, body] = found
+    return found
+
+
+def total_seconds(target: Target, compute: float, moved: Moved, fixed: float, scratch: float) -> float:
+    """What a nest is ranked by. Scratch pushes other data out of the caches: half of it is fetched again later."""
+    return target.seconds(compute, moved) + fixed + scratch / 2 / target.bandwidth[2]

@@ -1,0 +1,299 @@
+"""Views, concatenations, pads and gathers: composition, cancellation, and movement past other operators."""
+
+from __future__ import annotations
+
+from eqsat_rules.labels import axes_read, broadcasts, slice_of
+
+from eqsat.ir import build, views
+from eqsat.ir.build import call
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec
+from eqsat.ir.structure import PadAttrs
+from eqsat.ir.table import make
+from eqsat.rules import (
+    Match,
+    Parts,
+    Terms,
+    attributes,
+    contract,
+    family,
+    op,
+    reduction,
+    rewrite,
+    signed,
+    signed_sum,
+    tensors,
+    view,
+)
+
+b, i, w, x = tensors("b i w x")
+mp, mq, pd, pe, s, k, ax = attributes("mp mq pd pe s k ax")
+UNARY = (
+    "neg",
+    "exp",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "square",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "relu",
+    "abs",
+    "log",
+    "silu",
+    "gelu",
+)
+BINARY = ("mul", "div", "maximum", "minimum")
+
+
+def program_tensor(m: Match) -> bool:
+    """the tensor is one of the program's"""
+    return m.original(m.root)
+
+
+def one_to_one(m: Match) -> bool:
+    """the view reads every element once, and the tensor is the program's"""
+    return m.original(m.root) and m.mp.is_one_to_one(m.x.type.size)
+
+
+def smaller(m: Match) -> bool:
+    """the view is smaller than its operand, and the tensor is the program's"""
+    return m.original(m.root) and m.root.type.size < m.x.type.size
+
+
+def _compose(m: Match) -> Node | None:
+    both = views.compose(m.mp, m.mq)
+    return None if both is None else build.view(m.x, both)
+
+
+def _view_of_sum(m: Match) -> Node:
+    shape = m._class_ts.shape
+    return signed_sum([(sign, build.view(build.broadcast_to(t, shape), m.mp)) for sign, t in m.ts])
+
+
+def few_program_terms(m: Match) -> bool:
+    """the tensor is the program's and smaller than the sum, which has at most three terms"""
+    return m.original(m.root) and len(m.ts) <= 3 and m.root.type.size < m._class_ts.type.size
+
+
+def _implicit(f: str) -> object:
+    """f(broadcast(a), b) = f(a, b), whose broadcasting is its own."""
+
+    def drop(m: Match) -> Node | None:
+        if not broadcasts(m.x, m.mp, m.root.shape) or not m.b.type.ndim:
+            return None
+        out = call(f, m.x, m.b)
+        return out if out.shape == m.root.shape else None
+
+    return drop
+
+
+def _implicit_sum(m: Match) -> Node | None:
+    if not broadcasts(m.x, m.mp, m.root.shape):
+        return None
+    out = signed_sum([(m.signs[0], m.x), (m.signs[1], m.b), *m.rest])
+    return signed_sum([(m.signs[0], m.x), (m.signs[1], m.b)]) if out.shape == m.root.shape else None
+
+
+def _part_of_concat(m: Match) -> Node | None:
+    """A slice of a concatenation that lies within one part, or spans some of them."""
+    whole = m._class_ps
+    found = slice_of(m.mp, whole.shape)
+    if found is None:
+        return None
+    starts, sizes = found
+    axis, at, pieces = m.ps_axis, 0, []
+    start, stop = starts[axis], starts[axis] + sizes[axis]
+    for part in m.ps:
+        n = part.shape[axis]
+        low, high = max(start, at), min(stop, at + n)
+        if low < high:
+            begin, size = list(starts), list(sizes)
+            begin[axis], size[axis] = low - at, high - low
+            pieces.append(build.slices(part, begin, [1] * len(begin), size))
+        at += n
+    return build.concat(pieces, axis) if pieces else None
+
+
+def _concat_of_slices(m: Match) -> Node | None:
+    """Neighbouring slices of one tensor, joined: one slice, or the tensor."""
+    axis = m.ps_axis
+    for map, (source,) in m.forms(m.ps[0], "view"):
+        if m.ps[0].type.size == 0:
+            return None
+        first = slice_of(map, source.shape)
+        if first is None:
+            continue
+        starts, sizes = list(first[0]), list(first[1])
+        for part in m.ps[1:]:
+            wanted = list(starts)
+            wanted[axis] += sizes[axis]
+            fits = [
+                next_slice
+                for other, (same,) in m.forms(part, "view")
+                if same is source
+                and (next_slice := slice_of(other, source.shape)) is not None
+                and next_slice[0] == wanted
+            ]
+            if not fits:
+                break
+            sizes[axis] += fits[0][1][axis]
+        else:
+            return build.slices(source, starts, [1] * len(starts), sizes)
+    return None
+
+
+def _flat_concat(m: Match) -> Node | None:
+    """A concatenation inside one along the same axis."""
+    parts: list[Node] = []
+    opened = False
+    for part in m.ps:
+        inner = [n for axis, n in m.forms(part, "concat") if axis == m.ps_axis]
+        opened |= bool(inner)
+        parts.extend(inner[0] if inner else (part,))
+    return build.concat(parts, m.ps_axis) if opened and len(parts) <= 16 and m.root not in parts else None
+
+
+def _view_of_concat(m: Match) -> Node | None:
+    """A transposed concatenation: the transposed parts, joined."""
+    read = axes_read(m._class_ps, m.mp)
+    if read is None or len(m.ps) > 4 or any(len(axes) != 1 or axes[0] is None for axes in read) or 1 in m.root.shape:
+        return None
+    order = [axes[0] for axes in read if axes[0] is not None]
+    return build.concat([build.transpose(part, order) for part in m.ps], order.index(m.ps_axis))
+
+
+def _without_empty(m: Match) -> Node | None:
+    parts = [part for part in m.ps if part.shape[m.ps_axis]]
+    return build.concat(parts, m.ps_axis) if parts and len(parts) < len(m.ps) else None
+
+
+def _concat_of(f: str) -> object:
+    def outward(m: Match) -> Node | None:
+        inner: list[Node] = []
+        for part in m.ps:
+            forms = m.forms(part, f)
+            if not forms:
+                return None
+            inner.append(forms[0][1][0])
+        return call(f, build.concat(inner, m.ps_axis))
+
+    return outward
+
+
+def _concat_of_rows(m: Match) -> Node | None:
+    """[x@w; y@w] = [x; y]@w with a known w."""
+    found: list[Node] = []
+    first = [(s, f) for s, f in m.forms(m.ps[0], "contract") if m.known(f[1]) and not m.known(f[0])]
+    for spec, (_, weight) in first:
+        assert isinstance(spec, Spec)
+        label = spec.out[m.ps_axis]
+        if label not in spec.rows:
+            continue
+        found = [f[0] for part in m.ps for t, f in m.forms(part, "contract")[:8] if t == spec and f[1] is weight]
+        if len(found) == len(m.ps):
+            return build.contract(spec, build.concat(found, spec.a.index(label)), weight)
+    return None
+
+
+def _pad_pad(m: Match) -> Node:
+    widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(m.pd.widths, m.pe.widths, strict=True))
+    return build.pad(m.x, widths, m.pd.value)
+
+
+def _slice_of_pad(m: Match) -> Node | None:
+    """A slice of a padded tensor that takes nothing of the padding."""
+    found = slice_of(m.mp, tuple(n + low + high for n, (low, high) in zip(m.x.shape, m.pd.widths, strict=True)))
+    if found is None:
+        return None
+    starts = [start - low for start, (low, _) in zip(found[0], m.pd.widths, strict=True)]
+    inside = all(s >= 0 and s + n <= size for s, n, size in zip(starts, found[1], m.x.shape, strict=True))
+    return build.slices(m.x, starts, [1] * len(starts), found[1]) if inside else None
+
+
+def _sum_of_pad(m: Match) -> Node:
+    """Zeros beside a tensor add nothing."""
+    total = build.reduce("reduce_sum", m.x, m.ax)
+    return build.pad(total, [w for axis, w in enumerate(m.pd.widths) if axis not in m.ax], m.pd.value)
+
+
+def zero_padding(m: Match) -> bool:
+    """the padding is zero"""
+    pad: PadAttrs = m.pd
+    return pad.value == 0
+
+
+def same_padding(m: Match) -> bool:
+    """both pads have the same value"""
+    return bool(m.pd.value == m.pe.value)
+
+
+def _gather_then_contract(m: Match) -> Node | None:
+    """take(x, i)@w = take(x@w, i) along an axis that w does not have, with x and w known."""
+    spec: Spec = m.s
+    width = m.i.type.ndim
+    labels = list(spec.a)
+    taken = labels[m.k : m.k + width]
+    if any(t in spec.b for t in taken) or width != 1:
+        return None
+    label = taken[0]
+    product = build.contract(spec, m.x, m.w)
+    return make("gather", (product, m.i), spec.out.index(label))
+
+
+def gather_folds(m: Match) -> bool:
+    """table and weight are known, and their product is not four times the table"""
+    size = m.w.type.size // max(1, m.w.shape[0]) * m.x.shape[0]
+    return m.known(m.x) and m.known(m.w) and size <= 4 * m.x.type.size
+
+
+def _gather_map(f: str) -> object:
+    return lambda m: make("gather", (call(f, m.x), m.i), m.k)
+
+
+view_view = rewrite(view(view(x, mp), mq), _compose, numerics="exact")
+view_of_map = family(
+    [(view(op(f, x), mp), op(f, view(x, mp))) for f in UNARY],
+    where=smaller,
+    numerics="exact",
+    doc="a slice of f(x) is f of the slice",
+)
+map_of_view = family(
+    [(op(f, view(x, mp)), view(op(f, x), mp)) for f in UNARY],
+    where=one_to_one,
+    numerics="exact",
+    doc="f of a transpose",
+)
+view_of_sum = rewrite(view(Terms("ts"), mp), _view_of_sum, where=few_program_terms, numerics="exact")
+broadcast_implicit = family(
+    [(op(f, view(x, mp), b), _implicit(f)) for f in BINARY], numerics="exact", doc="operators broadcast by themselves"
+)
+broadcast_implicit_sum = rewrite(signed((0, view(x, mp)), (0, b)), _implicit_sum, numerics="exact")
+part_of_concat = rewrite(view(Parts("ps"), mp), _part_of_concat, numerics="exact", doc="a slice of a concatenation")
+concat_of_slices = rewrite(Parts("ps"), _concat_of_slices, numerics="exact", doc="slices put together again")
+concat_in_concat = rewrite(Parts("ps"), _flat_concat, numerics="exact")
+concat_empty = rewrite(Parts("ps"), _without_empty, numerics="exact")
+view_of_concat = rewrite(view(Parts("ps"), mp), _view_of_concat, where=program_tensor, numerics="exact")
+concat_of_maps = family(
+    [(Parts("ps"), _concat_of(f)) for f in ("relu", "exp", "tanh", "gelu", "silu")],
+    where=program_tensor,
+    numerics="exact",
+)
+concat_of_products = rewrite(
+    Parts("ps"), _concat_of_rows, where=program_tensor, doc="[x@w; y@w] = [x; y]@w with a known w"
+)
+pad_pad = rewrite(op("pad", op("pad", x, attrs=pe), attrs=pd), _pad_pad, where=same_padding, numerics="exact")
+slice_of_pad = rewrite(view(op("pad", x, attrs=pd), mp), _slice_of_pad, numerics="exact")
+sum_of_pad = rewrite(reduction("reduce_sum", op("pad", x, attrs=pd), ax), _sum_of_pad, where=zero_padding)
+gather_of_product = rewrite(
+    contract(op("gather", x, i, attrs=k), w, s),
+    _gather_then_contract,
+    where=gather_folds,
+    doc="an embedding times a weight is an embedding",
+)
+gather_of_map = family(
+    [(op(f, op("gather", x, i, attrs=k)), _gather_map(f)) for f in UNARY],
+    where=lambda m: m.known(m.x),
+    numerics="exact",
+)

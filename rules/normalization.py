@@ -1,0 +1,121 @@
+"""Softmax, log-softmax, layer norm and RMS norm, recognised from their written-out forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from eqsat.ir import build
+from eqsat.ir.composite import composite
+from eqsat.ir.node import Node
+from eqsat.rules import Guard, Match, Terms, attributes, family, numbers, op, rewrite, signed_sum, tensors
+
+a, b, g, x = tensors("a b g x")
+eps = numbers("eps")
+ax, k = attributes("ax k")
+
+
+def one_axis(m: Match) -> bool:
+    """one axis is reduced"""
+    return len(m.ax) == 1
+
+
+def new(name: str) -> Guard:
+    """Stops a composite from being found again in its own expansion."""
+    return Guard(f"the tensor is not known as {name} yet", lambda m: not m.forms(m.root, name))
+
+
+def _shifted(name: str) -> object:
+    """The composite without those terms that are constant along its axis."""
+
+    def build_one(m: Match) -> Node | None:
+        rank = m.root.type.ndim
+        rest = [(s, t) for s, t in m.ts if m.k >= rank - t.type.ndim and t.shape[m.k - (rank - t.type.ndim)] != 1]
+        if len(rest) == len(m.ts) or not rest or m.root.shape[m.k] == 1:
+            return None
+        return composite(name, [build.broadcast_to(signed_sum(rest), m.root.shape)], m.k)
+
+    return build_one
+
+
+def _standardized(m: Match) -> Node:
+    """(x - mean) / sqrt(variance + eps) as a layer norm of scale 1 and shift 0."""
+    n = m.x.shape[-1]
+    one = build.const(np.ones(n, m.x.dtype.numpy), m.x.dtype)
+    zero = build.const(np.zeros(n, m.x.dtype.numpy), m.x.dtype)
+    return composite("layer_norm", [m.x, one, zero], float(m.value(m.eps)))
+
+
+def _rms(m: Match) -> Node:
+    one = build.const(np.ones(m.x.shape[-1], m.x.dtype.numpy), m.x.dtype)
+    return composite("rms_norm", [m.x, one], float(m.value(m.eps)))
+
+
+def row_of_x(m: Match) -> bool:
+    """scale and shift are vectors along the last axis"""
+    return m.g.shape == m.root.shape[-1:] == m.x.shape[-1:] and m.root.shape == m.x.shape
+
+
+def plain_epsilon(m: Match) -> bool:
+    """epsilon is a 0-d number, and the last axis is not empty"""
+    value = m.value(m.eps)
+    return (
+        m.eps.type.ndim == 0 and value is not None and math.isfinite(value) and m.x.type.ndim > 0 and m.x.shape[-1] > 0
+    )
+
+
+_e = np.exp(x)
+_mean = x.mean(axis=-1, keepdims=True)
+_centered = x - _mean
+_variance = np.square(_centered).mean(axis=-1, keepdims=True)
+_mean_square = np.square(x).mean(axis=-1, keepdims=True)
+
+softmax_written = rewrite(
+    _e / _e.sum(axis=ax, keepdims=True),
+    lambda m: composite("softmax", [m.x], m.ax[0]),
+    where=[one_axis, new("softmax")],
+)
+softmax_product = rewrite(
+    _e * op("reciprocal", _e.sum(axis=ax, keepdims=True)),
+    lambda m: composite("softmax", [m.x], m.ax[0]),
+    where=[one_axis, new("softmax")],
+)
+log_softmax_written = rewrite(
+    x - np.log(_e.sum(axis=ax, keepdims=True)), lambda m: composite("log_softmax", [m.x], m.ax[0]), where=one_axis
+)
+log_of_softmax = rewrite(np.log(op("softmax", x, attrs=k)), op("log_softmax", x, attrs=k))
+exp_of_log_softmax = rewrite(np.exp(op("log_softmax", x, attrs=k)), op("softmax", x, attrs=k))
+softmax_shift = family(
+    [(op(f, Terms("ts"), attrs=k), _shifted(f)) for f in ("softmax", "log_softmax")],
+    doc="softmax(x + c) = softmax(x) for c constant along the axis",
+)
+layer_norm_written = family(
+    [
+        (_centered * op("rsqrt", _variance + eps), _standardized),
+        (_centered / np.sqrt(_variance + eps), _standardized),
+        (_centered * op("rsqrt", (_mean_square - np.square(_mean)) + eps), _standardized),
+        (_centered / np.sqrt((_mean_square - np.square(_mean)) + eps), _standardized),
+    ],
+    where=[plain_epsilon, new("layer_norm")],
+)
+layer_norm_scaled = rewrite(
+    op("layer_norm", x, 1, 0, attrs=k) * g, lambda m: _with(m, "layer_norm", m.g, 0), where=row_of_x
+)
+layer_norm_shifted = rewrite(
+    op("layer_norm", x, g, 0, attrs=k) + b,
+    lambda m: composite("layer_norm", [m.x, m.g, m.b], m.k),
+    where=lambda m: m.b.shape == m.x.shape[-1:],
+)
+rms_norm_written = family(
+    [(x * op("rsqrt", _mean_square + eps), _rms), (x / np.sqrt(_mean_square + eps), _rms)],
+    where=[plain_epsilon, new("rms_norm")],
+)
+rms_norm_scaled = rewrite(
+    op("rms_norm", x, 1, attrs=k) * g, lambda m: composite("rms_norm", [m.x, m.g], m.k), where=row_of_x
+)
+
+
+def _with(m: Match, name: str, scale: Node, shift: float) -> Node:
+    zero = build.const(np.full(m.x.shape[-1], shift, m.x.dtype.numpy), m.x.dtype)
+    return composite(name, [m.x, scale, zero], m.k)

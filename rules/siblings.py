@@ -1,0 +1,109 @@
+"""Contractions that share an input merged into one, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqsat.ir import build
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec
+from eqsat.rules import Match, Parts, attributes, contract, family, gather, signed_sum, tensors
+
+b, w, x = tensors("b w x")
+s = attributes("s")
+
+
+def program_weight(m: Match) -> bool:
+    """the weight is known and one of the program's own, the input is not known"""
+    return m.known(m.w) and m.original(m.w) and not m.known(m.x)
+
+
+def program_weight_and_bias(m: Match) -> bool:
+    """weight and bias are known and the program's own, the bias a vector along the result's last axis"""
+    return program_weight(m) and m.known(m.b) and m.original(m.b) and m.b.shape == m.root.shape[-1:] and not m.rest
+
+
+def few_parts(m: Match) -> bool:
+    """the concatenation is one of the program's own, of at most four parts"""
+    return len(m.ps) <= 4 and m.original(m._class_ps)
+
+
+def _column(spec: Spec, weights: Sequence[Node], first: bool) -> int | None:
+    """The one axis of the weights that goes to the result alone, if the others agree."""
+    own, axes = (spec.cols, spec.b) if first else (spec.rows, spec.a)
+    if len(own) != 1:
+        return None
+    axis = axes.index(own[0])
+    shapes = {tuple(n for k, n in enumerate(w.shape) if k != axis) for w in weights}
+    return axis if len(shapes) == 1 else None
+
+
+def _slices(whole: Node, axis: int, sizes: Sequence[int]) -> list[Node]:
+    found, at = [], 0
+    for size in sizes:
+        found.append(build.take_range(whole, axis, at, at + size))
+        at += size
+    return found
+
+
+def _merge(matches: Sequence[Match], first: bool) -> list[Node] | None:
+    spec: Spec = matches[0].s
+    weights = [m.w for m in matches]
+    axis = _column(spec, weights, first)
+    if axis is None:
+        return None
+    label = (spec.b if first else spec.a)[axis]
+    joined = build.concat(weights, axis)
+    x = matches[0].x
+    whole = build.contract(spec, x, joined) if first else build.contract(spec, joined, x)
+    return _slices(whole, spec.out.index(label), [w.shape[axis] for w in weights])
+
+
+def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
+    spec: Spec = matches[0].s
+    weights = [m.w for m in matches]
+    axis = _column(spec, weights, True)
+    if axis is None or spec.out[-1] != spec.b[axis] or any(m.signs != (1, 1) for m in matches):
+        return None
+    product = build.contract(spec, matches[0].x, build.concat(weights, axis))
+    bias = build.concat([m.b for m in matches], 0)
+    return _slices(signed_sum([(1, product), (1, bias)]), len(spec.out) - 1, [w.shape[axis] for w in weights])
+
+
+def _split(m: Match, first: bool) -> Node | None:
+    """x@[u v] as [x@u x@v], and [x y]@w as a sum."""
+    spec: Spec = m.s if first else m.s.swapped()
+    label = spec.b[m.ps_axis]
+    if label in spec.a and label not in spec.out:
+        along, at, terms = spec.a.index(label), 0, []
+        for part in m.ps:
+            size = part.shape[m.ps_axis]
+            terms.append((1, build.contract(spec, build.take_range(m.x, along, at, at + size), part)))
+            at += size
+        return signed_sum(terms)
+    if label in spec.a:
+        return None
+    return build.concat([build.contract(spec, m.x, part) for part in m.ps], spec.out.index(label))
+
+
+merge_siblings = gather(
+    contract(x, w, s), ("x", "s"), lambda ms: _merge(ms, True), where=program_weight, doc="x@u, x@v from x@[u v]"
+)
+merge_siblings_left = gather(
+    contract(w, x, s), ("x", "s"), lambda ms: _merge(ms, False), where=program_weight, doc="u@x, v@x from [u; v]@x"
+)
+merge_biased_siblings = gather(
+    contract(x, w, s) + b,
+    ("x", "s"),
+    _merge_biased,
+    where=program_weight_and_bias,
+    doc="x@u + a, x@v + b from x@[u v] + [a b]",
+)
+contract_concat = family(
+    [
+        (contract(x, Parts("ps"), s), lambda m: _split(m, True)),
+        (contract(Parts("ps"), x, s), lambda m: _split(m, False)),
+    ],
+    where=few_parts,
+    doc="x@[u v] = [x@u x@v]",
+)
