@@ -97,7 +97,9 @@ def workloads() -> list[Workload]:
             2.0 * 512**3,
             {"a": normal(512, 512), "b": normal(512, 512), "c": normal(512, 512)},
         ),
-        row("sum(A@B) 1024", "sum_of_product", sum_of_product, 4.0 * 1024**2, {"a": square, "b": square}, tolerance=1e-3),
+        row(
+            "sum(A@B) 1024", "sum_of_product", sum_of_product, 4.0 * 1024**2, {"a": square, "b": square}, tolerance=1e-3
+        ),
         row(
             "trace(A@B) 1024",
             "trace_of_product",

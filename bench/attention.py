@@ -47,5 +47,7 @@ def workloads() -> list[Workload]:
         row("causal 512", "causal_attention", causal_attention, 512, 512, flops(512, 512) / 2),
         row("causal 2048", "causal_attention", causal_attention, 2048, 2048, flops(2048, 2048) / 2),
         row("cross 64 on 2048", "attention", attention, 64, 2048, flops(64, 2048)),
-        row("linear 2048", "linear_attention", linear_attention, 2048, 2048, HEADS * 2048 * (4.0 * WIDTH**2 + 4 * WIDTH)),
+        row(
+            "linear 2048", "linear_attention", linear_attention, 2048, 2048, HEADS * 2048 * (4.0 * WIDTH**2 + 4 * WIDTH)
+        ),
     ]

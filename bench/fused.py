@@ -102,7 +102,11 @@ def workloads() -> list[Workload]:
         row("layer norm 4096x1024", "layer_norm", layer_norm, 8.0 * size, {"x": table, **rowwise}),
         row("rms norm 4096x1024", "rms_norm", rms_norm, 4.0 * size, {"x": table, "scale": vector}),
         row(
-            "add+layer norm 4096x1024", "add_layer_norm", add_layer_norm, 9.0 * size, {"x": table, "y": table, **rowwise}
+            "add+layer norm 4096x1024",
+            "add_layer_norm",
+            add_layer_norm,
+            9.0 * size,
+            {"x": table, "y": table, **rowwise},
         ),
         row("swiglu 128x768x2048", "swiglu", swiglu, swiglu_flops, {"x": x, **gates}),
         row("swiglu 128x768x2048 known", "swiglu", swiglu, swiglu_flops, {"x": x, **gates}, const=("gate", "up")),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
+Array = Any
+"""A NumPy array; also a traced one, in the functions that are optimized."""
 Inputs = dict[str, Any]
 """Argument name to array, or nested dicts and lists of arrays, in the order of the function's parameters."""
 
@@ -75,9 +77,9 @@ def relative_error(result: Any, reference: Any) -> float:
     for got, expected in zip(results, references, strict=True):
         if got.shape != expected.shape:
             raise ValueError(f"an output of shape {got.shape} where {expected.shape} was expected")
-        scale = max(float(np.abs(expected).max(initial=0.0)), np.finfo(np.float32).tiny)
+        scale = max(float(np.abs(expected).max(initial=0.0)), float(np.finfo(np.float32).tiny))
         difference = np.abs(got.astype(np.float64) - expected).max(initial=0.0)
-        worst = max(worst, float(difference) / scale) if np.isfinite(difference) else np.inf
+        worst = max(worst, float(difference) / scale) if np.isfinite(difference) else math.inf
     return worst
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from eqsat.api import OptimizedFunction, optimize
     from eqsat.errors import EqsatError, VerificationError
     from eqsat.explain.report import Explanation
+    from eqsat.frontends.convert import asarray
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
 
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "optimize": "eqsat.api",
     "OptimizedFunction": "eqsat.api",
+    "asarray": "eqsat.frontends.convert",
     "compute": "eqsat.notation",
     "op": "eqsat.notation",
     "axis": "eqsat.notation",
@@ -46,6 +48,7 @@ __all__ = [
     "Explanation",
     "OptimizedFunction",
     "VerificationError",
+    "asarray",
     "axes",
     "axis",
     "compute",

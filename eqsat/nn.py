@@ -73,7 +73,10 @@ def _row_parameters(x: Any, *given: tuple[Any, float]) -> list[Node]:
         if parameter is None:
             nodes.append(build.broadcast_to(build.scalar(fill, dtype), row))
         else:
-            nodes.append(build.broadcast_to(lift(parameter, dtype), row))
+            own = lift(parameter, dtype)
+            if own.shape != row:
+                raise ValueError(f"scale and shift must have shape {row} for x of shape {node.shape}, not {own.shape}")
+            nodes.append(own)
     return nodes
 
 

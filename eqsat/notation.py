@@ -37,7 +37,7 @@ from eqsat.frontends.convert import constant, is_weak, known_dtype, lift, promot
 from eqsat.frontends.indexing import flat_index, gather_flat
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.source import user_line
-from eqsat.frontends.trace import run_by_reference, traceable
+from eqsat.frontends.trace import run_by_reference
 from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.frontends.ufuncs import apply
 from eqsat.ir import build, views
@@ -99,9 +99,13 @@ class _Scalar:
 
     def __index__(self) -> NoReturn:
         raise ConcretizationError(
-            "an axis indexes only arrays that the operator was given: pass a captured array as an argument",
+            "an axis indexes only arrays that the operator was given: pass a captured array as an argument, or index "
+            "eqsat.asarray(array)",
             user_line(),
         )
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        self.__index__()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -463,7 +467,7 @@ def axes(*extents: int) -> tuple[Axis, ...]:
     return tuple(axis(n, f"k{i}") for i, n in enumerate(extents))
 
 
-def _compute(shape: Any, element: Callable[..., Any], outside: Any) -> TracedArray:
+def _output_axes(shape: Any, element: Callable[..., Any]) -> list[Axis]:
     extents = shape_of(shape)
     if any(n < 0 for n in extents):
         raise ShapeError(f"eqsat.compute: shape {extents} has a negative extent", LINE.get())
@@ -472,20 +476,18 @@ def _compute(shape: Any, element: Callable[..., Any], outside: Any) -> TracedArr
         raise ShapeError(
             f"eqsat.compute: shape {extents} has {len(extents)} axes, the function takes {len(names)}", LINE.get()
         )
-    out = [Axis(n, name) for n, name in zip(extents, names, strict=True)]
-    _outside.append(outside)
-    try:
-        result = _element(element(*out))
-    finally:
-        _outside.pop()
-    node, owned = result.value
+    return [Axis(n, name) for n, name in zip(extents, names, strict=True)]
+
+
+def _output(result: Any, out: Sequence[Axis]) -> TracedArray:
+    node, owned = _element(result).value
     dims = [a.dim for a in out]
     loose = [a.name for a in owned if a not in dims]
     if loose:
         raise ShapeError(
             f"eqsat.compute: axis {', '.join(loose)} is neither an axis of the result nor reduced (over=…)", LINE.get()
         )
-    return TracedArray(build.broadcast_to(_aligned(node, owned, dims), extents))
+    return TracedArray(build.broadcast_to(_aligned(node, owned, dims), [a.extent for a in out]))
 
 
 def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | bool | None = None) -> Any:
@@ -497,8 +499,14 @@ def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | b
     Raises ``BoundsError`` for accesses out of range and ``ShapeError`` for axes that do not fit.
     """
     if CURRENT.get() is None:
-        return run_by_reference(lambda: _compute(shape, element, outside), (), {})
-    return registry.located("eqsat.compute", _compute, shape, element, outside)
+        return run_by_reference(lambda: compute(shape, element, outside=outside), (), {})
+    out = registry.located("eqsat.compute", _output_axes, shape, element)
+    _outside.append(outside)
+    try:
+        result = element(*out)
+    finally:
+        _outside.pop()
+    return registry.located("eqsat.compute", _output, result, out)
 
 
 def op(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -507,23 +515,22 @@ def op(fn: Callable[..., Any]) -> Callable[..., Any]:
     Every array argument, also inside tuples, lists and dicts, may be indexed by axes. Python numbers are
     constants of the operator.
     """
-    return traceable(_with_traced_arguments(fn))
-
-
-def _with_traced_arguments(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """NumPy arrays beside traced ones become constants that axes can index."""
-
-    def lifted(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return TracedArray(constant(value))
-        if type(value) in (list, tuple):
-            return type(value)(lifted(v) for v in value)
-        if type(value) is dict:
-            return {k: lifted(v) for k, v in value.items()}
-        return value
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return fn(*(lifted(a) for a in args), **{k: lifted(v) for k, v in kwargs.items()})
+        if CURRENT.get() is None:
+            return run_by_reference(fn, args, kwargs)
+        return fn(*(_traced(a) for a in args), **{k: _traced(v) for k, v in kwargs.items()})
 
     return run
+
+
+def _traced(value: Any) -> Any:
+    """NumPy arrays beside traced ones become constants, which axes can index."""
+    if isinstance(value, np.ndarray):
+        return TracedArray(constant(value))
+    if type(value) in (list, tuple):
+        return type(value)(_traced(v) for v in value)
+    if type(value) is dict:
+        return {k: _traced(v) for k, v in value.items()}
+    return value

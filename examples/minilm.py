@@ -22,7 +22,7 @@ from scipy.special import erf
 HEADS = 12
 EPSILON = 1e-12
 
-Array = np.ndarray
+Array = Any  # a NumPy array, or a traced one while eqsat looks on
 Params = dict[str, Any]
 
 

@@ -1,6 +1,6 @@
 """eqsat in one minute: optimize ordinary NumPy code, check it, time it, ask what happened.
 
-    python examples/quickstart.py
+python examples/quickstart.py
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import eqsat
 
-Array = np.ndarray
+Array = Any  # a NumPy array, or a traced one while eqsat looks on
 
 
 def feed_forward(x: Array, w1: Array, b1: Array, w2: Array, b2: Array, scale: Array, shift: Array) -> Array:
@@ -74,8 +75,11 @@ def main() -> None:
 
     print(f"transformer feed-forward block, {rows} x {width} -> {inner} -> {width}, float32\n")
     print(f"  first call, with search, compilation and verification: {compiled:.2f} s")
-    print(f"  largest error against float64:  NumPy {np.abs(plain - exact).max():.1e}   eqsat {np.abs(result - exact).max():.1e}")
-    print(f"  time a call:                    NumPy {before:.2f} ms   eqsat {after:.2f} ms   ({before / after:.2f} x)\n")
+    errors = [float(np.abs(y - exact).max()) for y in (plain, result)]
+    print(f"  largest error against float64:  NumPy {errors[0]:.1e}   eqsat {errors[1]:.1e}")
+    print(
+        f"  time a call:                    NumPy {before:.2f} ms   eqsat {after:.2f} ms   ({before / after:.2f} x)\n"
+    )
     print(fast.explain(x, **weights))
 
 

@@ -8,6 +8,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.rules import Match, Terms, builtin, family, numbers, op, rewrite, signed, signed_sum, tensors
+from eqsat.rules.check import Maker
 from eqsat.rules.pattern import Literal
 
 a, b, c, x = tensors("a b c x")
@@ -62,13 +63,9 @@ def b_repeats(m: Match) -> bool:
 
 
 def few_terms(m: Match) -> bool:
-    """the tensor is the program's, the sum has at most four terms, one of them known, and the factor is a number"""
+    """the tensor is the program's, and the sum has at most four terms, one of them known"""
     return (
-        len(m.ts) <= 4
-        and m.value(m.a) is not None
-        and m.original(m.root)
-        and any(m.known(t) for _, t in m.ts)
-        and len(m.forms(m.root, "add_n")) < 8
+        len(m.ts) <= 4 and m.original(m.root) and any(m.known(t) for _, t in m.ts) and len(m.forms(m.root, "add_n")) < 8
     )
 
 
@@ -83,8 +80,12 @@ def shared_tensor(m: Match) -> bool:
 
 
 def own_scaled(m: Match) -> bool:
-    """the sum is the program's, and the other factor is a number"""
-    return program_sum(m) and m.value(m.b) is not None and m.value(m.a) is None
+    """the sum is the program's, and what is scaled is not a number"""
+    return program_sum(m) and m.value(m.a) is None
+
+
+def _sum_in_sum(mk: Maker) -> Node:
+    return call("add", call("add", mk.tensor(4), mk.tensor(4)), mk.tensor(3, 4))
 
 
 def _negated(m: Match) -> Node:
@@ -111,12 +112,12 @@ def _flatten(m: Match) -> Node | None:
 
 
 def _distribute(m: Match) -> Node:
-    return build.broadcast_to(signed_sum([(s, call("mul", m.a, t)) for s, t in m.ts]), m.root.shape)
+    return build.broadcast_to(signed_sum([(s, call("mul", m.p, t)) for s, t in m.ts]), m.root.shape)
 
 
 def _add_one(m: Match) -> Node:
     one = build.scalar(1, m.a)
-    return call("mul", m.a, signed_sum([(m.signs[0], m.b), (m.signs[1], one)]))
+    return call("mul", m.a, signed_sum([(m.signs[0], m.p), (m.signs[1], one)]))
 
 
 fold_constants = builtin("fold.constants", "operators of small known tensors are computed when compiled")
@@ -125,7 +126,12 @@ read_store = builtin(
 )
 
 sum_flatten = rewrite(
-    signed((0, Terms("ts")), (0, b)), _flatten, id="sum.flatten", where=program_sum, doc="a sum in a sum"
+    signed((0, Terms("ts")), (0, b)),
+    _flatten,
+    id="sum.flatten",
+    where=program_sum,
+    doc="a sum in a sum",
+    example=_sum_in_sum,
 )
 sum_known = rewrite(Terms("ts"), _group_known, doc="known terms of a sum are added when compiled")
 add_zero = rewrite(signed((1, x), (0, Literal(0))), x, doc="x + 0 is x, but for the sign of zero")
@@ -192,6 +198,6 @@ factor = rewrite(
     doc="a·b ± a·c = a·(b ± c)",
     where=shared_tensor,
 )
-factor_own = rewrite(signed((0, a * b), (0, a)), _add_one, where=own_scaled, doc="a·p ± a")
+factor_own = rewrite(signed((0, a * p), (0, a)), _add_one, where=own_scaled, doc="a·p ± a")
 factor_div = rewrite(signed((0, b / a), (0, c / a)), lambda m: call("div", _signed_pair(m), m.a), where=program_sum)
-distribute = rewrite(a * Terms("ts"), _distribute, where=few_terms, doc="p·(b ± c) = p·b ± p·c")
+distribute = rewrite(p * Terms("ts"), _distribute, where=few_terms, doc="p·(b ± c) = p·b ± p·c")

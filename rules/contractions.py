@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from eqsat_rules.labels import (
-    absorb_operand,
-    absorb_result,
-    aligned,
-    axes_read,
-    einsum,
-    extents_of,
-    product_of_three,
-    spread,
-    squeeze,
-    sum_over,
-)
 
 from eqsat.ir import build
 from eqsat.ir.build import call
@@ -33,6 +21,19 @@ from eqsat.rules import (
     signed_sum,
     tensors,
     view,
+)
+from eqsat.rules.check import Maker
+from eqsat_rules.labels import (
+    absorb_operand,
+    absorb_result,
+    aligned,
+    axes_read,
+    einsum,
+    extents_of,
+    product_of_three,
+    spread,
+    squeeze,
+    sum_over,
 )
 
 a, b, c, u, v, w, x, y = tensors("a b c u v w x y")
@@ -68,8 +69,10 @@ def number_enters(m: Match) -> bool:
 
 
 def both_weights(m: Match) -> bool:
-    """the sum is the program's, and both second factors are known when compiled, the first ones not"""
-    return program_sum(m) and m.known(m.u) and m.known(m.v) and not m.known(m.x) and not m.known(m.y)
+    """the sum is the program's, and the second factors and the other terms are known, the first factors not"""
+    if not (m.known(m.u) and m.known(m.v)) or m.known(m.x) or m.known(m.y) or m.x is m.y:
+        return False
+    return program_sum(m) and all(m.known(t) for _, t in m.rest)
 
 
 def scale_repeats(m: Match) -> bool:
@@ -328,6 +331,37 @@ def permutes(m: Match) -> bool:
     return axes_read(m.x, m.mp) is not None
 
 
+def _two_products(mk: Maker) -> Node:
+    left = build.matmul(mk.tensor(3, 4), mk.known(4, 2))
+    return call(mk.random.choice(("add", "add", "sub")), left, build.matmul(mk.tensor(3, 4), mk.known(4, 2)))
+
+
+def _scaled_rows(mk: Maker) -> Node:
+    x = call("mul", mk.tensor(2, 3, 4), mk.tensor(2, 3, 1))
+    return build.matmul(x, mk.tensor(2, 4, 3))
+
+
+def _scaled_columns(mk: Maker) -> Node:
+    if mk.random.random() < 0.5:
+        return call("mul", build.matmul(mk.tensor(3, 4), mk.known(4, 2)), mk.known(2))
+    return call("mul", build.matmul(mk.known(3, 4), mk.tensor(4, 2)), mk.known(3, 1))
+
+
+def _times_identity(mk: Maker) -> Node:
+    return build.matmul(mk.tensor(2, 3, 4), build.const(np.eye(4)))
+
+
+def _diagonal_of_product(mk: Maker) -> Node:
+    product = build.matmul(mk.tensor(2, 3, 4), mk.tensor(2, 4, 3))
+    return build.view(product, build.views.strided((2, 3), (9, 4)))
+
+
+def _low_rank_sum(mk: Maker) -> Node:
+    outer = build.matmul(mk.tensor(4, 1), mk.tensor(1, 4))
+    whole = call("add", mk.tensor(4, 4), outer)
+    return build.matmul(whole, mk.tensor(4, 3)) if mk.random.random() < 0.5 else build.matmul(mk.tensor(3, 4), whole)
+
+
 contract_associates = family(
     [
         (contract(contract(a, b, s2), c, s1), _inner_first),
@@ -345,6 +379,7 @@ contract_linear = family(
     ],
     where=program_linear,
     doc="(a + b)@w = a@w + b@w",
+    example=_low_rank_sum,
 )
 contract_factor = family(
     [
@@ -359,9 +394,10 @@ contract_joins = rewrite(
     _joined,
     where=both_weights,
     doc="x@u + y@v = [x y]@[u; v] with known u and v",
+    example=_two_products,
 )
 contract_neg = family(
-    [(contract(-a, b, s), -contract(a, b, s)), (contract(a, -b, s), -contract(a, b, s))], numerics="exact"
+    [(contract(-a, b, s), -contract(a, b, s)), (contract(a, -b, s), -contract(a, b, s))], numerics="reassociates"
 )
 contract_number_out = family(
     [(contract(p * a, b, s), p * contract(a, b, s)), (contract(b, p * a, s), p * contract(b, a, s))],
@@ -387,6 +423,7 @@ contract_scale_out = family(
     ],
     where=scale_repeats,
     doc="(x·r)@w = (x@w)·r with one r per row",
+    example=_scaled_rows,
 )
 contract_scale_folds = family(
     [
@@ -395,10 +432,11 @@ contract_scale_folds = family(
     ],
     where=weights_fold,
     doc="(x@w)·g = x@(w·g) with known g and w",
+    example=_scaled_columns,
 )
-contract_identity = rewrite(contract(x, w, s), _identity, numerics="exact", where=w_known)
+contract_identity = rewrite(contract(x, w, s), _identity, where=w_known, numerics="approximates", example=_times_identity, doc="a NaN spreads less")
 contract_uniform = rewrite(contract(x, p, s), _uniform, doc="a product with a matrix of one number is a sum")
-contract_of_nothing = rewrite(contract(x, w, s), _as_product, numerics="exact", doc="an outer product")
+contract_of_nothing = rewrite(contract(x, w, s), _as_product, doc="an outer product")
 contract_absorbs_view = family(
     [
         (contract(view(x, mp), w, s), lambda m: _absorb(m, True)),
@@ -408,7 +446,9 @@ contract_absorbs_view = family(
     doc="a transposed, reshaped or broadcast factor is another spec",
 )
 contract_absorbs_result_view = rewrite(view(contract(a, b, s), mp), _absorb_result, where=few_forms, numerics="exact")
-contract_diagonal = rewrite(view(contract(a, b, s), mp), _diagonal, doc="a diagonal of a product")
+contract_diagonal = rewrite(
+    view(contract(a, b, s), mp), _diagonal, doc="a diagonal of a product", example=_diagonal_of_product
+)
 sum_of_product = rewrite(
     reduction("reduce_sum", a * b, ax), _sum_of_product, where=two_factors, doc="Σ a·b is a contraction"
 )

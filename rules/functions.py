@@ -34,6 +34,11 @@ def _keeps(source: DType, target: DType) -> bool:
     return source.kind == "int" and target.is_float and source.bits <= (32 if target.bits == 64 else 16)
 
 
+def numeric(m: Match) -> bool:
+    """the element type is a number, not bool"""
+    return m.root.dtype.kind != "bool"
+
+
 # exp and log
 exp_mul = rewrite(np.exp(a) * np.exp(b), np.exp(a + b))
 exp_div = rewrite(np.exp(a) / np.exp(b), np.exp(a - b))
@@ -65,7 +70,7 @@ odd_functions = family([(op(f, -x), -op(f, x)) for f in ("tanh", "erf", "sin")])
 cos_even = rewrite(np.cos(-x), np.cos(x), numerics="exact")
 
 # Maximum and minimum
-relu_definition = rewrite(np.maximum(x, 0), op("relu", x), numerics="exact")
+relu_definition = rewrite(np.maximum(x, 0), op("relu", x), where=numeric, numerics="exact")
 relu_relu = rewrite(op("relu", op("relu", x)), op("relu", x), numerics="exact")
 relu_of_square = family(
     [(op("relu", np.square(x)), np.square(x)), (op("relu", np.exp(x)), np.exp(x))],
@@ -75,7 +80,7 @@ relu_difference = rewrite(op("relu", x) - op("relu", -x), x)
 relu_sum = rewrite(op("relu", x) + op("relu", -x), abs(x))
 relu_scaled = rewrite(op("relu", p * x), p * op("relu", x), where=positive, both_ways=True, numerics="exact")
 relu_where = rewrite(
-    np.where(x > 0, x, 0), op("relu", x), numerics="approximates", doc="where loses a NaN; relu keeps it"
+    np.where(x > 0, x, 0), op("relu", x), where=numeric, numerics="approximates", doc="where loses a NaN; relu keeps it"
 )
 maximum_same = family([(np.maximum(x, x), x), (np.minimum(x, x), x)], numerics="exact")
 maximum_again = family(

@@ -18,13 +18,13 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.interchange",
-        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a, b; loops over single points stay inside",
+        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a, b; loops over points stay inside",
         """(rule ((= e (Loop a n s y)) (= y (Loop b m t x)) (permutable a b) (> t 1))
       ((union e (Loop b m t (Loop a n s x)))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.fuse",
-        "seq(loop(a, n, s, x), loop(a, n, s, y)) = loop(a, n, s, seq(x, y)) when y reads x only at the same positions of a",
+        "seq(loop(a, n, s, x), loop(a, n, s, y)) = loop(a, n, s, seq(x, y)) if y reads x at the same a only",
         """(rule ((= e (Seq p q)) (= p (Loop a n s x)) (= q (Loop a n s y)) (shared a))
       ((union e (Loop a n s (Seq x y)))) :ruleset {ruleset})""",
     ),
@@ -66,7 +66,7 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.hoist",
-        "loop(a, n, s, pack(x)) = pack(loop(a, n, s, x)): copied once for all of it, when nothing inside writes the factor",
+        "loop(a, n, s, pack(x)) = pack(loop(a, n, s, x)): copied once for all, if nothing inside writes the factor",
         """(rule ((= e (Loop a n s y)) (= y (Pack i o x)) (hoists i o a))
       ((union e (Pack i o (Loop a n s x)))) :ruleset {ruleset})
 (rule ((= e (Seq y z)) (= y (Pack i o x)) (external i o))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from eqsat_rules.labels import axes_read, broadcasts, slice_of
-
 from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
@@ -25,6 +23,8 @@ from eqsat.rules import (
     tensors,
     view,
 )
+from eqsat.rules.check import Maker
+from eqsat_rules.labels import axes_read, broadcasts, slice_of
 
 b, i, w, x = tensors("b i w x")
 mp, mq, pd, pe, s, k, ax = attributes("mp mq pd pe s k ax")
@@ -248,8 +248,49 @@ def gather_folds(m: Match) -> bool:
     return m.known(m.x) and m.known(m.w) and size <= 4 * m.x.type.size
 
 
+def table_known(m: Match) -> bool:
+    """the table is known when compiled"""
+    return m.known(m.x)
+
+
 def _gather_map(f: str) -> object:
     return lambda m: make("gather", (call(f, m.x), m.i), m.k)
+
+
+def _slices_joined(mk: Maker) -> Node:
+    x = mk.tensor(3, 6)
+    return build.concat([build.take_range(x, 1, a, b) for a, b in ((0, 2), (2, 3), (3, mk.random.choice((5, 6))))], 1)
+
+
+def _nested_concat(mk: Maker) -> Node:
+    return build.concat([build.concat([mk.tensor(2, 3), mk.tensor(1, 3)], 0), mk.tensor(2, 3)], 0)
+
+
+def _with_empty_part(mk: Maker) -> Node:
+    return build.concat([mk.tensor(2, 3), mk.tensor(0, 3), mk.tensor(1, 3)], 0)
+
+
+def _maps_joined(mk: Maker) -> Node:
+    f = mk.random.choice(("relu", "exp", "tanh", "gelu", "silu"))
+    return build.concat([make(f, [mk.tensor(2, 3)]), make(f, [mk.tensor(2, 1)])], 1)
+
+
+def _products_joined(mk: Maker) -> Node:
+    w = mk.known(4, 3)
+    return build.concat([build.matmul(mk.tensor(2, 4), w), build.matmul(mk.tensor(1, 4), w)], 0)
+
+
+def _embedding(mk: Maker) -> Node:
+    return make("gather", (mk.known(5, 4), build.const([[3, 0], [1, 4]])), 0)
+
+
+def _embedded_product(mk: Maker) -> Node:
+    rows = make("gather", (mk.known(5, 4), build.const([3, 0, 1])), 0)
+    return build.matmul(rows, mk.known(4, 3))
+
+
+def _embedded_map(mk: Maker) -> Node:
+    return make(mk.random.choice(UNARY), (_embedding(mk),))
 
 
 view_view = rewrite(view(view(x, mp), mq), _compose, numerics="exact")
@@ -271,17 +312,24 @@ broadcast_implicit = family(
 )
 broadcast_implicit_sum = rewrite(signed((0, view(x, mp)), (0, b)), _implicit_sum, numerics="exact")
 part_of_concat = rewrite(view(Parts("ps"), mp), _part_of_concat, numerics="exact", doc="a slice of a concatenation")
-concat_of_slices = rewrite(Parts("ps"), _concat_of_slices, numerics="exact", doc="slices put together again")
-concat_in_concat = rewrite(Parts("ps"), _flat_concat, numerics="exact")
-concat_empty = rewrite(Parts("ps"), _without_empty, numerics="exact")
+concat_of_slices = rewrite(
+    Parts("ps"), _concat_of_slices, example=_slices_joined, numerics="exact", doc="slices put together again"
+)
+concat_in_concat = rewrite(Parts("ps"), _flat_concat, example=_nested_concat, numerics="exact")
+concat_empty = rewrite(Parts("ps"), _without_empty, example=_with_empty_part, numerics="exact")
 view_of_concat = rewrite(view(Parts("ps"), mp), _view_of_concat, where=program_tensor, numerics="exact")
 concat_of_maps = family(
     [(Parts("ps"), _concat_of(f)) for f in ("relu", "exp", "tanh", "gelu", "silu")],
+    example=_maps_joined,
     where=program_tensor,
     numerics="exact",
 )
 concat_of_products = rewrite(
-    Parts("ps"), _concat_of_rows, where=program_tensor, doc="[x@w; y@w] = [x; y]@w with a known w"
+    Parts("ps"),
+    _concat_of_rows,
+    example=_products_joined,
+    where=program_tensor,
+    doc="[x@w; y@w] = [x; y]@w with a known w",
 )
 pad_pad = rewrite(op("pad", op("pad", x, attrs=pe), attrs=pd), _pad_pad, where=same_padding, numerics="exact")
 slice_of_pad = rewrite(view(op("pad", x, attrs=pd), mp), _slice_of_pad, numerics="exact")
@@ -290,10 +338,12 @@ gather_of_product = rewrite(
     contract(op("gather", x, i, attrs=k), w, s),
     _gather_then_contract,
     where=gather_folds,
+    example=_embedded_product,
     doc="an embedding times a weight is an embedding",
 )
 gather_of_map = family(
     [(op(f, op("gather", x, i, attrs=k)), _gather_map(f)) for f in UNARY],
-    where=lambda m: m.known(m.x),
+    example=_embedded_map,
+    where=table_known,
     numerics="exact",
 )

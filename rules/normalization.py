@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.build import call
 from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
 from eqsat.rules import Guard, Match, Terms, attributes, family, numbers, op, rewrite, signed_sum, tensors
+from eqsat.rules.check import Maker
 
 a, b, g, x = tensors("a b g x")
 eps = numbers("eps")
@@ -57,12 +60,40 @@ def row_of_x(m: Match) -> bool:
     return m.g.shape == m.root.shape[-1:] == m.x.shape[-1:] and m.root.shape == m.x.shape
 
 
+def shift_of_x(m: Match) -> bool:
+    """the shift is a vector along the last axis"""
+    return bool(m.b.shape == m.x.shape[-1:])
+
+
 def plain_epsilon(m: Match) -> bool:
     """epsilon is a 0-d number, and the last axis is not empty"""
     value = m.value(m.eps)
     return (
         m.eps.type.ndim == 0 and value is not None and math.isfinite(value) and m.x.type.ndim > 0 and m.x.shape[-1] > 0
     )
+
+
+def same_axis(m: Match) -> bool:
+    """the maximum is along the composite's axis"""
+    return bool(m.ax == (m.k,))
+
+
+def _shifted_by_max(mk: Maker) -> Node:
+    x = mk.tensor(3, 4)
+    top = build.reduce("reduce_max", x, (1,), keepdims=True)
+    return composite(mk.random.choice(("softmax", "log_softmax")), [call("sub", x, top)], 1)
+
+
+def _norm(name: str, *vectors: float | None) -> Callable[[Maker], Node]:
+    """An example: the composite with scale and shift of these numbers (None: an input), scaled or shifted."""
+
+    def example(mk: Maker) -> Node:
+        shape = (2, 3, 4)
+        rows = [mk.tensor(4) if v is None else build.const(np.full(4, v)) for v in vectors]
+        y = composite(name, [mk.tensor(*shape), *rows], 1e-5)
+        return call("add" if None in vectors else "mul", y, mk.tensor(4))
+
+    return example
 
 
 _e = np.exp(x)
@@ -86,9 +117,16 @@ log_softmax_written = rewrite(
 )
 log_of_softmax = rewrite(np.log(op("softmax", x, attrs=k)), op("log_softmax", x, attrs=k))
 exp_of_log_softmax = rewrite(np.exp(op("log_softmax", x, attrs=k)), op("softmax", x, attrs=k))
+softmax_of_shifted = family(
+    [(op(f, x - x.max(axis=ax, keepdims=True), attrs=k), op(f, x, attrs=k)) for f in ("softmax", "log_softmax")],
+    where=same_axis,
+    doc="softmax(x - max x) = softmax(x)",
+    example=_shifted_by_max,
+)
 softmax_shift = family(
     [(op(f, Terms("ts"), attrs=k), _shifted(f)) for f in ("softmax", "log_softmax")],
-    doc="softmax(x + c) = softmax(x) for c constant along the axis",
+    numerics="approximates",
+    doc="softmax(x + c) = softmax(x) for c constant along the axis; loses a NaN of c",
 )
 layer_norm_written = family(
     [
@@ -100,19 +138,26 @@ layer_norm_written = family(
     where=[plain_epsilon, new("layer_norm")],
 )
 layer_norm_scaled = rewrite(
-    op("layer_norm", x, 1, 0, attrs=k) * g, lambda m: _with(m, "layer_norm", m.g, 0), where=row_of_x
+    op("layer_norm", x, 1, 0, attrs=k) * g,
+    lambda m: _with(m, "layer_norm", m.g, 0),
+    where=row_of_x,
+    example=_norm("layer_norm", 1.0, 0.0),
 )
 layer_norm_shifted = rewrite(
     op("layer_norm", x, g, 0, attrs=k) + b,
     lambda m: composite("layer_norm", [m.x, m.g, m.b], m.k),
-    where=lambda m: m.b.shape == m.x.shape[-1:],
+    where=shift_of_x,
+    example=_norm("layer_norm", None, 0.0),
 )
 rms_norm_written = family(
     [(x * op("rsqrt", _mean_square + eps), _rms), (x / np.sqrt(_mean_square + eps), _rms)],
     where=[plain_epsilon, new("rms_norm")],
 )
 rms_norm_scaled = rewrite(
-    op("rms_norm", x, 1, attrs=k) * g, lambda m: composite("rms_norm", [m.x, m.g], m.k), where=row_of_x
+    op("rms_norm", x, 1, attrs=k) * g,
+    lambda m: composite("rms_norm", [m.x, m.g], m.k),
+    where=row_of_x,
+    example=_norm("rms_norm", 1.0),
 )
 
 

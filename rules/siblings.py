@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eqsat.ir import build
+from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
-from eqsat.rules import Match, Parts, attributes, contract, family, gather, signed_sum, tensors
+from eqsat.rules import Match, Parts, attributes, contract, family, gather, signed_sum, tensors, whole
+from eqsat.rules.check import Maker
 
 b, w, x = tensors("b w x")
 s = attributes("s")
@@ -20,7 +22,7 @@ def program_weight(m: Match) -> bool:
 
 def program_weight_and_bias(m: Match) -> bool:
     """weight and bias are known and the program's own, the bias a vector along the result's last axis"""
-    return program_weight(m) and m.known(m.b) and m.original(m.b) and m.b.shape == m.root.shape[-1:] and not m.rest
+    return program_weight(m) and m.known(m.b) and m.original(m.b) and m.b.shape == m.root.shape[-1:]
 
 
 def few_parts(m: Match) -> bool:
@@ -63,7 +65,7 @@ def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
     spec: Spec = matches[0].s
     weights = [m.w for m in matches]
     axis = _column(spec, weights, True)
-    if axis is None or spec.out[-1] != spec.b[axis] or any(m.signs != (1, 1) for m in matches):
+    if axis is None or spec.out[-1] != spec.b[axis]:
         return None
     product = build.contract(spec, matches[0].x, build.concat(weights, axis))
     bias = build.concat([m.b for m in matches], 0)
@@ -86,18 +88,44 @@ def _split(m: Match, first: bool) -> Node | None:
     return build.concat([build.contract(spec, m.x, part) for part in m.ps], spec.out.index(label))
 
 
+def _projections(mk: Maker) -> list[Node]:
+    x = mk.tensor(2, 3, 4)
+    return [build.matmul(x, mk.known(4, n)) for n in (2, 5, 3)]
+
+
+def _projections_left(mk: Maker) -> list[Node]:
+    x = mk.tensor(4, 3)
+    return [build.matmul(mk.known(n, 4), x) for n in (2, 5, 3)]
+
+
+def _biased_projections(mk: Maker) -> list[Node]:
+    x = mk.tensor(3, 4)
+    return [call("add", build.matmul(x, mk.known(4, n)), mk.known(n)) for n in (2, 5, 3)]
+
+
 merge_siblings = gather(
-    contract(x, w, s), ("x", "s"), lambda ms: _merge(ms, True), where=program_weight, doc="x@u, x@v from x@[u v]"
+    contract(x, w, s),
+    ("x", "s"),
+    lambda ms: _merge(ms, True),
+    where=program_weight,
+    doc="x@u, x@v from x@[u v]",
+    example=_projections,
 )
 merge_siblings_left = gather(
-    contract(w, x, s), ("x", "s"), lambda ms: _merge(ms, False), where=program_weight, doc="u@x, v@x from [u; v]@x"
+    contract(w, x, s),
+    ("x", "s"),
+    lambda ms: _merge(ms, False),
+    where=program_weight,
+    doc="u@x, v@x from [u; v]@x",
+    example=_projections_left,
 )
 merge_biased_siblings = gather(
-    contract(x, w, s) + b,
+    whole(contract(x, w, s) + b),
     ("x", "s"),
     _merge_biased,
     where=program_weight_and_bias,
     doc="x@u + a, x@v + b from x@[u v] + [a b]",
+    example=_biased_projections,
 )
 contract_concat = family(
     [

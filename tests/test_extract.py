@@ -239,11 +239,12 @@ def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -
     assert exact - 1e-9 <= improved.cost <= start.cost + 1e-9
     for other in search.alternatives():
         check_solution(small, other.chosen, other.cost)
-    ascent = dual_ascent(small)
-    assert ascent.bound <= exact + 1e-9
-    for cut in ascent.cuts:
-        assert set(cut) & set(improved.chosen.values())
-    assert brute_force(fixed(small, ascent, improved.cost)) == pytest.approx(exact)
+    ascents = [dual_ascent(small, deep=deep) for deep in (True, False)]
+    for ascent in ascents:
+        assert ascent.bound <= exact + 1e-9
+        for cut in ascent.cuts:
+            assert set(cut) & set(improved.chosen.values())
+    assert brute_force(fixed(small, ascents, improved.cost)) == pytest.approx(exact)
 
 
 def test_an_integer_program_without_time_gives_the_start_back() -> None:

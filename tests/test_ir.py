@@ -219,13 +219,13 @@ def test_reduction_definitions(name: str, shape: tuple[int, ...], data: st.DataO
     check_definition(name, [t], axes, np.random.default_rng(seed))
 
 
-@given(shape=full_shapes, data=st.data(), seed=st.integers(0, 2**32 - 1))
+@given(shape=full_shapes.filter(bool), data=st.data(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_pad_definition(shape: tuple[int, ...], data: st.DataObject, seed: int) -> None:
     widths = tuple((data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in shape)
     t, attrs = TensorType(shape, float32), PadAttrs(widths, 0.5)
     x = array_of(t, np.random.default_rng(seed))
-    want = np.pad(x, widths, constant_values=0.5) if shape else x
+    want = np.pad(x, widths, constant_values=0.5)
     np.testing.assert_array_equal(OPS["pad"].reference([x], attrs), want)
     # The kernel stores the tensor into a buffer that holds the value already.
     got = np.full(want.size, 0.5, np.float32)

@@ -99,10 +99,18 @@ def attention(q: Node, k: Node, v: Node, n: int) -> Node:
 
 
 def test_softmax_is_one_group_that_computes_its_exponentials_once() -> None:
-    for axis in (0, 1, 2):
+    for axis in (1, 2):
         (placed,) = Program([expand(composite("softmax", [arg(0, 4, 6, 8)], axis))]).check()
         costly = [s for s in placed.group.stages if "exp" in repr(s.kernel)]
         assert len(costly) == 1
+
+
+def test_axes_that_are_contiguous_stay_inside_a_block() -> None:
+    """Softmax over the first axis: rows of the group would be single elements, far apart."""
+    assert len(Program([expand(composite("softmax", [arg(0, 4, 48)], 0))]).check()) > 1
+    product = build.matmul(arg(0, 32, 64), weight(64, 16))
+    (placed,) = Program([build.call("exp", product)]).check()
+    assert placed.group.shared == 1
 
 
 def test_layer_norm_and_its_input_are_one_group() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from eqsat_backends.numba_cpu.printer import Printer, Value
-
 from eqsat.ir.kernel import Combine
 from eqsat.ir.types import DType, int64
+from eqsat_backends.numba_cpu.printer import Printer, Value
 
 __all__ = ["Accumulator"]
 

@@ -5,7 +5,7 @@ All of it is exact rewriting of index maps: the same elements are read, combined
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, Stage
@@ -13,24 +13,29 @@ from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, Stage
 Strides = tuple[int, ...]
 
 
-def unique(*exprs: Expr) -> Iterator[Expr]:
-    """Every sub-expression once, operands before users."""
+def unique(*exprs: Expr) -> list[Expr]:
+    """Every sub-expression once, operands before users. Expressions may be deep: no recursion."""
+    found: list[Expr] = []
     done: set[int] = set()
-
-    def visit(expr: Expr) -> Iterator[Expr]:
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    while stack:
+        expr, ready = stack.pop()
         if id(expr) in done:
-            return
-        done.add(id(expr))
-        if isinstance(expr, Call):
-            for arg in expr.args:
-                yield from visit(arg)
-        elif isinstance(expr, Load):
-            for index, _ in expr.gathers:
-                yield from visit(index)
-        yield expr
+            continue
+        if ready:
+            done.add(id(expr))
+            found.append(expr)
+            continue
+        stack.append((expr, True))
+        stack.extend((operand, False) for operand in reversed(operands(expr)))
+    return found
 
-    for expr in exprs:
-        yield from visit(expr)
+
+def operands(expr: Expr) -> tuple[Expr, ...]:
+    """Direct sub-expressions: a call's arguments, a load's index expressions."""
+    if isinstance(expr, Call):
+        return expr.args
+    return tuple(index for index, _ in expr.gathers) if isinstance(expr, Load) else ()
 
 
 def loads(*exprs: Expr) -> list[Load]:
@@ -39,22 +44,22 @@ def loads(*exprs: Expr) -> list[Load]:
 
 
 def map_strides(expr: Expr, change: Callable[[Strides], Strides], done: dict[int, Expr] | None = None) -> Expr:
-    """``expr`` with the strides of every load and index changed; sharing is kept."""
+    """``expr`` with the strides of every load and index changed; sharing is kept, and with ``done`` across calls."""
     done = {} if done is None else done
-    found = done.get(id(expr))
-    if found is not None:
-        return found
-    made: Expr = expr
-    match expr:
-        case Load():
-            gathers = tuple((map_strides(index, change, done), stride) for index, stride in expr.gathers)
-            made = replace(expr, strides=change(expr.strides), gathers=gathers)
-        case Index():
-            made = replace(expr, strides=change(expr.strides))
-        case Call():
-            made = replace(expr, args=tuple(map_strides(arg, change, done) for arg in expr.args))
-    done[id(expr)] = made
-    return made
+    for e in unique(expr):
+        if id(e) in done:
+            continue
+        made: Expr = e
+        match e:
+            case Load():
+                gathers = tuple((done[id(index)], stride) for index, stride in e.gathers)
+                made = replace(e, strides=change(e.strides), gathers=gathers)
+            case Index():
+                made = replace(e, strides=change(e.strides))
+            case Call():
+                made = replace(e, args=tuple(done[id(arg)] for arg in e.args))
+        done[id(e)] = made
+    return done[id(expr)]
 
 
 def map_axes(kernel: Kernel, keep: Callable[[Strides], Strides], parallel: int) -> Kernel:

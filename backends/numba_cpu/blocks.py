@@ -257,6 +257,7 @@ class _Blocks:
                     printer = self._printer(number, ("0",) * len(self.outer))
                     self.offsets[number] = printer.pack_shared("b", self.shared)
                 self.p.line("")
+                self.p.line("")
         return phases
 
     def _units(self) -> None:

@@ -49,7 +49,8 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
     width = max(1, width * 4 // contraction.dtype.itemsize)
     places = [source for source in stage.sources if isinstance(source, int)]
     assert len(places) == len(stage.sources) and stage.result is not None
-    nest = nest or default_nest(contraction, width)
+    if nest is None or tile_of(nest).name == "vector":
+        nest = default_nest(contraction, width)
     tile = tile_of(nest)
     prepack = prepacked(contraction, nest, tile_size(contraction, tile, width)[0])
     title = f"{group.name}: {describe(contraction)}: {show(nest)}"
@@ -247,6 +248,8 @@ def _print(
         phases.append(f"pack_{which}")
         with printer.scope(f"def pack_{which}(args, tid, nt):", "args", "tid", "nt"):
             offsets[which] = printing(set(places)).pack_shared(which, shared)
+        printer.line("")
+        printer.line("")
     phases.append("contract")
     with printer.scope("def contract(args, tid, nt):", "args", "tid", "nt"):
         nests = printing({*places, result})

@@ -468,19 +468,27 @@ class ContractPrinter:
 
     # elementwise parts
 
-    def sweep(self, group: str, start: str, stop: str, body: Callable[[dict[int, str], str, View], None]) -> None:
+    def sweep(
+        self,
+        group: str,
+        start: str,
+        stop: str,
+        body: Callable[[dict[int, str], str, View], None],
+        aligned: bool = True,
+    ) -> None:
         """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
 
         A vector lies along the group's innermost axis; where axes are too short or uneven for that, one
         position is done at a time. ``body`` gets the coordinates, the position, and a view for the printer.
+        ``aligned``: the range starts at a multiple of the lanes, and ends at one or where the group ends.
         """
         axes, extents = self.c.group(group), self.c.kernel.extents
-        whole = bool(axes) and (len(axes) == 1 or extents[axes[-1]] % self.lanes == 0)
+        whole = bool(axes) and (len(axes) == 1 or (aligned and extents[axes[-1]] % self.lanes == 0))
         step = self.lanes if whole else 1
         position = self.p.fresh("j")
         with self.p.scope(f"for {position} in range({start}, {stop}, {step}):", position):
             count = None
-            if whole and extents[axes[-1]] % self.lanes:
+            if whole and (extents[axes[-1]] % self.lanes or not aligned):
                 count = self.p.fresh("count")
                 self.p.bind(count, f"min({self.lanes}, {minus(stop, position)})")
             coordinates = self.split(group, position)
@@ -527,7 +535,7 @@ class ContractPrinter:
                 value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
                 self.p.store(packed.at(row, position), 0 if view.vector is None else 1, value, view.count)
 
-            self.sweep("k", k, k_stop, vector)
+            self.sweep("k", k, k_stop, vector, self.span["k"] % self.lanes == 0 or self.span["k"] == self.extent["k"])
 
     def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
         """Print the evaluation of one panel of a factor."""
@@ -540,7 +548,8 @@ class ContractPrinter:
                 to = address(packed.at(start, depth), (self.size, minus(position, start)))
                 self.p.store(to, 0 if view.vector is None else 1, value, view.count)
 
-            self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector)
+            aligned = self.width(which) % self.lanes == 0
+            self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector, aligned)
 
 
 def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:

@@ -13,16 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.types import int64, row_major
 from eqsat_backends.numba_cpu.axes import map_axes, map_strides, simplify, unique
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Part, Place, Rows, lane_cost, place_of
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.transposes import TransposedMap, transposed_axis
-
-from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-from eqsat.ir.types import int64, row_major
 
 __all__ = ["emit"]
 
@@ -254,9 +253,9 @@ class _Writer:
         if positions is not None:
             printer.positions[0] = positions
         kept = kernel.extents[shared : kernel.parallel]
-        wide = printer.wide(0)
+        wide = printer.columns.wide(0)
         self.thread_bytes = WIDE * kernel.body.dtype.itemsize if wide else 0
-        step = self.lanes * (1 if kernel.combine is None or wide else printer.column_copies(0))
+        step = self.lanes * (1 if kernel.combine is None or wide else printer.columns.copies(0))
         main = kept[0] // step if kept else 0
 
         def body() -> None:

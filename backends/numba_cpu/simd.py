@@ -36,12 +36,13 @@ from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
-from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.lanes import BYTES, ELEMENTS, I32, I64, Lanes, Value, native_lanes
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
+
+from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.lanes import BYTES, ELEMENTS, I32, I64, Lanes, Value, native_lanes
 
 __all__ = ["KIND", "Vector", "native_lanes"]
 
@@ -61,7 +62,7 @@ class Vector(types.Type):
 
 
 @register_model(Vector)
-class _VectorModel(models.PrimitiveModel):
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, vector: Vector) -> None:
         super().__init__(manager, vector, ir.VectorType(ELEMENTS[vector.kind], vector.lanes))
 

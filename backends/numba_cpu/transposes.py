@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from eqsat.ir.kernel import Kernel, Load
 from eqsat_backends.numba_cpu.axes import loads
 from eqsat_backends.numba_cpu.nests import Rows
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine, names_in
-
-from eqsat.ir.kernel import Kernel, Load
 
 __all__ = ["TransposedMap", "transposed_axis"]
 

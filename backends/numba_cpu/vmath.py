@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from eqsat_backends.numba_cpu.lanes import I32, Lanes, Value, cpu_features
 from llvmlite import ir
+
+from eqsat_backends.numba_cpu.lanes import I32, Lanes, Value, cpu_features
 
 _LOG2E = 1.4426950408889634
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact even without fma
@@ -53,15 +54,15 @@ _LOG_F64 = (
     *(0.6666666666666735, 0.3999999999940728, 0.28571428744179395, 0.22222198375068544, 0.18183575324333118),
     *(0.15313752049695947, 0.1479910044356646),
 )
-# erf x = x·P(x²) / Q(x²) up to 3.92, beyond which float32 rounds it to 1
-_ERF_LIMIT = 3.92
-_ERF_P = (
-    *(1.1283791693046086, 0.18513447915654357, 0.05426751132481268, 0.003841623237420032, 0.00037779231238237404),
-    *(4.637229904856809e-06, -1.2946960810728968e-08),
+# erf x = x + x·P(x²) below 0.92; 1 - exp(x·Q(x)) up to 3.93, beyond which float32 rounds it to 1
+_ERF_SPLIT = 0.92
+_ERF_SMALL = (
+    *(0.12837916669202024, -0.3761263418739833, 0.11283701606905917, -0.026859701643250657, 0.0052017146729143775),
+    *(-0.000814979141876903, 8.397738911615309e-05),
 )
-_ERF_Q = (
-    *(1.0, 0.4974045712914013, 0.11389434730921386, 0.01543969784990477, 0.0013035160423710362),
-    6.266273450703933e-05,
+_ERF_LARGE = (
+    *(-1.1286523177618393, -0.635135318283273, -0.1062640617089792, 0.023786074921868745, -0.003654078611237843),
+    *(0.00032572280481813057, -1.1528589395457716e-05),
 )
 # sin r = r + r³·P(r²), cos r = 1 - r²/2 + r⁴·P(r²) on |r| ≤ π/4
 _SIN_F64 = (
@@ -211,14 +212,15 @@ def tanh(e: Lanes, x: Value) -> Value:
 
 
 def erf(e: Lanes, x: Value) -> Value:
-    """(4, 1) ulp; never beyond ±1."""
+    """(2, 1) ulp; never beyond ±1."""
     if e.kind(x) == "f64":
         return e.libm("erf", x)
-    z = e.mul(x, x)
-    inside = e.div(e.mul(x, e.poly(z, _ERF_P)), e.poly(z, _ERF_Q))
-    inside = e.at_most(e.at_least(inside, -1.0), 1.0)
-    far = e.compare(">=", e.abs(x), e.like(x, _ERF_LIMIT))
-    return e.select(far, e.copysign(e.like(x, 1.0), x), inside)
+    small = e.madd(x, e.poly(e.mul(x, x), _ERF_SMALL), x)
+    t = e.at_most(e.abs(x), 3.93)
+    rounded, n, r = _reduce_exp(e, e.mul(t, e.poly(t, _ERF_LARGE)))
+    rest = _scale(e, e.poly(r, (1.0, 1.0, *_EXP["f32"])), rounded, n)
+    large = e.copysign(e.sub(e.like(x, 1.0), rest), x)
+    return e.select(e.compare("<", t, e.like(t, _ERF_SPLIT)), small, large)
 
 
 def sigmoid(e: Lanes, x: Value) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_tensor_value_info
 
@@ -46,7 +46,9 @@ class Graph:
         """The serialized model; initializers keep their names, so inputs must not share one."""
         known = {i.name for i in self.initializers}
         declared = [
-            make_tensor_value_info(name, TYPES[a.dtype.name], a.shape) for name, a in inputs.items() if name not in known
+            make_tensor_value_info(name, TYPES[a.dtype.name], a.shape)
+            for name, a in inputs.items()
+            if name not in known
         ]
         results = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(self.nodes, "workload", declared, results, self.initializers)
@@ -165,7 +167,9 @@ def _minilm(g: Graph, params: Any) -> list[str]:
     zero = g.constant([0], np.int64)
     position = g.op("Slice", g.constant(params["position"] + params["type"][0]), zero, length, zero)
     norm = params["norm"]
-    x = g.op("LayerNormalization", g.op("Add", x, position), *map(g.constant, (norm["weight"], norm["bias"])), epsilon=1e-12)
+    x = g.op(
+        "LayerNormalization", g.op("Add", x, position), *map(g.constant, (norm["weight"], norm["bias"])), epsilon=1e-12
+    )
     mask = g.op("Cast", "mask", to=TensorProto.INT32)
     for p in params["layers"]:
         block = p["attention"]

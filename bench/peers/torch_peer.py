@@ -87,7 +87,6 @@ class MiniLM(torch.nn.Module):
 
     def __init__(self, params: Any) -> None:
         super().__init__()
-        self.names: dict[str, Tensor] = {}
 
         def add(at: str, value: Any) -> None:
             if isinstance(value, dict):
@@ -97,21 +96,24 @@ class MiniLM(torch.nn.Module):
                 for number, item in enumerate(value):
                     add(f"{at}_{number}", item)
             else:
-                self.register_parameter(at, torch.nn.Parameter(torch.from_numpy(value), requires_grad=False))
+                self.register_parameter(f"p_{at}", torch.nn.Parameter(torch.from_numpy(value), requires_grad=False))
 
         add("", params)
         self.depth = len(params["layers"])
 
+    def weight(self, name: str) -> Tensor:
+        found: Tensor = getattr(self, f"p_{name}")
+        return found
+
     def linear(self, name: str, x: Tensor) -> Tensor:
-        return F.linear(x, getattr(self, f"{name}_weight"), getattr(self, f"{name}_bias"))
+        return F.linear(x, self.weight(f"{name}_weight"), self.weight(f"{name}_bias"))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        scale, shift = getattr(self, f"{name}_weight"), getattr(self, f"{name}_bias")
-        return F.layer_norm(x, x.shape[-1:], scale, shift, 1e-12)
+        return F.layer_norm(x, x.shape[-1:], self.weight(f"{name}_weight"), self.weight(f"{name}_bias"), 1e-12)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         batch, length = tokens.shape
-        x = F.embedding(tokens, self.word) + self.position[:length] + self.type[0]
+        x = F.embedding(tokens, self.weight("word")) + self.weight("position")[:length] + self.weight("type")[0]
         x = self.norm("norm", x)
         bias = torch.zeros(mask.shape).masked_fill(~mask, -1e9)[:, None, None, :]
         for i in range(self.depth):

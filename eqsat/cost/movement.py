@@ -239,10 +239,9 @@ def moved_bytes(kernel: Kernel | KernelGroup) -> int:
 
 
 def roofline(kernel: Kernel | KernelGroup, machine: Machine, threads: int = 1) -> float:
-    """Lower bound, in seconds: the longer of all work at peak and every external byte moved once from memory's level.
+    """Seconds of all work at peak, or of every external byte moved once, whichever is longer.
 
-    Bytes come from the smallest cache that holds all of them. Nothing is added for launches, blocking or packing, so no
-    schedule of the same kernels is predicted to be faster.
+    Bytes come from the smallest cache that holds all of them. Nothing is added for steps, blocking or packing.
     """
     from eqsat.cost.target import target_of
 

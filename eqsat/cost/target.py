@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LEVELS = ("L2", "L3", "memory")
 """Where bytes come from: those from L2 missed the L1 cache, and so on."""
 
-HIDDEN = (0.5, 0.75, 0.6, 0.5)
+HIDDEN = (0.6, 0.8, 0.7, 0.8)
 """How much of compute, and of traffic from L2, L3 and memory, hides behind the longest of them (1: a perfect roofline).
 
 Traffic from L2 is covered by out-of-order execution nearly whole (a register tile fed from L2 runs at peak); the rest
@@ -27,11 +27,12 @@ depends on prefetching.
 
 @dataclass(frozen=True)
 class Target:
-    """``slots[bits]``: seconds of one vector multiply-add issued at peak; ``lanes[bits]``: elements of a vector.
+    """Rates of one thread while ``threads`` threads are at work.
 
-    ``capacity``: bytes that stay resident in L1, L2 and (this thread's share of) L3. ``bandwidth``: bytes a second
-    that one thread gets from L2, L3 and memory with all ``threads`` at work. ``barrier``: seconds of one barrier, ``step``: of starting one more kernel.
-    ``functions``: measured slots of elementwise functions.
+    ``slots``: (32 or 64, seconds of one vector multiply-add of such elements issued at peak). ``capacity``: bytes that
+    stay resident in L1, L2 and this thread's share of L3. ``bandwidth``: bytes a second from L2, L3 and memory.
+    ``barrier``: seconds of one barrier, ``step``: of starting one more kernel. ``functions``: measured slots of
+    elementwise functions.
     """
 
     slots: tuple[tuple[int, float], ...]

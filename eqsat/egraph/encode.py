@@ -23,6 +23,8 @@ from eqsat.rules.rule import RuleError
 Number = float | int | bool
 
 SUMS = ("add", "sub", "add_n")
+LONGEST_SUM = 6
+"""Nested sums are opened up to this many terms: the sums of a residual stream would grow with every layer."""
 FOLDED_SIZE = 4096
 """Constants up to this many elements are computed during the search; larger ones are left as known terms."""
 
@@ -87,6 +89,7 @@ class Terms:
         self._equal: list[tuple[int, int, str | None]] = []
         self._changed: list[int] = []
         self._settling = False
+        self._leaves: dict[int, Node] = {}
 
     # Reading
 
@@ -101,7 +104,10 @@ class Terms:
     def leaf(self, handle: int) -> Node:
         """A node standing for a class in right sides."""
         handle = self.find(handle)
-        return intern("eclass", (), handle, self.types[handle], "", None)
+        node = self._leaves.get(handle)
+        if node is None:
+            node = self._leaves[handle] = intern("eclass", (), handle, self.types[handle], "", None)
+        return node
 
     def handle(self, node: Node) -> int:
         """The class a node was inserted in."""
@@ -206,13 +212,17 @@ class Terms:
     # Sums
 
     def _signed(self, node: Node) -> list[tuple[int, Node]]:
-        """The terms of a sum node, opened as far as allowed."""
+        """The terms of a sum node, sums inside it opened unless they would make it long."""
+        terms = self._opened(node, self._flatten)
+        return terms if len(terms) <= LONGEST_SUM else self._opened(node, False)
+
+    def _opened(self, node: Node, flatten: bool) -> list[tuple[int, Node]]:
         found: list[tuple[int, Node]] = []
 
         def visit(sign: int, n: Node, top: bool) -> None:
             if n.op == "neg":
                 visit(-sign, n.inputs[0], False)
-            elif n.op in SUMS and (top or (self._flatten and n.shape == node.shape)):
+            elif n.op in SUMS and (top or (flatten and n.shape == node.shape)):
                 signs = {"add": (1, 1), "sub": (1, -1)}.get(n.op, n.attrs)
                 assert isinstance(signs, tuple)
                 for s, operand in zip(signs, n.inputs, strict=True):

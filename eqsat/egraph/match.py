@@ -61,7 +61,8 @@ class Compiler:
         self._classes: dict[str, str] = {}
         for number, left in enumerate(way.left):
             name = "root" if number == 0 else f"root{number}"
-            variable = self._visit(left, top=number == 0 and len(way.left) == 1)
+            among = len(way.left) == 1 and not getattr(left, "whole", False)
+            variable = self._visit(left, top=among)
             self._column("tensor", name, variable)
         for name, variable in self._classes.items():
             self._column("tensor", name, variable)

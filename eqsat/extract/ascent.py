@@ -12,6 +12,7 @@ What remains of a choice's cost, its reduced cost, is the least by which a solut
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.extract.hypergraph import INFINITY, Problem, cheapest, reduced
@@ -26,15 +27,19 @@ class Ascent:
     cuts: tuple[tuple[int, ...], ...]
 
 
-def dual_ascent(problem: Problem, deadline: float = INFINITY) -> Ascent:
-    """The bound; a valid, weaker one when time is up."""
+def dual_ascent(problem: Problem, deadline: float = INFINITY, *, deep: bool = True) -> Ascent:
+    """The bound; a valid, weaker one when time is up.
+
+    Of a choice's needs, the walk follows the cheapest one to make (``deep``) or the most expensive: the
+    bounds and the cuts differ, and neither order is the better one everywhere.
+    """
     tree, _ = cheapest(problem)
     choices, by_target, users = problem.choices, problem.by_target, problem.users
     left = [choice.cost for choice in choices]
     waiting = [len(choice.needs) for choice in choices]
     made: set[int] = set()
-    # The deepest need first: then what lies below is paid before what lies above, and cuts stay narrow.
-    needs = [sorted(choice.needs, key=lambda t: (tree.get(t, INFINITY), t)) for choice in choices]
+    sign = 1.0 if deep else -1.0
+    needs = [sorted(choice.needs, key=lambda t: (sign * tree.get(t, INFINITY), t)) for choice in choices]
     follow = [0] * len(choices)
 
     def settle(number: int) -> None:
@@ -85,7 +90,8 @@ def dual_ascent(problem: Problem, deadline: float = INFINITY) -> Ascent:
     return Ascent(bound, tuple(left), tuple(cuts))
 
 
-def fixed(problem: Problem, ascent: Ascent, best: float) -> Problem:
+def fixed(problem: Problem, ascents: Sequence[Ascent], best: float) -> Problem:
     """Without choices that only solutions worse than ``best`` can have."""
-    gone = [n for n, left in enumerate(ascent.left) if ascent.bound + left > best * (1 + 1e-9)]
+    limit = best * (1 + 1e-9)
+    gone = {n for ascent in ascents for n, left in enumerate(ascent.left) if ascent.bound + left > limit}
     return reduced(problem.without(gone)) if gone else problem

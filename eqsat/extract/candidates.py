@@ -56,6 +56,11 @@ class Candidates:
         self.pool: dict[int, dict[int, Stream]] = {c: {} for c in self.order}
         self.plan: dict[int, dict[int, float]] = {}
         self.unions: dict[tuple[int, ...], float] = {}
+        self.users: dict[int, set[int]] = {}
+        for c in self.order:
+            for _, node in self.nodes[c]:
+                for child in node.children:
+                    self.users.setdefault(child, set()).add(c)
         self.alias = self._aliases()
         self.anchor = self._anchors()
         self.terms: dict[int, Term | Read] = {}
@@ -136,12 +141,17 @@ class Candidates:
     def run(self, stored: frozenset[int] = frozenset(), passes: int = 2) -> None:
         """Make or refresh every class's streams. ``stored``: tensors whose kernel is paid already."""
         self.plan = {}
-        for number in range(passes):
+        place = {c: number for number, c in enumerate(self.order)}
+        behind = set(self.order)
+        for _ in range(passes):
             self.unions.clear()
-            changed = False
+            now, behind = behind, set()
             for c in self.order:
-                changed |= self._class(c, stored)
-            if not changed and number:
+                # In a later pass only what an operand's new streams reach: little, and all of it in cycles.
+                if c in now and not (c in self.egraph.const and c in self.streams) and self._class(c, stored):
+                    for user in self.users.get(c, ()):
+                        (now if place[user] > place[c] else behind).add(user)
+            if not behind:
                 break
         for c in self.order:
             if c not in self.egraph.const:
@@ -167,12 +177,13 @@ class Candidates:
         return stream.seconds + cost
 
     def _class(self, c: int, stored: frozenset[int]) -> bool:
-        """Recompute the streams of one class; whether its price fell."""
+        """Recompute the streams of one class; whether they changed."""
+        known = self.streams.get(c)
         const = c in self.egraph.const
         read = self.build.read(c, self.types[c])
         if c in self.inputs:
             self.streams[c] = [read]
-            return False
+            return known is None
         found: dict[int, Stream] = {}
         roots: list[Stream] = []
         for i, node in self.nodes[c]:
@@ -189,16 +200,15 @@ class Candidates:
                     found[stream.uid] = stream
         if const:
             self.streams[c] = sorted([*found.values(), read], key=lambda s: (s.is_read, s.slots, s.size, s.uid))[:2]
-            return False
+            return known is None
         kept = self._prune(found.values())
         roots.sort(key=_key)
         kernels = sorted([*found.values(), *roots], key=_key)
         kernels = [s for s in kernels if s.rank < float("inf")]
         for stream in self._few_kernels(kernels):
             self.pool[c].setdefault(stream.uid, stream)
-        before = sum(self.plan.get(c, {}).values()) if c in self.plan else float("inf")
-        price = before
-        if kernels and kernels[0].rank < before:
+        price = sum(self.plan[c].values()) if c in self.plan else float("inf")
+        if kernels and kernels[0].rank < price:
             best = kernels[0]
             plan = {c: best.seconds}
             for need in best.needs:
@@ -208,7 +218,7 @@ class Candidates:
         # A little more than its program: what has one user is better inlined there.
         read.rank = 0.0 if c in stored else price * (1 + 1e-6)
         self.streams[c] = sorted([*kept, *([] if c in self.alias else [read])], key=_key)
-        return price < before * (1 - 1e-9)
+        return known is None or [s.uid for s in known] != [s.uid for s in self.streams[c]]
 
     def _literal(self, node: ENode) -> bool:
         """Whether a constant's e-node may be computed inside a kernel: scalars, index ranges, cheap functions."""

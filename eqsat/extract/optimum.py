@@ -50,13 +50,13 @@ def optimum(
     best = search.run()
     bound, method, small = 0.0, "greedy", problem
     for number in range(FIXINGS):
-        ascent = dual_ascent(small, deadline)
-        bound = max(bound, ascent.bound)
+        ascents = [dual_ascent(small, deadline, deep=deep) for deep in (True, False)]
+        bound = max(bound, *(ascent.bound for ascent in ascents))
         if best.cost <= bound * (1 + GAP):
             method = "ascent" if number else "greedy"
             break
         before = len(small.choices)
-        small = fixed(small, ascent, best.cost)
+        small = fixed(small, ascents, best.cost)
         if len(small.choices) == before or time.monotonic() > deadline:
             break
         again = greedy(small)
@@ -69,8 +69,10 @@ def optimum(
     if not closed:
         method = "time limit"
         inside = renumbered(best, problem, small)
-        if ilp and left > MIN_ILP_SECONDS and inside is not None and len(ascent.left) == len(small.choices):
-            outcome = solve(small, inside, left, bound, ascent.cuts)
+        if ilp and left > MIN_ILP_SECONDS and inside is not None:
+            same = len(ascents[0].left) == len(small.choices)  # else numbered as before the last fixing
+            cuts = list(dict.fromkeys(cut for ascent in ascents for cut in ascent.cuts)) if same else []
+            outcome = solve(small, inside, left, bound, cuts)
             found = renumbered(outcome.solution, small, problem)
             if found is not None and search.offer(found.chosen):
                 best = search.best

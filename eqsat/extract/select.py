@@ -178,13 +178,10 @@ class _Extraction:
         return found
 
     def _shape(self, problem: Problem, solution: Solution) -> object:
-        """What makes programs different: what is stored, up to elementwise steps, and what is accumulated where."""
-        anchor = self.candidates.anchor
-        cores = [(self.streams[problem.choices[n].tag].core, target) for target, n in solution.chosen.items()]
-        return (
-            frozenset(anchor[target] for target in solution.chosen),
-            frozenset((core.eclass, core.node, anchor[target]) for core, target in cores if core is not None),
-        )
+        """What makes programs different: their contractions, and how many kernels they are."""
+        cores = (self.streams[problem.choices[n].tag].core for n in solution.chosen.values())
+        products = ((c.eclass, c.node) for c in cores if c is not None and c.multiply_adds)
+        return (tuple(sorted(products)), len(solution.chosen))
 
     def _selection(self, kernels: list[Stream], seconds: float, bound: float, method: str) -> Selection:
         terms = [self.candidates.term(stream) for stream in kernels]

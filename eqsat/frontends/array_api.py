@@ -31,6 +31,13 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     return np.full(shape, fill_value, dtype=dtype)
 
 
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+    """As the standard's ``take``; either may be traced."""
+    if isinstance(x, TracedArray) or isinstance(indices, TracedArray):
+        return registry.call(np.take, x, indices, axis=axis)
+    return np.take(x, indices, axis=axis)
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__array_namespace_info__":
         raise AttributeError(name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.ir import build
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
@@ -80,6 +80,16 @@ def literal(value: Weak | bool, dtype: DType) -> Node:
 def traced(value: object) -> TracedArray:
     """A traced array of it."""
     return value if isinstance(value, TracedArray) else TracedArray(lift(value))
+
+
+def asarray(value: Any) -> Any:
+    """While a function is traced, a traced array of constant value; outside, the NumPy array.
+
+    Traced integers index a traced array, not a NumPy array from outside: ``eqsat.asarray(table)[ids]``.
+    """
+    if isinstance(value, TracedArray) or CURRENT.get() is None:
+        return value if isinstance(value, TracedArray) else np.asarray(value)
+    return traced(value)
 
 
 def promote(*values: object) -> DType:

@@ -212,7 +212,9 @@ class ArgSpec:
         required = sum(1 for p in self.parameters if p.default is inspect.Parameter.empty)
         count = len(self.parameters)
         # _tails[n]: the key of the parameters that n positional arguments leave at their defaults.
-        self._tails = [(MISSING,) * (count - n) if plain and n >= required else None for n in range(count + 1)]
+        self._tails = [
+            (static_key(MISSING),) * (count - n) if plain and n >= required else None for n in range(count + 1)
+        ]
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Key]:
         """Tensors in order of parameters, and the key. ``TypeError`` as Python's for a wrong call."""

@@ -31,6 +31,8 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape from an int or a sequence of ints; ConcretizationError if one is traced."""
     if isinstance(shape, (int, np.integer)):
         return (int(shape),)
+    if isinstance(shape, TracedArray):
+        return (operator.index(shape),)
     return tuple(operator.index(n) for n in shape)
 
 

@@ -216,8 +216,8 @@ class TracedArray:
     def __index__(self) -> int:
         self._unknown(
             "the integer value",
-            "index with np.take(table, i, axis=0), build masks with np.arange(n) == i, or pass a size as a Python int "
-            "argument",
+            "to index a NumPy array write eqsat.asarray(table)[i] or pass the table as an argument; build masks with "
+            "np.arange(n) == i; pass sizes as Python int arguments",
         )
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
@@ -229,8 +229,8 @@ class TracedArray:
             )
         self._unknown(
             "the array of values",
-            "a traced array needs no np.asarray; join several with np.stack or np.concatenate; index a NumPy array by "
-            "a traced one with np.take(table, i, axis=0)",
+            "a traced array needs no np.asarray; join several with np.stack or np.concatenate; to index a NumPy "
+            "array by a traced one write eqsat.asarray(table)[i], or pass the table as an argument",
         )
 
     def __dlpack__(self, **_: object) -> object:

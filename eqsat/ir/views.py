@@ -104,6 +104,8 @@ def transpose(shape: Sequence[int], order: Sequence[int]) -> ViewMap:
 def broadcast(shape: Sequence[int], target: Sequence[int]) -> ViewMap:
     """NumPy's broadcasting of ``shape`` (right-aligned, extents 1 repeat) to ``target``."""
     lead = len(target) - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, target[lead:], strict=True)):
+        raise ValueError(f"shape {tuple(shape)} does not broadcast to {tuple(target)}")
     strides = row_major(tuple(shape))
     steps = [0] * lead + [0 if n == 1 else s for n, s in zip(shape, strides, strict=True)]
     return strided(target, steps)

@@ -7,6 +7,7 @@ case of their own; common costly parts of their stages (the exponentials of a so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,11 +16,13 @@ from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, Op
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap
 from eqsat.plan.stages import (
+    accesses,
     depends_on,
     loads_of,
     merge_axes,
     merge_shared,
     permute,
+    reuses_both_factors,
     rewrite_kernel,
     share_costly_parts,
     split_factors,
@@ -53,6 +56,33 @@ def _digits_of(kernel: Kernel, weight: dict[int, int]) -> ViewMap:
     """Flat index of the kernel's result -> Σ weight·(digit along each of its parallel axes)."""
     axes = sorted(range(kernel.parallel), key=lambda a: -kernel.store_strides[a])
     return views.strided([kernel.extents[a] for a in axes], [weight.get(a, 0) for a in axes])
+
+
+def touched(kernel: Kernel, strides: Sequence[int]) -> int:
+    """How many positions an access with these strides visits."""
+    return math.prod(n for n, s in zip(kernel.extents, strides, strict=True) if s)
+
+
+def inner_axes(kernel: Kernel, largest: int) -> set[int]:
+    """Axes that must stay inside a block, or vectors and register tiles would have nothing to run along.
+
+    They are those that the group's largest accesses walk contiguously, and the columns of a product.
+    """
+    inner = {
+        axis
+        for strides in accesses(kernel)
+        if touched(kernel, strides) == largest
+        for axis, stride in enumerate(strides)
+        if abs(stride) == 1
+    }
+    if reuses_both_factors(kernel):
+        assert isinstance(kernel.body, Call)
+        parallel = [a for a in range(kernel.parallel) if kernel.extents[a] > 1]
+        last = min(parallel, key=lambda a: abs(kernel.store_strides[a]))
+        for factor in kernel.body.args:
+            if not depends_on(factor, last):
+                inner |= {a for a in parallel if not depends_on(factor, a)}
+    return inner
 
 
 def _covers(kernel: Kernel) -> bool:
@@ -191,7 +221,14 @@ class Grouping:
                     found = {v: a for v, a in found.items() if known.get(v) == a}
                 axes[source] = found
                 alive &= set(found)
-        if not alive or any(m not in axes for m in members):
+        if any(m not in axes for m in members):
+            return None
+        kernels = {m: self._kernel(m) for m in members}
+        largest = max(touched(k, s) for k in kernels.values() for s in accesses(k))
+        for member, kernel in kernels.items():
+            inner = inner_axes(kernel, largest)
+            alive -= {v for v, axis in axes[member].items() if axis in inner}
+        if not alive:
             return None
         # Axes that every second factor ignores go last: its packing is then paid once for a run of rows.
         order = sorted(alive, key=lambda v: (self._rows(members, axes, v), v))

@@ -59,8 +59,10 @@ class SearchReport:
 
 @dataclass(frozen=True)
 class Plan:
-    """``inputs[i]``: tensor of the program's ``i``-th argument that is not constant. ``constants``: tensors computed when compiled,
-    as nodes over constants and constant inputs."""
+    """``inputs[i]``: tensor of the program's ``i``-th argument that is not constant.
+
+    ``constants``: tensors computed when the program is compiled, as nodes over constants and constant inputs.
+    """
 
     types: dict[int, TensorType]
     inputs: tuple[int, ...]

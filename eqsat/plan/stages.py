@@ -237,7 +237,7 @@ def _trim(stage: Stage) -> Stage:
     return Stage(kernel, tuple(stage.sources[u] for u in used), stage.result)
 
 
-def _accesses(kernel: Kernel) -> list[tuple[int, ...]]:
+def accesses(kernel: Kernel) -> list[tuple[int, ...]]:
     """Strides of every access over all axes; stores have stride 0 along reduced axes."""
     found = [e.strides for root in (kernel.body, kernel.epilogue) for e in walk(root) if isinstance(e, Load | Index)]
     return [*found, kernel.store_strides + (0,) * (len(kernel.extents) - kernel.parallel)]
@@ -248,7 +248,7 @@ def _mergeable(kernel: Kernel, axis: int) -> bool:
     if axis + 1 == kernel.parallel or (kernel.combine in ("argmax", "argmin") and axis >= kernel.parallel):
         return False
     extent = kernel.extents[axis + 1]
-    return all(s[axis] == s[axis + 1] * extent for s in _accesses(kernel))
+    return all(s[axis] == s[axis + 1] * extent for s in accesses(kernel))
 
 
 def _merge(kernel: Kernel, axis: int) -> Kernel:

@@ -14,6 +14,7 @@ from eqsat.rules.pattern import (
     signed,
     tensors,
     view,
+    whole,
 )
 from eqsat.rules.registry import add, collect, get, remove, select
 from eqsat.rules.registry import listed as list
@@ -63,4 +64,5 @@ __all__ = [
     "signed_sum",
     "tensors",
     "view",
+    "whole",
 ]

@@ -207,9 +207,11 @@ class Apply(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Pattern):
-    """A signed sum. As a rule's whole left side it matches among the terms of longer sums, up to a common sign."""
+    """A signed sum. As a rule's whole left side it matches among the terms of longer sums, up to a common sign,
+    unless it is ``whole``."""
 
     terms: tuple[tuple[int, Pattern], ...]
+    whole: bool = False
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
 
     def __repr__(self) -> str:
@@ -288,6 +290,12 @@ def signed(*terms: tuple[int, Pattern]) -> Pattern:
         else:
             flat.append((sign, term))
     return Sum(tuple(flat))
+
+
+def whole(pattern: Pattern) -> Pattern:
+    """A sum that matches sums of just these terms, not longer ones."""
+    assert isinstance(pattern, Sum), "only a sum can match among more terms"
+    return Sum(pattern.terms, True)
 
 
 def op(name: str, *args: object, attrs: object = None) -> Pattern:

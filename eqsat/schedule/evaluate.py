@@ -27,7 +27,7 @@ from eqsat.schedule.tiles import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of the busiest thread: seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``), fixed seconds, scratch."""
+    """Of the busiest thread: seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``), fixed s, scratch."""
 
     compute: float
     moved: Moved
@@ -48,7 +48,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 form = problem.stages[stage]
                 if name == "update":
                     rows, depth = at.size("m"), at.size("k")
-                    flags = frozenset({(stage, "a")} & packed)
+                    flags = frozenset({(stage, "a")} & (packed | pricer.free(stage)))
                     sizes = ((form.name("k"), depth), (form.name("m"), rows), (form.name("n"), columns))
                     block = Block(frozenset({stage}), sizes, flags)
                     seconds = pricer.update(stage, rows, columns, depth, bool(flags))
@@ -57,8 +57,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     block = Block(frozenset({stage}), ((form.name("lanes"), lanes),), frozenset())
                     seconds = pricer.vector(stage, lanes)
                 else:
-                    free = {(stage, f.name) for f in form.factors if f.free}
-                    flags = frozenset(item for item in packed | free if item[0] == stage)
+                    flags = frozenset(item for item in packed | pricer.free(stage) if item[0] == stage)
                     m, n, k = (at.size(axis) for axis in "mnk")
                     sizes = ((form.name("k"), k), (form.name("m"), m), (form.name("n"), n))
                     block = Block(frozenset({stage}), sizes, flags)
@@ -88,7 +87,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 steps, control = loop_steps(pricer, block, own, covered, step)
                 part = widen(block, own, covered)
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
-                fixed = child.fixed * steps + pricer.target.barrier
+                fixed = child.fixed * steps + pricer.barrier
                 return Price(child.compute * steps + control, moved, fixed, child.scratch), block
             case Pack(operand, inside):
                 factor, _, number = operand.partition("@")
@@ -97,10 +96,11 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 if found is None:
                     return None
                 child, body = found
-                threads = pricer.target.threads if spmd and _has_parallel(inside) else 1
+                together = spmd and _has_parallel(inside)
+                threads = pricer.target.threads if together else 1
                 extra, added, saved, copy = pack_moved(pricer, stage, factor, body)
                 moved_ = [max(0.0, child.moved[i] - saved[i]) + added[i] / threads for i in range(3)]
-                fixed = child.fixed + (pricer.target.barrier if threads > 1 else 0.0)
+                fixed = child.fixed + (pricer.barrier if together else 0.0)
                 block = Block(body.stages, body.sizes, body.packed - {(stage, factor)})
                 scratch = child.scratch + copy / threads
                 return Price(child.compute + extra / threads, (moved_[0], moved_[1], moved_[2]), fixed, scratch), block
@@ -109,10 +109,10 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 done = [part for part in parts if part is not None]
                 if len(done) < len(parts):
                     return None
-                last = done.pop()
-                for part in reversed(done):
-                    last = _both(pricer, part, last)
-                return last
+                after = done.pop()
+                for before in reversed(done):
+                    after = _both(pricer, before, after)
+                return after
         raise TypeError(f"not a nest: {at!r}")
 
     first = problem.stages[0]

@@ -44,6 +44,7 @@ class Pricer:
 
     def __init__(self, problem: Problem, target: Target) -> None:
         self.problem, self.target = problem, target
+        self.barrier = target.barrier if target.threads > 1 else 0.0
         self._touched: dict[Block, dict[Source, int]] = {}
         self._summaries: dict[Block, Summary] = {}
         self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
@@ -55,6 +56,10 @@ class Pricer:
             False: (False, used[False] <= l2 / 2, used[False] <= l3 / 2),
             True: (False, False, used[True] <= l3 / 16),
         }
+
+    def free(self, stage: int) -> frozenset[tuple[int, str]]:
+        """The factors of a stage that come packed from compile time."""
+        return frozenset((stage, factor.name) for factor in self.problem.stages[stage].factors if factor.free)
 
     def touched(self, block: Block) -> dict[Source, int]:
         """Bytes touched of each buffer over a block."""

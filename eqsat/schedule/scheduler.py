@@ -99,9 +99,12 @@ def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[
 
 
 def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Target, bool]]:
-    """Who runs the group: one thread while the others wait, all of them, or either where work is small."""
+    """Who runs the group: all threads, or one while the others wait where work is small.
+
+    A nest for one thread marks a parallel loop too: kernels take the number of threads at run time.
+    """
     if target.threads == 1:
-        return [(target, False)]
+        return [(target, True), (target, False)]
     slots = 0.0
     for stage in group.stages:
         done = work(stage.kernel, target.functions)

@@ -76,16 +76,16 @@ class Search:
                 return Block(frozenset({int(i)}), ((f"k{i}", int(k)), (f"m{i}", int(m)), (f"n{i}", int(n))), copied)
             case "Vector":
                 return Block(frozenset({node.args[0]}), ((f"lanes{node.args[0]}", node.args[1]),), frozenset())  # type: ignore[arg-type]
-            case "Point":
-                return Block(frozenset({node.args[0]}), ((f"point{node.args[0]}", 1),), frozenset())  # type: ignore[arg-type]
-            case "Block":
-                return Block(frozenset({node.args[0]}), (), frozenset())  # type: ignore[arg-type]
+            case "Point" | "Block":
+                i = int(node.args[0])
+                sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
+                return Block(frozenset({i}), sizes, self.pricer.free(i))
             case "Loop" | "Par":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
             case "Pack":
                 body = self.blocks[node.children[0]]
-                return Block(body.stages, body.sizes, body.packed - {(node.args[0], node.args[1])})  # type: ignore[arg-type]
+                return Block(body.stages, body.sizes, body.packed - {(int(node.args[0]), str(node.args[1]))})
             case _:
                 one, two = (self.blocks[child] for child in node.children)
                 return join(one, two)
@@ -149,14 +149,14 @@ class Search:
                 for child in self.best(node.children[0], inside or axis == "rows", False):
                     covered = min(n, share * step) / step
                     moved = shared_moved(pricer, block, part, body_block, child.moved, covered, threads)
-                    fixed = child.fixed * steps + pricer.target.barrier
+                    fixed = child.fixed * steps + pricer.barrier
                     yield Entry(child.compute * steps + seconds, moved, fixed, child.scratch, node, (child,))
             case "Pack":
                 stage, factor = int(node.args[0]), str(node.args[1])
                 form = pricer.problem.stages[stage]
                 at_rows = not any(name.endswith(str(stage)) and name != "rows" for name, _ in block.sizes)
                 external = next(f for f in form.factors if f.name == factor).external
-                if form.rows and factor == "b" and external != at_rows:
+                if form.rows and factor == "b" and external != (at_rows and not inside):
                     return  # a factor that all row blocks share is packed once, outside them
                 copied = self.blocks[node.children[0]]
                 threads = pricer.target.threads if parallel else 1
@@ -169,7 +169,7 @@ class Search:
                         max(0.0, here - less) + more / threads
                         for here, less, more in zip(child.moved, saved, added, strict=True)
                     )
-                    fixed = child.fixed + (pricer.target.barrier if parallel else 0.0)
+                    fixed = child.fixed + (pricer.barrier if parallel else 0.0)
                     scratch = child.scratch + copy / threads
                     yield Entry(child.compute + extra / threads, (m2, m3, m4), fixed, scratch, node, (child,))
             case "Seq":

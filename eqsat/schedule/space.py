@@ -27,13 +27,12 @@ def space_of(problem: Problem, target: Target) -> Space:
     if not problem.rows:
         form = problem.stages[0]
         root = _stage(form, None, problem, target, facts)
-        _parallel_facts(form, target, facts)
+        _parallel_facts(form, facts)
         return Space(root, tuple(dict.fromkeys(facts)))
     blocks = row_blocks(problem, target)
     facts += chain("rows", problem.rows, blocks, levels=1)
     facts += ['(shared "rows")', '(shared "outer")', '(outermost "outer")']
-    if target.threads > 1:
-        facts += ['(splits "rows")', '(splits "outer")']
+    facts += ['(splits "rows")', '(splits "outer")']
     nests = []
     for form in problem.stages:
         for block in sorted({*blocks, problem.rows}):
@@ -85,7 +84,8 @@ def _stage(form: StageForm, block: int | None, problem: Problem, target: Target,
 def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2) -> list[str]:
     """``factor`` facts: the extent in any of the steps, a step in any smaller one, all in ones.
 
-    With ``levels`` 1 a step is not walked in a smaller one. Stated for every pair, so that all nests that cover one block are found equal: were one pair missing, blocks
+    With ``levels`` 1 a step is not walked in a smaller one. Stated for every pair, so that all nests that cover one
+    block are found equal: were one pair missing, blocks
     reached in different ways would stay apart, and multiply.
     """
     inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
@@ -100,10 +100,8 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _parallel_facts(form: StageForm, target: Target, facts: list[str]) -> None:
+def _parallel_facts(form: StageForm, facts: list[str]) -> None:
     """Which axes threads may share: those whose steps write different results, so never a reduced one."""
-    if target.threads == 1:
-        return
     i = form.index
     if form.contraction:
         facts += [f'(splits "{axis}{i}")' for axis in "bmn"] + [f'(outermost "b{i}")']

@@ -1,0 +1,70 @@
+"""The table on screen and the JSON document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from bench.limits import Limits
+from bench.peers import NAMES
+from bench.run import Problem, Row
+
+
+def geomeans(rows: Sequence[Row]) -> dict[str, float]:
+    """Geometric mean of ``ratio`` by suite, of the rows that have a peer."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.ratio is not None:
+            found.setdefault(row.workload.suite, []).append(math.log(row.ratio))
+    return {suite: math.exp(sum(logs) / len(logs)) for suite, logs in found.items()}
+
+
+def document(
+    rows: Sequence[Row], problems: Sequence[Problem], limits: Limits, versions: dict[str, str], missing: Sequence[str]
+) -> dict[str, Any]:
+    """What ``--json`` writes."""
+    return {
+        "machine": limits.record(),
+        "rows": [row.record() for row in rows],
+        "geomean": geomeans(rows),
+        "versions": versions,
+        "missing": list(missing),
+        "errors": [
+            {"suite": p.workload.suite, "name": p.workload.name, "contender": p.contender, "message": p.message}
+            for p in problems
+        ],
+    }
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table(suite: str, rows: Sequence[Row]) -> Table:
+    """One suite; times in milliseconds, medians."""
+    peers = [name for name in NAMES if any(name in row.peers for row in rows)]
+    made = Table(title=f"{suite} (ms, median)", title_justify="left")
+    made.add_column("workload", no_wrap=True)
+    for heading in ("limit", "eqsat", *peers, "ratio", "of limit", "error", "search s", "compile s"):
+        made.add_column(heading, justify="right")
+    for row in rows:
+        cells = [_ms(row.peers.get(name)) for name in peers]
+        cells = [f"[bold]{c}[/]" if name == row.best_peer else c for name, c in zip(peers, cells, strict=True)]
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        made.add_row(
+            row.workload.name,
+            _ms(row.limit_ms),
+            f"[green]{_ms(row.ours_ms)}[/]" if row.ratio is None or row.ratio >= 1 else f"[red]{_ms(row.ours_ms)}[/]",
+            *cells,
+            ratio,
+            f"{row.of_limit:.2f}",
+            f"{row.max_rel_error:.0e}",
+            f"{row.search_s:.1f}",
+            f"{row.compile_s:.1f}",
+        )
+    return made
