@@ -18,6 +18,7 @@ from eqsat.cost.machine import Level, Machine
 from eqsat.cost.roofline import Roofline, roofline_of
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract.ascent import dual_ascent, fixed
+from eqsat.extract.branch import branch_and_bound
 from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
 from eqsat.extract.optimum import optimum
@@ -245,6 +246,24 @@ def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -
         for cut in ascent.cuts:
             assert set(cut) & set(improved.chosen.values())
     assert brute_force(fixed(small, ascents, improved.cost)) == pytest.approx(exact)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.integers(0, 3))
+def test_branch_and_bound_alone_finds_the_optimum(problem: Problem, nodes: int) -> None:
+    exact = brute_force(problem)
+    small = reduced(problem)
+    _, by_tree = cheapest(small)
+    start = solution_of(small, by_tree)
+    if start is None:
+        assert exact == float("inf")
+        return
+    best, bound = branch_and_bound(small, start, FOREVER + time.monotonic())
+    check_solution(small, best.chosen, best.cost)
+    assert best.cost == pytest.approx(exact) and bound == pytest.approx(exact)
+    # Cut short, it still bounds.
+    some, bound = branch_and_bound(small, start, FOREVER + time.monotonic(), nodes=nodes)
+    assert bound <= exact + 1e-9 <= some.cost + 2e-9
 
 
 def test_an_integer_program_without_time_gives_the_start_back() -> None:

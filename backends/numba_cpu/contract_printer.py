@@ -175,10 +175,10 @@ class ContractPrinter:
             case Loop():
                 self.loop(nest)
             case Pack(which, body):
-                kept, self.keeping = self.sources[which[0]], None
-                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=_walks(body, "m"))
+                kept = self.sources[which[0]], self.keeping
+                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=_loops_over(body, "m"))
                 self.walk(body)
-                self.sources[which[0]], self.keeping = kept, None
+                self.sources[which[0]], self.keeping = kept
             case Seq(bodies):
                 for body in bodies:
                     self.walk(body)
@@ -557,6 +557,16 @@ def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     rows = min(tile.size("m"), max(1, c.extent("m")))
     columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
     return rows, columns
+
+
+def _loops_over(nest: Nest, axis: str) -> bool:
+    match nest:
+        case Loop(axis=other, body=body):
+            return other == axis or _loops_over(body, axis)
+        case Pack(body=body):
+            return _loops_over(body, axis)
+        case _:
+            return False
 
 
 def _walks(nest: Nest, axis: str) -> bool:

@@ -30,6 +30,8 @@ _FEW = 16
 _LARGE = 1 << 15
 """Elements below which cutting further does not pay."""
 _PARTS = 32
+_CHAINED = 4
+"""Fewer rows than this, and a group runs stage after stage, each shared by all threads."""
 
 
 def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None) -> Emitted:
@@ -82,7 +84,7 @@ class _Writer:
             self.phase(lambda: None, group.stages, ())
         elif len(group.stages) == 1:
             self.single(group.stages[0], ())
-        elif self._rows() < _FEW and max(s.kernel.points for s in group.stages) >= _LARGE:
+        elif self._rows() < _CHAINED and max(s.kernel.points for s in group.stages) >= _LARGE:
             self.chain()
         else:
             self.rows()

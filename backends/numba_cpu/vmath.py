@@ -272,10 +272,31 @@ def _circular_small(e: Lanes, x: Value, quarter: int) -> Value:
 
 
 def pow(e: Lanes, x: Value, y: Value) -> Value:
-    """libm's, lane by lane: 1 ulp. Integers: by squaring, modulo 2 to the width; exponents are not negative."""
-    if e.is_float(x):
-        return e.libm("pow", x, y)
+    """(1, 1) ulp. Integers: by squaring, modulo 2 to the width; exponents are not negative."""
+    match e.kind(x):
+        case "f32":
+            return _float_power(e, x, y)
+        case "f64":
+            return e.libm("pow", x, y)
     return _integer_power(e, x, y)
+
+
+def _float_power(e: Lanes, x: Value, y: Value) -> Value:
+    """exp(y·log|x|) in float64, then C's signs and special cases."""
+    one, half = e.like(x, 1.0), e.mul(y, e.like(y, 0.5))
+    size = e.abs(x)
+    wide = e.mul(e.cast(y, "f64"), log(e, e.cast(size, "f64")))
+    result = e.cast(exp(e, wide), "f32")
+    # anything to the 0 and 1 to anything are 1, NaN included
+    unit = e.b.or_(e.compare("==", y, e.like(y, 0.0)), e.compare("==", size, one))
+    result = e.select(unit, one, result)
+    whole = e.compare("==", e.intrinsic("floor", y), y)
+    odd = e.b.and_(whole, e.compare("!=", e.intrinsic("floor", half), half))
+    result = e.copysign(result, e.select(odd, x, one))
+    below = e.b.and_(e.compare("<", x, e.like(x, 0.0)), e.compare(">", x, e.like(x, float("-inf"))))
+    # a negative number to a fractional or unknown power is NaN; NaN to any power but 0, too
+    undefined = e.b.or_(e.b.and_(below, e.not_(whole)), e.b.and_(e.is_nan(y), e.compare("!=", x, one)))
+    return e.select(undefined, e.like(x, float("nan")), result)
 
 
 def _integer_power(e: Lanes, x: Value, y: Value) -> Value:

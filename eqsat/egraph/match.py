@@ -135,8 +135,9 @@ class Compiler:
         return variable
 
     def _apply(self, pattern: Apply) -> str:
-        children = [self._visit(a) for a in pattern.args]
         variable = self._class(pattern.name)
+        at = len(self._query.facts)
+        children = [self._visit(a) for a in pattern.args]
         op, attrs = pattern.op, pattern.attrs
         if op == "matmul":
             op, attrs = "contract", Attribute(f"{pattern.name}_spec")
@@ -150,7 +151,8 @@ class Compiler:
         else:
             text = str(self._store.attrs(attrs))
         self._query.needs.add((op, len(children)))
-        self._query.facts.append(f"(= {variable} ({op}_{len(children)} {text} {' '.join(children)}))")
+        # Outermost first: egglog's plans follow the order of facts, and a pattern's root is its rarest part.
+        self._query.facts.insert(at, f"(= {variable} ({op}_{len(children)} {text} {' '.join(children)}))")
         return variable
 
     def _sum(self, pattern: Sum, top: bool) -> str:
@@ -160,13 +162,15 @@ class Compiler:
         size = f"k{variable}" if top else str(count)
         facts = [f"(add_n_0 {variable} n{variable} {size})"]
         self._column("sum", pattern.name, f"n{variable}")
-        inner = []
+        self._query.facts += facts
         for place, (_, term) in enumerate(pattern.terms):
-            inner.append(f"(add_n_1 n{variable} {variable}p{place} {variable}s{place} {self._visit(term)})")
+            at = len(self._query.facts)
+            child = self._visit(term)
+            member = f"(add_n_1 n{variable} {variable}p{place} {variable}s{place} {child})"
+            self._query.facts.insert(at, member)
             self._column("place", f"{pattern.name}.{place}", f"{variable}p{place}")
             self._column("sign", f"{pattern.name}.{place}", f"{variable}s{place}")
         apart = [f"(!= {variable}p{i} {variable}p{j})" for j in range(count) for i in range(j)]
-        self._query.facts += facts + inner
         self._late += apart
         if top:
             self._query.among = pattern
@@ -181,12 +185,13 @@ class Compiler:
         return variable
 
     def _expanded(self, pattern: Expanded) -> str:
-        inner = self._visit(pattern.reduced)
         variable = self._class(pattern.name)
+        at = len(self._query.facts)
+        inner = self._visit(pattern.reduced)
         kept = f"{pattern.name}_view"
         self._column("attrs", kept, f"a_{kept}")
         self._query.needs.add(("view", 1))
-        self._query.facts.append(f"(= {variable} (view_1 a_{kept} {inner}))")
+        self._query.facts.insert(at, f"(= {variable} (view_1 a_{kept} {inner}))")
         axes = pattern.reduced.attrs
         name = axes.name if isinstance(axes, Attribute) else f"{pattern.reduced.name}_axes"
 

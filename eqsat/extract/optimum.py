@@ -1,7 +1,8 @@
 """The best solution of a choice problem within a time limit, with a bound that says how good it is.
 
 Greedy, then local search; then dual ascent, whose reduced costs take out choices that no better solution
-has, again and again; what is left goes to an integer program with the ascent's cuts.
+has, again and again; what is left goes to branch and bound if it is small, else to an integer program with
+the ascent's cuts.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import time
 from dataclasses import dataclass
 
 from eqsat.extract.ascent import dual_ascent, fixed
+from eqsat.extract.branch import branch_and_bound
 from eqsat.extract.hypergraph import Problem, Search, Shape, Solution, greedy, renumbered
 from eqsat.extract.ilp import GAP, solve
 
 MIN_ILP_SECONDS = 0.05
 FIXINGS = 6
+SMALL = 80
+"""Choices of a problem that is first tried by branch and bound."""
 
 
 @dataclass(frozen=True)
 class Optimum:
     """``solution``: the best found; ``others``: the best different ones met, best first. ``bound``: no solution
-    costs less. ``method``: greedy, ascent or ilp, whichever closed the gap; "time limit" if none did."""
+    costs less. ``method``: greedy, ascent, branch or ilp, whichever closed the gap; "time limit" if none did."""
 
     solution: Solution
     others: tuple[Solution, ...]
@@ -66,9 +70,19 @@ def optimum(
                 best = search.best
     closed = best.cost <= bound * (1 + GAP)
     left = deadline - time.monotonic()
+    inside = None if closed else renumbered(best, problem, small)
+    if inside is not None and len(small.choices) <= SMALL:
+        # Spares the import of a solver, which takes longer than this.
+        leaf, reached = branch_and_bound(small, inside, deadline)
+        found = renumbered(leaf, small, problem)
+        if found is not None and search.offer(found.chosen):
+            best = search.best
+        bound = max(bound, reached)
+        closed = best.cost <= bound * (1 + GAP)
+        method, inside = "branch", renumbered(best, problem, small)
+        left = deadline - time.monotonic()
     if not closed:
         method = "time limit"
-        inside = renumbered(best, problem, small)
         if ilp and left > MIN_ILP_SECONDS and inside is not None:
             same = len(ascents[0].left) == len(small.choices)  # else numbered as before the last fixing
             cuts = list(dict.fromkeys(cut for ascent in ascents for cut in ascent.cuts)) if same else []

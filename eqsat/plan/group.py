@@ -315,7 +315,7 @@ class Grouping:
             if result is not None:
                 outputs.append(result)
             finished.append(Stage(kernel, given, result))
-        stages = share_costly_parts(split_factors(finished, shared))
+        stages = share_costly_parts(split_factors(finished, shared), shared)
         group = KernelGroup(tuple(stages), shared, tuple(operands), tuple(outputs))
         return PlacedGroup(merge_shared(group), tuple(tensors))
 

@@ -58,66 +58,72 @@ def cost_of(expr: Expr) -> float:
     return sum(OPS[e.fn].cost for e in walk(expr) if isinstance(e, Call))
 
 
-def share_costly_parts(stages: Sequence[Stage]) -> list[Stage]:
+def share_costly_parts(stages: Sequence[Stage], shared: int) -> list[Stage]:
     """Costly sub-expressions that two stages compute at the same points become a stage of their own."""
     stages = list(stages)
     while True:
-        found = _repeated_part(stages)
+        found = _repeated_part(stages, shared)
         if found is None:
             return stages
-        first, expr, extents = found
-        stages = _split_part(stages, first, expr, extents)
+        stages = _split_part(stages, found, shared)
 
 
 _Keyed = tuple[object, ...]
 
 
-def _keyed(expr: Expr, sources: Sequence[int | FromStage]) -> _Keyed:
-    """The expression with operands named by what they are, comparable between stages."""
+def _keyed(expr: Expr, sources: Sequence[int | FromStage], order: Sequence[int]) -> _Keyed:
+    """The expression with operands named by what they are and axes in ``order``, comparable between stages."""
     match expr:
         case Load(operand, offset, strides, dtype, gathers):
-            inner = tuple((_keyed(e, sources), s) for e, s in gathers)
-            return ("load", sources[operand], offset, strides, dtype, inner)
+            inner = tuple((_keyed(e, sources, order), s) for e, s in gathers)
+            return ("load", sources[operand], offset, tuple(strides[a] for a in order), dtype, inner)
+        case Index(offset, strides, dtype):
+            return ("index", offset, tuple(strides[a] for a in order), dtype)
         case Call(fn, args, dtype, attrs):
-            return ("call", fn, tuple(_keyed(a, sources) for a in args), dtype, attrs)
+            return ("call", fn, tuple(_keyed(a, sources, order) for a in args), dtype, attrs)
         case _:
             return ("leaf", expr)
 
 
-def _repeated_part(stages: Sequence[Stage]) -> tuple[int, Expr, tuple[int, ...]] | None:
-    """The largest costly expression in the bodies of two stages over the same extents: its first stage."""
-    seen: dict[tuple[object, ...], int] = {}
-    best: tuple[float, int, Expr, tuple[int, ...]] | None = None
+def _axes_of(kernel: Kernel, expr: Expr, shared: int) -> list[int] | None:
+    """Axes an expression depends on, shared ones first, then by how far they step; None if a shared one is missing."""
+    steps = [e.strides for e in walk(expr) if isinstance(e, Load | Index)]
+    axes = [a for a in range(len(kernel.extents)) if any(s[a] for s in steps)]
+    if axes[:shared] != list(range(shared)):
+        return None
+    rest = sorted(axes[shared:], key=lambda a: (tuple(-s[a] for s in steps), kernel.extents[a], a))
+    return axes[:shared] + rest
+
+
+def _part_key(stage: Stage, expr: Expr, shared: int) -> tuple[_Keyed, list[int]] | None:
+    """What makes two parts of different stages the same, and the axes in the order it is told in."""
+    order = _axes_of(stage.kernel, expr, shared)
+    if order is None:
+        return None
+    extents = tuple(stage.kernel.extents[a] for a in order)
+    return (extents, _keyed(expr, stage.sources, order)), order
+
+
+def _repeated_part(stages: Sequence[Stage], shared: int) -> tuple[int, Call, list[int]] | None:
+    """The largest costly expression in the bodies of two stages: the first one's number, expression and axes."""
+    seen: dict[_Keyed, tuple[int, Call, list[int]]] = {}
+    best: tuple[float, tuple[int, Call, list[int]]] | None = None
     for number, stage in enumerate(stages):
-        extents = stage.kernel.extents
-        here: set[tuple[object, ...]] = set()
         for expr in walk(stage.kernel.body):
             if not isinstance(expr, Call) or cost_of(expr) < COSTLY or _is_product(stage.kernel, expr):
                 continue
-            key = (extents, _keyed(expr, stage.sources))
-            if key in here:
+            found = _part_key(stage, expr, shared)
+            if found is None:
                 continue
-            here.add(key)
-            first = seen.setdefault(key, number)
-            if first != number and (best is None or cost_of(expr) > best[0]):
-                best = (cost_of(expr), first, expr, extents)
-    return None if best is None else (best[1], _find(stages[best[1]], best[2], stages), best[3])
+            key, order = found
+            first = seen.setdefault(key, (number, expr, order))
+            if first[0] != number and (best is None or cost_of(expr) > best[0]):
+                best = (cost_of(expr), first)
+    return None if best is None else best[1]
 
 
 def _is_product(kernel: Kernel, expr: Expr) -> bool:
     return kernel.combine == "sum" and expr is kernel.body and isinstance(expr, Call) and expr.fn == "mul"
-
-
-def _find(stage: Stage, like: Expr, stages: Sequence[Stage]) -> Expr:
-    """The expression of ``stage`` that equals ``like`` of some later stage."""
-    for other in stages:
-        for expr in walk(other.kernel.body):
-            if expr is like:
-                key = _keyed(like, other.sources)
-                for mine in walk(stage.kernel.body):
-                    if isinstance(mine, Call) and _keyed(mine, stage.sources) == key:
-                        return mine
-    raise AssertionError("a repeated part that is not there")
 
 
 def _insert(stages: Sequence[Stage], at: int, part: Kernel, users: Callable[[Stage], Expr | None]) -> list[Stage]:
@@ -140,25 +146,37 @@ def _insert(stages: Sequence[Stage], at: int, part: Kernel, users: Callable[[Sta
     return out
 
 
-def _part(expr: Expr, extents: tuple[int, ...], operands: tuple[Operand, ...]) -> Kernel:
-    """A kernel that stores ``expr`` densely over ``extents``."""
+def _part_over(stage: Stage, expr: Expr, axes: Sequence[int]) -> Kernel:
+    """A kernel that stores ``expr`` densely over ``axes`` of the stage, reading the stage's operands."""
+
+    def only(e: Expr) -> Expr:
+        return replace(e, strides=tuple(e.strides[a] for a in axes)) if isinstance(e, Load | Index) else e
+
+    extents = tuple(stage.kernel.extents[a] for a in axes)
     result = Operand(expr.dtype, math.prod(extents))
-    return Kernel(extents, len(extents), None, expr, Acc(expr.dtype), operands, result, 0, row_major(extents))
+    body = map_expr(expr, only)
+    return Kernel(
+        extents, len(extents), None, body, Acc(expr.dtype), stage.kernel.operands, result, 0, row_major(extents)
+    )
 
 
-def _split_part(stages: list[Stage], at: int, expr: Expr, extents: tuple[int, ...]) -> list[Stage]:
-    key = _keyed(expr, stages[at].sources)
-    part = _part(expr, extents, stages[at].kernel.operands)
-    strides = row_major(extents)
+def _load_part(stage: Stage, part: Kernel, axes: Sequence[int]) -> Load:
+    """The stage's load of a part over its ``axes``, as the operand after its own."""
+    step = dict(zip(axes, part.store_strides, strict=True))
+    strides = tuple(step.get(a, 0) for a in range(len(stage.kernel.extents)))
+    return Load(len(stage.sources), 0, strides, part.out.dtype)
+
+
+def _split_part(stages: list[Stage], found: tuple[int, Call, list[int]], shared: int) -> list[Stage]:
+    at, expr, order = found
+    given = _part_key(stages[at], expr, shared)
+    assert given is not None
+    part = _part_over(stages[at], expr, order)
 
     def users(stage: Stage) -> Expr | None:
-        if stage.kernel.extents != extents:
-            return None
-
         def fix(e: Expr) -> Expr:
-            if isinstance(e, Call) and _keyed(e, stage.sources) == key:
-                return Load(len(stage.sources), 0, strides, e.dtype)
-            return e
+            mine = _part_key(stage, e, shared) if isinstance(e, Call) else None
+            return _load_part(stage, part, mine[1]) if mine is not None and mine[0] == given[0] else e
 
         body = _top_down(stage.kernel.body, fix)
         return None if body == stage.kernel.body else body
@@ -177,18 +195,8 @@ def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
             at += 1
             continue
         axes = [a for a in range(len(kernel.extents)) if depends_on(factor, a)]
-        extents = tuple(kernel.extents[a] for a in axes)
-        dense = dict(zip(axes, row_major(extents), strict=True))
-        load = Load(
-            len(stages[at].sources), 0, tuple(dense.get(a, 0) for a in range(len(kernel.extents))), factor.dtype
-        )
-
-        def only(expr: Expr, axes: list[int] = axes) -> Expr:
-            if isinstance(expr, Load | Index):
-                return replace(expr, strides=tuple(expr.strides[a] for a in axes))
-            return expr
-
-        part = _part(map_expr(factor, only), extents, kernel.operands)
+        part = _part_over(stages[at], factor, axes)
+        load = _load_part(stages[at], part, axes)
         assert isinstance(kernel.body, Call)
         body = replace(kernel.body, args=tuple(load if f is factor else f for f in kernel.body.args))
         target = stages[at]
