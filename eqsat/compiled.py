@@ -189,7 +189,7 @@ class Compiled:
         """Measured now, on these arguments."""
         from eqsat.explain.report import StepReport
 
-        arrays = [np.ascontiguousarray(_native(leaves[i])) for i in range(len(leaves)) if i not in self.held]
+        arrays = [np.asarray(_native(leaves[i]), order="C") for i in range(len(leaves)) if i not in self.held]
         steps = [StepReport(**s) for s in self.report["steps"]]
         for step, measured in zip(steps, self.executable.profile(arrays, 5), strict=True):
             step.measured = measured

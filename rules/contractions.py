@@ -13,7 +13,6 @@ from eqsat.rules import (
     Terms,
     attributes,
     contract,
-    family,
     numbers,
     reduction,
     rewrite,
@@ -106,36 +105,15 @@ def program_sum(m: Match) -> bool:
 # Three factors
 
 
-def _inner_first(m: Match) -> Node | None:
-    """(a·b)·c as a·(b·c)."""
-    return _regroup(m, m.s1.a, m.s1.b, m.c, swap=False)
-
-
-def _outer_first(m: Match) -> Node | None:
-    """(a·b)·c as b·(a·c)."""
-    return _regroup(m, m.s1.a, m.s1.b, m.c, swap=True)
-
-
-def _regroup(m: Match, outer: tuple[int, ...], third: tuple[int, ...], c: Node, swap: bool) -> Node | None:
+def _regroup(m: Match) -> Node | None:
+    """(a·b)·c as a·(b·c); the other pairing is another match, as factors match in both orders."""
     inner: Spec = m.s2
-    names = dict(zip(inner.out, (("o", x) for x in outer), strict=True))
+    names = dict(zip(inner.out, (("o", x) for x in m.s1.a), strict=True))
     label = {x: names.get(x, ("i", x)) for x in (*inner.a, *inner.b)}
     left = tuple(label[x] for x in inner.a)
     right = tuple(label[x] for x in inner.b)
-    last = tuple(("o", x) for x in third)
-    out = tuple(("o", x) for x in m.s1.out)
-    if swap:
-        return product_of_three(m.b, right, m.a, left, c, last, out)
-    return product_of_three(m.a, left, m.b, right, c, last, out)
-
-
-def _regroup_right(m: Match) -> Node | None:
-    """c·(a·b) as (c·a)·b: the mirror image, with the other factor's labels."""
-    return _regroup(m, m.s1.b, m.s1.a, m.c, swap=False)
-
-
-def _regroup_right_swapped(m: Match) -> Node | None:
-    return _regroup(m, m.s1.b, m.s1.a, m.c, swap=True)
+    last = tuple(("o", x) for x in m.s1.b)
+    return product_of_three(m.a, left, m.b, right, m.c, last, tuple(("o", x) for x in m.s1.out))
 
 
 # Linearity
@@ -153,18 +131,14 @@ def _term_contracted(
     return aligned(product, kept, out)
 
 
-def _linear(m: Match, first: bool) -> Node:
-    spec: Spec = m.s if first else m.s.swapped()
+def _linear(m: Match) -> Node:
+    spec: Spec = m.s
     terms = [(sign, _term_contracted(t, spec.a, m.w, spec.b, spec.out)) for sign, t in m.ts]
     return build.broadcast_to(signed_sum(terms), m.root.shape)
 
 
-def _factor_left(m: Match) -> Node | None:
+def _factor(m: Match) -> Node:
     return build.contract(m.s, m.a, signed_sum([(m.signs[0], m.b), (m.signs[1], m.c)]))
-
-
-def _factor_right(m: Match) -> Node | None:
-    return build.contract(m.s, signed_sum([(m.signs[0], m.b), (m.signs[1], m.c)]), m.a)
 
 
 def _joined(m: Match) -> Node | None:
@@ -182,9 +156,9 @@ def _joined(m: Match) -> Node | None:
 # Scales
 
 
-def _scale_moved(m: Match, first: bool) -> Node | None:
+def _scale_moved(m: Match) -> Node | None:
     """(x·v)@w with v along axes that w has too: x@(v·w)."""
-    spec: Spec = m.s if first else m.s.swapped()
+    spec: Spec = m.s
     if m.x.type.ndim != len(spec.a):
         return None
     scale, own = squeeze(m.v, spec.a)
@@ -193,9 +167,9 @@ def _scale_moved(m: Match, first: bool) -> Node | None:
     return build.contract(spec, m.x, call("mul", m.w, aligned(scale, own, spec.b)))
 
 
-def _scale_out(m: Match, first: bool) -> Node | None:
+def _scale_out(m: Match) -> Node | None:
     """(x·v)@w with v along axes of the result: (x@w)·v."""
-    spec: Spec = m.s if first else m.s.swapped()
+    spec: Spec = m.s
     if m.x.type.ndim != len(spec.a):
         return None
     scale, own = squeeze(m.v, spec.a)
@@ -209,9 +183,9 @@ def _scale_out(m: Match, first: bool) -> Node | None:
     return out if out.shape == m.root.shape else None
 
 
-def _fold_scale(m: Match, first: bool) -> Node | None:
+def _fold_scale(m: Match) -> Node | None:
     """(x@w)·v with v along axes of w: x@(w·v), with w and v known."""
-    spec: Spec = m.s if first else m.s.swapped()
+    spec: Spec = m.s
     if m.v.type.ndim > len(spec.out):
         return None
     scale, own = squeeze(m.v, spec.out)
@@ -315,11 +289,10 @@ def _diagonal(m: Match) -> Node | None:
     return build.contract(make_spec(spec.a, right, out), m.a, m.b)
 
 
-def _absorb(m: Match, first: bool) -> Node | None:
+def _absorb(m: Match) -> Node | None:
     if m.root.type.size == 0:
         return None
-    spec = m.s if first else m.s.swapped()
-    return absorb_operand(m.mp, m.x, m.w, spec)
+    return absorb_operand(m.mp, m.x, m.w, m.s)
 
 
 def _absorb_result(m: Match) -> Node | None:
@@ -362,32 +335,14 @@ def _low_rank_sum(mk: Maker) -> Node:
     return build.matmul(whole, mk.tensor(4, 3)) if mk.random.random() < 0.5 else build.matmul(mk.tensor(3, 4), whole)
 
 
-contract_associates = family(
-    [
-        (contract(contract(a, b, s2), c, s1), _inner_first),
-        (contract(contract(a, b, s2), c, s1), _outer_first),
-        (contract(c, contract(a, b, s2), s1), _regroup_right),
-        (contract(c, contract(a, b, s2), s1), _regroup_right_swapped),
-    ],
-    where=few_forms,
-    doc="(a·b)·c = a·(b·c) = b·(a·c) for any specs",
+contract_associates = rewrite(
+    contract(contract(a, b, s2), c, s1), _regroup, where=few_forms, doc="(a·b)·c = a·(b·c) = b·(a·c) for any specs"
 )
-contract_linear = family(
-    [
-        (contract(Terms("ts"), w, s), lambda m: _linear(m, True)),
-        (contract(w, Terms("ts"), s), lambda m: _linear(m, False)),
-    ],
-    where=program_linear,
-    doc="(a + b)@w = a@w + b@w",
-    example=_low_rank_sum,
+contract_linear = rewrite(
+    contract(Terms("ts"), w, s), _linear, where=program_linear, doc="(a + b)@w = a@w + b@w", example=_low_rank_sum
 )
-contract_factor = family(
-    [
-        (signed((0, contract(a, b, s)), (0, contract(a, c, s))), _factor_left),
-        (signed((0, contract(b, a, s)), (0, contract(c, a, s))), _factor_right),
-    ],
-    where=program_sum,
-    doc="a@b + a@c = a@(b + c)",
+contract_factor = rewrite(
+    signed((0, contract(a, b, s)), (0, contract(a, c, s))), _factor, where=program_sum, doc="a@b + a@c = a@(b + c)"
 )
 contract_joins = rewrite(
     signed((0, contract(x, u, s)), (0, contract(y, v, s))),
@@ -396,52 +351,41 @@ contract_joins = rewrite(
     doc="x@u + y@v = [x y]@[u; v] with known u and v",
     example=_two_products,
 )
-contract_neg = family(
-    [(contract(-a, b, s), -contract(a, b, s)), (contract(a, -b, s), -contract(a, b, s))], numerics="reassociates"
+contract_neg = rewrite(contract(-a, b, s), -contract(a, b, s))
+contract_number_out = rewrite(contract(p * a, b, s), p * contract(a, b, s), where=number_leaves)
+contract_number_in = rewrite(
+    p * contract(x, w, s), contract(x, p * w, s), where=number_enters, doc="a number folds into a known factor"
 )
-contract_number_out = family(
-    [(contract(p * a, b, s), p * contract(a, b, s)), (contract(b, p * a, s), p * contract(b, a, s))],
-    where=number_leaves,
+contract_scale_moves = rewrite(
+    contract(x * v, w, s), _scale_moved, where=weights_fold, doc="(x·g)@w = x@(g·w) with known g and w"
 )
-contract_number_in = family(
-    [(p * contract(x, w, s), contract(x, p * w, s)), (p * contract(w, x, s), contract(p * w, x, s))],
-    where=number_enters,
-    doc="a number folds into a known factor",
-)
-contract_scale_moves = family(
-    [
-        (contract(x * v, w, s), lambda m: _scale_moved(m, True)),
-        (contract(w, x * v, s), lambda m: _scale_moved(m, False)),
-    ],
-    where=weights_fold,
-    doc="(x·g)@w = x@(g·w) with known g and w",
-)
-contract_scale_out = family(
-    [
-        (contract(x * v, w, s), lambda m: _scale_out(m, True)),
-        (contract(w, x * v, s), lambda m: _scale_out(m, False)),
-    ],
+contract_scale_out = rewrite(
+    contract(x * v, w, s),
+    _scale_out,
     where=scale_repeats,
     doc="(x·r)@w = (x@w)·r with one r per row",
     example=_scaled_rows,
 )
-contract_scale_folds = family(
-    [
-        (contract(x, w, s) * v, lambda m: _fold_scale(m, True)),
-        (contract(w, x, s) * v, lambda m: _fold_scale(m, False)),
-    ],
+contract_scale_folds = rewrite(
+    contract(x, w, s) * v,
+    _fold_scale,
     where=weights_fold,
     doc="(x@w)·g = x@(w·g) with known g and w",
     example=_scaled_columns,
 )
-contract_identity = rewrite(contract(x, w, s), _identity, where=w_known, numerics="approximates", example=_times_identity, doc="a NaN spreads less")
+contract_identity = rewrite(
+    contract(x, w, s),
+    _identity,
+    where=w_known,
+    numerics="approximates",
+    example=_times_identity,
+    doc="a NaN spreads less",
+)
 contract_uniform = rewrite(contract(x, p, s), _uniform, doc="a product with a matrix of one number is a sum")
 contract_of_nothing = rewrite(contract(x, w, s), _as_product, doc="an outer product")
-contract_absorbs_view = family(
-    [
-        (contract(view(x, mp), w, s), lambda m: _absorb(m, True)),
-        (contract(w, view(x, mp), s), lambda m: _absorb(m, False)),
-    ],
+contract_absorbs_view = rewrite(
+    contract(view(x, mp), w, s),
+    _absorb,
     where=[permutes, few_forms],
     doc="a transposed, reshaped or broadcast factor is another spec",
 )

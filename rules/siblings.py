@@ -8,7 +8,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
-from eqsat.rules import Match, Parts, attributes, contract, family, gather, signed_sum, tensors, whole
+from eqsat.rules import Match, Parts, attributes, contract, gather, rewrite, signed_sum, tensors, whole
 from eqsat.rules.check import Maker
 
 b, w, x = tensors("b w x")
@@ -30,12 +30,11 @@ def few_parts(m: Match) -> bool:
     return len(m.ps) <= 4 and m.original(m._class_ps)
 
 
-def _column(spec: Spec, weights: Sequence[Node], first: bool) -> int | None:
-    """The one axis of the weights that goes to the result alone, if the others agree."""
-    own, axes = (spec.cols, spec.b) if first else (spec.rows, spec.a)
-    if len(own) != 1:
+def _column(spec: Spec, weights: Sequence[Node]) -> int | None:
+    """The one axis of the weights that goes to the result alone, if they agree in the others."""
+    if len(spec.cols) != 1:
         return None
-    axis = axes.index(own[0])
+    axis = spec.b.index(spec.cols[0])
     shapes = {tuple(n for k, n in enumerate(w.shape) if k != axis) for w in weights}
     return axis if len(shapes) == 1 else None
 
@@ -48,23 +47,20 @@ def _slices(whole: Node, axis: int, sizes: Sequence[int]) -> list[Node]:
     return found
 
 
-def _merge(matches: Sequence[Match], first: bool) -> list[Node] | None:
+def _merge(matches: Sequence[Match]) -> list[Node] | None:
     spec: Spec = matches[0].s
     weights = [m.w for m in matches]
-    axis = _column(spec, weights, first)
+    axis = _column(spec, weights)
     if axis is None:
         return None
-    label = (spec.b if first else spec.a)[axis]
-    joined = build.concat(weights, axis)
-    x = matches[0].x
-    whole = build.contract(spec, x, joined) if first else build.contract(spec, joined, x)
-    return _slices(whole, spec.out.index(label), [w.shape[axis] for w in weights])
+    product = build.contract(spec, matches[0].x, build.concat(weights, axis))
+    return _slices(product, spec.out.index(spec.b[axis]), [w.shape[axis] for w in weights])
 
 
 def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
     spec: Spec = matches[0].s
     weights = [m.w for m in matches]
-    axis = _column(spec, weights, True)
+    axis = _column(spec, weights)
     if axis is None or spec.out[-1] != spec.b[axis]:
         return None
     product = build.contract(spec, matches[0].x, build.concat(weights, axis))
@@ -72,9 +68,9 @@ def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
     return _slices(signed_sum([(1, product), (1, bias)]), len(spec.out) - 1, [w.shape[axis] for w in weights])
 
 
-def _split(m: Match, first: bool) -> Node | None:
+def _split(m: Match) -> Node | None:
     """x@[u v] as [x@u x@v], and [x y]@w as a sum."""
-    spec: Spec = m.s if first else m.s.swapped()
+    spec: Spec = m.s
     label = spec.b[m.ps_axis]
     if label in spec.a and label not in spec.out:
         along, at, terms = spec.a.index(label), 0, []
@@ -90,12 +86,9 @@ def _split(m: Match, first: bool) -> Node | None:
 
 def _projections(mk: Maker) -> list[Node]:
     x = mk.tensor(2, 3, 4)
-    return [build.matmul(x, mk.known(4, n)) for n in (2, 5, 3)]
-
-
-def _projections_left(mk: Maker) -> list[Node]:
-    x = mk.tensor(4, 3)
-    return [build.matmul(mk.known(n, 4), x) for n in (2, 5, 3)]
+    if mk.random.random() < 0.5:
+        return [build.matmul(x, mk.known(4, n)) for n in (2, 5, 3)]
+    return [build.matmul(mk.known(n, 3), x) for n in (2, 5, 3)]
 
 
 def _biased_projections(mk: Maker) -> list[Node]:
@@ -106,18 +99,10 @@ def _biased_projections(mk: Maker) -> list[Node]:
 merge_siblings = gather(
     contract(x, w, s),
     ("x", "s"),
-    lambda ms: _merge(ms, True),
+    _merge,
     where=program_weight,
     doc="x@u, x@v from x@[u v]",
     example=_projections,
-)
-merge_siblings_left = gather(
-    contract(w, x, s),
-    ("x", "s"),
-    lambda ms: _merge(ms, False),
-    where=program_weight,
-    doc="u@x, v@x from [u; v]@x",
-    example=_projections_left,
 )
 merge_biased_siblings = gather(
     whole(contract(x, w, s) + b),
@@ -127,11 +112,4 @@ merge_biased_siblings = gather(
     doc="x@u + a, x@v + b from x@[u v] + [a b]",
     example=_biased_projections,
 )
-contract_concat = family(
-    [
-        (contract(x, Parts("ps"), s), lambda m: _split(m, True)),
-        (contract(Parts("ps"), x, s), lambda m: _split(m, False)),
-    ],
-    where=few_parts,
-    doc="x@[u v] = [x@u x@v]",
-)
+contract_concat = rewrite(contract(x, Parts("ps"), s), _split, where=few_parts, doc="x@[u v] = [x@u x@v]")

@@ -424,7 +424,7 @@ def test_alternatives_differ_and_are_programs() -> None:
     x, w, b = arg(0, 256, 256), arg(1, 256, 256), arg(2, 256)
     y = composite("softmax", [build.call("add", build.matmul(x, w), b)], 1)
     graph = egraph_of(y)
-    found = extract(graph, RATES, lowers=can_lower, seconds=10.0, alternatives=3)
+    found = extract(graph, RATES, lowers=can_lower, seconds=10.0, alternatives=3, gap=0.0)
     assert len(found) == 3
     assert len({tuple(text(k) for k in s.kernels) for s in found}) == 3
     assert [s.seconds for s in found] == sorted(s.seconds for s in found)

@@ -96,7 +96,7 @@ class CpuExecutable:
 
     def __init__(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> None:
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
-        self.constants = {n: np.ascontiguousarray(a) for n, a in constants.items()}
+        self.constants = {n: np.asarray(a, order="C") for n, a in constants.items()}
         self.inputs: list[int] = list(emitted["inputs"])
         self.outputs: list[int] = list(emitted["outputs"])
         self.threads = threads

@@ -1,7 +1,7 @@
 """Terms as the e-graph holds them: hash-consed, with e-classes as integer handles.
 
 This is the Python side of an e-graph whose matching is egglog's. It types terms, puts them in canonical
-form (sums flat and ordered, operands of commutative operators ordered), keeps congruence so that no
+form (sums flat and ordered, operands of commutative operators and factors of contractions ordered), keeps congruence so that no
 known term is sent again, and follows what is known of each class: whether it is known when the
 program is compiled, and the number all its elements equal. What egglog must hear of is queued as rows.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from eqsat.ir.build import broadcast_to
-from eqsat.ir.composite import expand
 from eqsat.ir.node import ConstArray, Node, intern
+from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
 from eqsat.rules.rule import RuleError
@@ -89,6 +89,7 @@ class Terms:
         self._equal: list[tuple[int, int, str | None]] = []
         self._changed: list[int] = []
         self._settling = False
+        self._swaps: dict[int, int] = {}
         self._leaves: dict[int, Node] = {}
 
     # Reading
@@ -193,8 +194,10 @@ class Terms:
                 self._nodes[at] = self._add(
                     at.op, at.attrs, tuple(self.handle(n) for n in at.inputs), at.type, rule, at
                 )
-            if OPS[at.op].kind == "composite":
-                self.merge(self._nodes[at], self.insert(expand(at), rule), rule)
+            expansion = OPS[at.op].expansion
+            if expansion is not None:
+                meaning = expansion([self.leaf(self.handle(n)) for n in at.inputs], at.attrs)
+                self.merge(self._nodes[at], self.insert(meaning, rule), rule)
         self._settle()
         return self.handle(node)
 
@@ -256,9 +259,29 @@ class Terms:
             assert isinstance(signs, tuple)
             pairs = sorted(zip(found, signs, strict=True), key=lambda t: (t[0], -t[1]))
             return op, self.attrs(tuple(s for _, s in pairs)), tuple(h for h, _ in pairs)
+        if op == "contract":
+            return self._contraction(attrs, found)
         if len(found) == 2 and found[0] > found[1] and OPS[op].commutes:
             return op, attrs, (found[1], found[0])
         return op, attrs, found
+
+    def _contraction(self, attrs: int, factors: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
+        """The order of factors in which the second one has the result's last axis, as in a matmul."""
+        spec = self.attrs.values[attrs]
+        assert isinstance(spec, Spec)
+        last = spec.out[-1] if spec.out else None
+        in_first, in_second = last in spec.a, last in spec.b
+        swap = in_first if in_first != in_second else (factors, attrs) > (factors[::-1], self._swapped(attrs))
+        return ("contract", self._swapped(attrs), factors[::-1]) if swap else ("contract", attrs, factors)
+
+    def _swapped(self, attrs: int) -> int:
+        """The spec with its factors exchanged."""
+        found = self._swaps.get(attrs)
+        if found is None:
+            spec = self.attrs.values[attrs]
+            assert isinstance(spec, Spec)
+            found = self._swaps[attrs] = self.attrs(spec.swapped())
+        return found
 
     def _add(
         self, op: str, attrs: object, children: tuple[int, ...], type: TensorType, rule: str | None, node: Node | None
@@ -302,8 +325,11 @@ class Terms:
                 self._row("concat", 1, (number, place, child))
         else:
             self._row(term.op, count, (term.handle, term.attrs, *term.children))
+            # Both orders, so that a pattern need not be written twice.
             if count == 2 and OPS[term.op].commutes:
-                self._row(term.op, count, (term.handle, term.attrs, term.children[1], term.children[0]))
+                self._row(term.op, count, (term.handle, term.attrs, *term.children[::-1]))
+            elif term.op == "contract":
+                self._row(term.op, count, (term.handle, self._swapped(term.attrs), *term.children[::-1]))
 
     def _row(self, op: str, arity: int, row: tuple[int, ...]) -> None:
         self.rows.setdefault((op, arity), []).append(row)

@@ -44,14 +44,15 @@ def solve(
     seconds: float,
     bound: float = 0.0,
     cuts: Sequence[Sequence[int]] = (),
+    gap: float = GAP,
 ) -> Outcome:
-    """The optimum, or the best found in ``seconds``; never worse than ``start``.
+    """The optimum (within ``gap`` of it, relative), or the best found in ``seconds``; never worse than ``start``.
 
     ``problem`` should be reduced; ``bound`` is a lower bound known already, and every solution takes at
     least one choice of each of ``cuts``.
     """
     deadline = time.monotonic() + seconds
-    outcome = Outcome(start, min(bound, start.cost), start.cost <= bound * (1 + GAP), 0)
+    outcome = Outcome(start, min(bound, start.cost), start.cost <= bound * (1 + gap), 0)
     if outcome.proven or len(problem.choices) > MAX_VARIABLES or start.cost <= 0:
         return outcome
     program = _Program(problem, SCALE / start.cost)
@@ -61,7 +62,7 @@ def solve(
         left = deadline - time.monotonic()
         if left <= 0.01:
             break
-        values, dual, optimal = program.run(left)
+        values, dual, optimal = program.run(left, gap)
         bound = max(outcome.bound, min(dual / program.scale, outcome.solution.cost))
         outcome = replace(outcome, bound=bound, rounds=outcome.rounds + 1)
         if values is None:
@@ -69,8 +70,8 @@ def solve(
         cycles, repaired = program.read(values)
         if repaired is not None and repaired.cost < outcome.solution.cost:
             outcome = replace(outcome, solution=repaired)
-        if outcome.solution.cost <= outcome.bound * (1 + 2 * GAP) or (optimal and not cycles):
-            return replace(outcome, bound=min(outcome.bound, outcome.solution.cost), proven=True)
+        if outcome.solution.cost <= outcome.bound * (1 + 2 * gap) or (optimal and not cycles):
+            return replace(outcome, proven=True)
         if not cycles:
             break
         program.forbid(cycles)
@@ -102,7 +103,7 @@ class _Program:
     def row(self, columns: list[int], factors: list[float], least: float, most: float) -> None:
         self.rows.append((columns, factors, least, most))
 
-    def run(self, seconds: float) -> tuple[np.ndarray | None, float, bool]:
+    def run(self, seconds: float, gap: float) -> tuple[np.ndarray | None, float, bool]:
         """(values of the variables or None, lower bound in program units, whether proven optimal)."""
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -126,7 +127,7 @@ class _Program:
             integrality=whole,
             bounds=Bounds(least, np.ones(self.columns)),
             constraints=limits,
-            options={"time_limit": seconds, "mip_rel_gap": GAP},
+            options={"time_limit": seconds, "mip_rel_gap": gap},
         )
         dual = getattr(result, "mip_dual_bound", None)
         return result.x, float(dual) if dual is not None else 0.0, result.status == 0

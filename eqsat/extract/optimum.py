@@ -40,10 +40,11 @@ def optimum(
     keep: int = 1,
     shape: Shape | None = None,
     ilp: bool = True,
+    gap: float = GAP,
 ) -> Optimum | None:
     """Solve a reduced problem until ``deadline`` (of ``time.monotonic``); None where a root cannot be made.
 
-    ``keep`` solutions that differ by ``shape`` are remembered.
+    ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum.
     """
     first = greedy(problem)
     if first is None:
@@ -56,7 +57,7 @@ def optimum(
     for number in range(FIXINGS):
         ascents = [dual_ascent(small, deadline, deep=deep) for deep in (True, False)]
         bound = max(bound, *(ascent.bound for ascent in ascents))
-        if best.cost <= bound * (1 + GAP):
+        if best.cost <= bound * (1 + gap):
             method = "ascent" if number else "greedy"
             break
         before = len(small.choices)
@@ -68,17 +69,17 @@ def optimum(
             found = renumbered(Search(small, again, deadline).run(), small, problem)
             if found is not None and search.offer(found.chosen):
                 best = search.best
-    closed = best.cost <= bound * (1 + GAP)
+    closed = best.cost <= bound * (1 + gap)
     left = deadline - time.monotonic()
     inside = None if closed else renumbered(best, problem, small)
     if inside is not None and len(small.choices) <= SMALL:
         # Spares the import of a solver, which takes longer than this.
-        leaf, reached = branch_and_bound(small, inside, deadline)
+        leaf, reached = branch_and_bound(small, inside, deadline, tolerance=gap)
         found = renumbered(leaf, small, problem)
         if found is not None and search.offer(found.chosen):
             best = search.best
         bound = max(bound, reached)
-        closed = best.cost <= bound * (1 + GAP)
+        closed = best.cost <= bound * (1 + gap)
         method, inside = "branch", renumbered(best, problem, small)
         left = deadline - time.monotonic()
     if not closed:
@@ -86,7 +87,7 @@ def optimum(
         if ilp and left > MIN_ILP_SECONDS and inside is not None:
             same = len(ascents[0].left) == len(small.choices)  # else numbered as before the last fixing
             cuts = list(dict.fromkeys(cut for ascent in ascents for cut in ascent.cuts)) if same else []
-            outcome = solve(small, inside, left, bound, cuts)
+            outcome = solve(small, inside, left, bound, cuts, gap)
             found = renumbered(outcome.solution, small, problem)
             if found is not None and search.offer(found.chosen):
                 best = search.best

@@ -40,18 +40,20 @@ def extract(
     fuse: bool = True,
     alternatives: int = 3,
     lowers: Lowers | None = None,
+    gap: float = 1e-3,
 ) -> list[Selection]:
     """The best few different programs of a saturated e-graph, best first (at least one).
 
     ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). ``seconds``
-    limits the search; candidates and the greedy choice are always completed. With ``fuse`` off every e-node
+    limits the search; candidates and the greedy choice are always completed. The search also ends when the
+    best program is within ``gap`` of the bound, for predictions are not better than that. With ``fuse`` off every e-node
     is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used, except single
     operators over stored tensors that nothing else can replace. Opaque operators are not asked about. Raises
     ``ExtractionError`` where an output cannot be made.
     """
     deadline = time.monotonic() + seconds
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
-    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), deadline).run()
+    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), deadline, gap).run()
 
 
 class _Extraction:
@@ -63,7 +65,9 @@ class _Extraction:
         lowers: Lowers | None,
         alternatives: int,
         deadline: float,
+        gap: float,
     ) -> None:
+        self.gap = gap
         self.egraph = egraph
         self.candidates = Candidates(egraph, roofline, fuse=fuse)
         self.lowers = lowers
@@ -154,7 +158,9 @@ class _Extraction:
         bound = 0.0
         for _ in range(REPAIRS):
             start = renumbered(known[1], known[0], problem)
-            best = optimum(problem, self.deadline, start=start, keep=4 * self.alternatives, shape=self._shape)
+            best = optimum(
+                problem, self.deadline, start=start, keep=4 * self.alternatives, shape=self._shape, gap=self.gap
+            )
             assert best is not None
             bound = max(bound, best.bound)  # fewer kernels: an earlier bound still holds
             if not self._refuse(problem, best.solution.chosen.values()):

@@ -7,10 +7,12 @@ microseconds for positional arrays.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,7 @@ Tree = Leaf | Static | Branch
 _native = {np.dtype(d.name): True for d in COMPUTED}
 _STATIC = (str, bytes, type(None), type, np.dtype, Enum, slice, range, type(Ellipsis))
 _new_object = object.__new__
+_ndarray = np.ndarray
 
 
 def static_key(value: Any) -> Hashable:
@@ -74,7 +77,16 @@ def static_key(value: Any) -> Hashable:
     return (type(value), value)
 
 
-def _array(value: Any, path: str) -> np.ndarray:
+class _Refused(Exception):
+    """A value that cannot be an argument; ``path`` grows as it passes outwards through containers."""
+
+    def __init__(self, kind: type[Exception], message: str) -> None:
+        self.kind = kind
+        self.message = message
+        self.path = ""
+
+
+def _array(value: Any) -> np.ndarray:
     """The array of an ndarray, NumPy scalar, or anything with ``__dlpack__`` or ``__array__``."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -89,7 +101,7 @@ def _array(value: Any, path: str) -> np.ndarray:
         try:
             dtype_of(array.dtype)
         except TypeError as error:
-            raise UnsupportedDTypeError(f"argument {path!r}: {error}") from None
+            raise _Refused(UnsupportedDTypeError, f": {error}") from None
     return array
 
 
@@ -99,40 +111,57 @@ def _is_tensor(value: Any) -> bool:
     )
 
 
-def flatten_value(value: Any, leaves: list[Any], path: str, on_leaf: Callable[[Any, str], Any]) -> Hashable:
+def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
     """Append the tensors in ``value`` to ``leaves`` and return what tells its type and structure."""
     kind = type(value)
-    if kind is np.ndarray and value.dtype in _native:
+    if kind is _ndarray and value.dtype in _native:
         leaves.append(value)
         return (value.shape, value.dtype)
+    if kind is dict or isinstance(value, dict):
+        keys = tuple(value)
+        return (kind, keys, _flatten_all(value.values(), leaves, lambda i: f"[{keys[i]!r}]"))
+    if isinstance(value, (list, tuple)):
+        return (kind, _flatten_all(value, leaves, lambda i: f"[{i}]"))
     if kind is float or kind is int or kind is bool or isinstance(value, _STATIC):
         return static_key(value)
-    if isinstance(value, (list, tuple)):
-        parts = tuple([flatten_value(v, leaves, f"{path}[{i}]", on_leaf) for i, v in enumerate(value)])
-        return (kind, parts)
-    if isinstance(value, dict):
-        inside = [flatten_value(v, leaves, f"{path}[{k!r}]", on_leaf) for k, v in value.items()]
-        return (kind, tuple(value), tuple(inside))
     if isinstance(value, TracedArray):
         raise TracedArgument
     if _is_tensor(value):
-        array = on_leaf(value, path)
+        array = _array(value)
         leaves.append(array)
         return (array.shape, array.dtype.newbyteorder("="))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = _fields(kind)
-        fields = [flatten_value(getattr(value, n), leaves, f"{path}.{n}", on_leaf) for n in names]
-        return (kind, names, tuple(fields))
+        return (kind, names, _flatten_all([getattr(value, n) for n in names], leaves, lambda i: f".{names[i]}"))
     if isinstance(value, (int, float)):  # subclasses of them
         return static_key(value)
-    if callable(value) and isinstance(value, Hashable):
+    if isinstance(value, (FunctionType, BuiltinFunctionType, np.ufunc)):
         return (kind, value)
-    raise TypeError(
-        f"argument {path!r} is a {kind.__name__}: arguments are arrays, Python numbers, strings, None, and tuples, "
-        "lists, dicts and dataclasses of these"
+    # Other objects may change between calls without our seeing it.
+    raise _Refused(
+        TypeError,
+        f" is a {kind.__name__}: arguments are arrays, Python numbers, strings, None, functions, and "
+        "tuples, lists, dicts and dataclasses of these (make a class that holds arrays a dataclass)",
     )
 
 
+def _flatten_all(values: Iterable[Any], leaves: list[Any], step: Callable[[int], str]) -> Key:
+    """The keys of a container's values; arrays, the common case, without a call."""
+    parts: list[Hashable] = []
+    try:
+        for value in values:
+            if type(value) is _ndarray and value.dtype in _native:
+                leaves.append(value)
+                parts.append((value.shape, value.dtype))
+            else:
+                parts.append(flatten_value(value, leaves))
+    except _Refused as refused:
+        refused.path = step(len(parts)) + refused.path
+        raise
+    return tuple(parts)
+
+
+@functools.cache
 def _fields(kind: type) -> tuple[str, ...]:
     return tuple([f.name for f in dataclasses.fields(kind)])
 
@@ -229,12 +258,19 @@ class ArgSpec:
                 else:
                     return args, (*parts, *tail)
         leaves: list[Any] = []
-        values = self.bind(args, kwargs)
-        key = tuple([flatten_value(v, leaves, p.name, _array) for p, v in zip(self.parameters, values, strict=True)])
-        return leaves, key
+        parts = []
+        for parameter, value in zip(self.parameters, self.bind(args, kwargs), strict=True):
+            try:
+                parts.append(flatten_value(value, leaves))
+            except _Refused as refused:
+                name = f"{parameter.name}{refused.path}"
+                raise refused.kind(f"argument {name!r}{refused.message}") from None
+        return leaves, tuple(parts)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """One value per parameter, ``MISSING`` where its default applies; ``*args`` is a tuple, ``**kwargs`` a dict."""
+        if not kwargs and len(args) == len(self.parameters) and self._tails[-1] is not None:
+            return list(args)
         try:
             bound = self.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -245,7 +281,7 @@ class ArgSpec:
         """The tree of every parameter, and the leaves."""
         leaves: list[Any] = []
         trees = [tree_of(v, leaves, _is_tensor) for v in self.bind(args, kwargs)]
-        return trees, [_array(leaf, "") for leaf in leaves]
+        return trees, [_array(leaf) for leaf in leaves]
 
     def leaf_names(self, trees: Sequence[Tree]) -> list[str]:
         names: list[str] = []

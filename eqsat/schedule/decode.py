@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.problem import Problem
@@ -64,3 +66,25 @@ def _wrap(nest: Nest, rows: int) -> Nest:
         case Pack(operand, body):
             return Pack(operand, _wrap(body, rows))
     return Loop("rows", rows, rows, nest)
+
+
+def shareable(nest: Nest, columns: int) -> Nest:
+    """A nest that one thread was chosen for, with a loop that more threads could share at run time.
+
+    The outermost loop where its steps are independent, else a single step over all ``columns`` of n.
+    """
+    if is_parallel(nest):
+        return nest
+    if isinstance(nest, Loop) and nest.axis != "k":
+        return replace(nest, parallel=True)
+    return Loop("n", columns, columns, nest, True)
+
+
+def is_parallel(nest: Nest) -> bool:
+    """Whether threads share a loop of this nest."""
+    match nest:
+        case Loop(body=body, parallel=parallel):
+            return parallel or is_parallel(body)
+        case Pack(body=body):
+            return is_parallel(body)
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.decode import is_parallel
 from eqsat.schedule.price import (
     Block,
     Moved,
@@ -96,7 +97,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 if found is None:
                     return None
                 child, body = found
-                together = spmd and _has_parallel(inside)
+                together = spmd and is_parallel(inside)
                 threads = pricer.target.threads if together else 1
                 extra, added, saved, copy = pack_moved(pricer, stage, factor, body)
                 moved_ = [max(0.0, child.moved[i] - saved[i]) + added[i] / threads for i in range(3)]
@@ -138,14 +139,3 @@ def _stages(nest: Nest) -> set[int]:
         case TileOp(stage=stage):
             return {stage}
     raise TypeError(f"not a nest: {nest!r}")
-
-
-def _has_parallel(nest: Nest) -> bool:
-    match nest:
-        case Loop(body=body, parallel=parallel):
-            return parallel or _has_parallel(body)
-        case Pack(body=body):
-            return _has_parallel(body)
-        case Seq(bodies):
-            return any(map(_has_parallel, bodies))
-    return False

@@ -135,7 +135,7 @@ class Pricer:
         vectors = -(-n // self.target.lanes(form.dtype))
         seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
         if n * form.dtype.itemsize < 4096 <= second.row_bytes:
-            seconds += k * 4 * slot  # pieces of rows: a new page each
+            seconds += k * 25 * slot  # pieces of rows: a new page each, and prefetching starts afresh
         return seconds
 
     def vector(self, stage: int, lanes: int) -> float:

@@ -15,7 +15,7 @@ from eqsat.cost.target import LEVELS, Target, target_of
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, show
-from eqsat.schedule.decode import decode
+from eqsat.schedule.decode import decode, shareable
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.rule import select
@@ -79,11 +79,13 @@ def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[
     graph = saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
     for on, parallel in _modes(group, target, alone):
-        if ranked and not parallel:  # plainly enough work for all threads, and a nest that shares it
+        if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
         search = Search(graph, Pricer(problem, on), parallel)
         for entry in search.roots(CANDIDATES):
             nest = decode(entry, problem, on)
+            if on == target and problem.stages[0].contraction and not problem.rows:
+                nest = shareable(nest, problem.stages[0].extent("n"))
             seconds = search.seconds(entry) + on.step
             if nest not in ranked or seconds < ranked[nest][0]:
                 ranked[nest] = (seconds, entry, on)
@@ -99,10 +101,7 @@ def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[
 
 
 def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Target, bool]]:
-    """Who runs the group: all threads, or one while the others wait where work is small.
-
-    A nest for one thread marks a parallel loop too: kernels take the number of threads at run time.
-    """
+    """Who runs the group: all threads, or one while the others wait where work is small."""
     if target.threads == 1:
         return [(target, True), (target, False)]
     slots = 0.0

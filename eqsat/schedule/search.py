@@ -158,6 +158,8 @@ class Search:
                 external = next(f for f in form.factors if f.name == factor).external
                 if form.rows and factor == "b" and external != (at_rows and not inside):
                     return  # a factor that all row blocks share is packed once, outside them
+                if not parallel and dict(block.sizes).get(f"b{stage}", 1) > 1:
+                    return  # private copies are of one batch
                 copied = self.blocks[node.children[0]]
                 threads = pricer.target.threads if parallel else 1
                 entries = self.best(node.children[0], inside, parallel)

@@ -131,7 +131,11 @@ def contraction_blocks(
         steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
         if single and k >= 3 * CHAIN:
             steps["k"].append(2 * steps["k"][0])
-    facts.append(f"(depth {form.index} {min([k, *steps['k']])})")
+    depth = min([k, *steps["k"]])
+    facts.append(f"(depth {form.index} {depth})")
+    if m <= tiles[0][0] and 2 * depth <= k:  # sums of few rows are put down often: twice the chain
+        facts.append(f"(depth {form.index} {2 * depth})")
+        steps["k"].append(2 * depth)
     second = form.factors[1]
     if single and m <= tiles[0][0] and second.direct and not second.free and k >= 2 * UPDATE and n * k * size > l2:
         facts.append(f"(updates {form.index} {m} {UPDATE})")
