@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
@@ -215,7 +215,9 @@ def _uniform(m: Match) -> Node:
     spec: Spec = m.s
     total, own = sum_over(m.x, spec.a, [k for k in spec.a if k not in spec.out])
     extents = extents_of((m.x, spec.a), (m.p, spec.b))
-    number = build.scalar(m.value(m.p), m.x)
+    value = m.value(m.p)
+    assert value is not None
+    number = build.scalar(value, m.x)
     return spread(call("mul", total, number), own, spec.out, extents)
 
 
@@ -253,8 +255,8 @@ def _sum_of_contraction(m: Match) -> Node:
     """Σ over axes of a contraction: onto the factors."""
     spec: Spec = m.s
     out = tuple(x for axis, x in enumerate(spec.out) if axis not in m.ax)
-    extents = spec.extents(m.a.shape, m.b.shape)
-    return einsum(m.a, spec.a, m.b, spec.b, out, dict(extents))
+    extents = extents_of((m.a, spec.a), (m.b, spec.b))
+    return einsum(m.a, spec.a, m.b, spec.b, out, extents)
 
 
 def _diagonal(m: Match) -> Node | None:
@@ -262,7 +264,7 @@ def _diagonal(m: Match) -> Node | None:
     spec: Spec = m.s
     extents = spec.extents(m.a.shape, m.b.shape)
     shape = [extents[x] for x in spec.out]
-    strides = dict(zip(spec.out, build.views.row_major(tuple(shape)), strict=True))
+    strides = dict(zip(spec.out, views.row_major(tuple(shape)), strict=True))
     if m.mp.offset or m.mp.strides is None:
         return None
     same: dict[int, int] = {}
@@ -326,7 +328,7 @@ def _times_identity(mk: Maker) -> Node:
 
 def _diagonal_of_product(mk: Maker) -> Node:
     product = build.matmul(mk.tensor(2, 3, 4), mk.tensor(2, 4, 3))
-    return build.view(product, build.views.strided((2, 3), (9, 4)))
+    return build.view(product, views.strided((2, 3), (9, 4)))
 
 
 def _low_rank_sum(mk: Maker) -> Node:

@@ -36,7 +36,7 @@ def _keeps(source: DType, target: DType) -> bool:
 
 def numeric(m: Match) -> bool:
     """the element type is a number, not bool"""
-    return m.root.dtype.kind != "bool"
+    return bool(m.root.dtype.kind != "bool")
 
 
 # exp and log

@@ -8,6 +8,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import make
+from eqsat.ir.views import ViewMap
 from eqsat.rules import (
     Match,
     Parts,
@@ -122,6 +123,7 @@ def _concat_of_slices(m: Match) -> Node | None:
     for map, (source,) in m.forms(m.ps[0], "view"):
         if m.ps[0].type.size == 0:
             return None
+        assert isinstance(map, ViewMap)
         first = slice_of(map, source.shape)
         if first is None:
             continue

@@ -42,22 +42,28 @@ def _shifted(name: str) -> object:
     return build_one
 
 
+def _epsilon(m: Match) -> float:
+    value = m.value(m.eps)
+    assert value is not None, "guarded by plain_epsilon"
+    return float(value)
+
+
 def _standardized(m: Match) -> Node:
     """(x - mean) / sqrt(variance + eps) as a layer norm of scale 1 and shift 0."""
     n = m.x.shape[-1]
     one = build.const(np.ones(n, m.x.dtype.numpy), m.x.dtype)
     zero = build.const(np.zeros(n, m.x.dtype.numpy), m.x.dtype)
-    return composite("layer_norm", [m.x, one, zero], float(m.value(m.eps)))
+    return composite("layer_norm", [m.x, one, zero], _epsilon(m))
 
 
 def _rms(m: Match) -> Node:
     one = build.const(np.ones(m.x.shape[-1], m.x.dtype.numpy), m.x.dtype)
-    return composite("rms_norm", [m.x, one], float(m.value(m.eps)))
+    return composite("rms_norm", [m.x, one], _epsilon(m))
 
 
 def row_of_x(m: Match) -> bool:
     """scale and shift are vectors along the last axis"""
-    return m.g.shape == m.root.shape[-1:] == m.x.shape[-1:] and m.root.shape == m.x.shape
+    return bool(m.g.shape == m.root.shape[-1:] == m.x.shape[-1:] and m.root.shape == m.x.shape)
 
 
 def shift_of_x(m: Match) -> bool:

@@ -1,9 +1,9 @@
 """Terms as the e-graph holds them: hash-consed, with e-classes as integer handles.
 
 This is the Python side of an e-graph whose matching is egglog's. It types terms, puts them in canonical
-form (sums flat and ordered, operands of commutative operators and factors of contractions ordered), keeps congruence so that no
-known term is sent again, and follows what is known of each class: whether it is known when the
-program is compiled, and the number all its elements equal. What egglog must hear of is queued as rows.
+form (sums flat and ordered, operands of commutative operators and factors of contractions ordered), keeps
+congruence so that no known term is sent again, and follows what is known of each class: whether it is known
+when the program is compiled, and the number all its elements equal. What egglog must hear of is queued as rows.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ def extract(
 
     ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). ``seconds``
     limits the search; candidates and the greedy choice are always completed. The search also ends when the
-    best program is within ``gap`` of the bound, for predictions are not better than that. With ``fuse`` off every e-node
-    is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used, except single
-    operators over stored tensors that nothing else can replace. Opaque operators are not asked about. Raises
-    ``ExtractionError`` where an output cannot be made.
+    best program is within ``gap`` of the bound, for predictions are not better than that. With ``fuse`` off
+    every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used,
+    except single operators over stored tensors that nothing else can replace. Opaque operators are not asked
+    about. Raises ``ExtractionError`` where an output cannot be made.
     """
     deadline = time.monotonic() + seconds
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)

@@ -7,7 +7,6 @@ microseconds for positional arrays.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -161,7 +160,6 @@ def _flatten_all(values: Iterable[Any], leaves: list[Any], step: Callable[[int],
     return tuple(parts)
 
 
-@functools.cache
 def _fields(kind: type) -> tuple[str, ...]:
     return tuple([f.name for f in dataclasses.fields(kind)])
 
@@ -258,14 +256,14 @@ class ArgSpec:
                 else:
                     return args, (*parts, *tail)
         leaves: list[Any] = []
-        parts = []
+        keys: list[Hashable] = []
         for parameter, value in zip(self.parameters, self.bind(args, kwargs), strict=True):
             try:
-                parts.append(flatten_value(value, leaves))
+                keys.append(flatten_value(value, leaves))
             except _Refused as refused:
                 name = f"{parameter.name}{refused.path}"
                 raise refused.kind(f"argument {name!r}{refused.message}") from None
-        return leaves, tuple(parts)
+        return leaves, tuple(keys)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """One value per parameter, ``MISSING`` where its default applies; ``*args`` is a tuple, ``**kwargs`` a dict."""

@@ -13,7 +13,7 @@ from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int64
+from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int64, row_major
 from eqsat.ir.views import ViewMap
 from eqsat.rules.instantiate import signed_sum
 from eqsat.rules.pattern import (
@@ -217,7 +217,7 @@ class Maker:
         if kind == "diagonal":
             if rank < 2 or shape[-1] != shape[-2]:
                 raise ValueError("no diagonal")
-            steps = build.views.row_major(shape)
+            steps = row_major(shape)
             return views.strided((*shape[:-2], shape[-1]), (*steps[:-2], steps[-1] + steps[-2]))
         if kind == "flip":
             return views.slices(shape, [max(0, n - 1) for n in shape], [-1] * rank, shape)
@@ -291,9 +291,10 @@ def check_rule(
     """Try a rule on random programs until it has fired ``enough`` times or ``trials`` are over.
 
     Programs come from the rule's patterns with random shapes, element types and attributes, from its ``example``
-    and from ``examples``; ``beside`` are rules applied too. On each program where the rule fired, every e-node is computed in float64 (integers in
-    their own type) and compared with its class: to rounding on ordinary values; where NaN are, NaN must be for
-    rules of class ``reassociates``; for ``exact`` ones bit by bit on infinities, NaN and signed zeros too.
+    and from ``examples``; ``beside`` are rules applied too. On each program where the rule fired, every e-node is
+    computed in float64 (integers in their own type) and compared with its class: to rounding on ordinary values;
+    where NaN are, NaN must be for rules of class ``reassociates``; for ``exact`` ones bit by bit on infinities, NaN
+    and signed zeros too.
     """
     result = CheckResult()
     given = [*examples, *([rule.example] if rule.example else [])]

@@ -60,11 +60,13 @@ def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> 
     args = _operands(pattern.args, names, dtype)
     attrs = names[pattern.attrs.name] if isinstance(pattern.attrs, Attribute) else pattern.attrs
     if pattern.op == "matmul":
-        return build.matmul(*args)
+        a, b = args
+        return build.matmul(a, b)
     if isinstance(attrs, ViewMap):
         return build.view(args[0], attrs)
     if isinstance(attrs, Spec):
-        return build.contract(attrs, *args)
+        a, b = args
+        return build.contract(attrs, a, b)
     if pattern.op == "cast":
         assert isinstance(attrs, DType)
         return build.cast(args[0], attrs)

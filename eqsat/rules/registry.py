@@ -72,10 +72,17 @@ def suggest(id: str) -> str:
     """Which ids there are, the likeliest first."""
     from difflib import get_close_matches
 
-    ids = [rule.id for rule in listed()]
+    ids = [*(rule.id for rule in listed()), *sorted(_loop_rules())]
     close = get_close_matches(id, ids, 5)
     rest = [i for i in ids if i not in close]
     return (f"did you mean {', '.join(close)}? " if close else "") + f"the ids are {', '.join(close + rest)}"
+
+
+def _loop_rules() -> set[str]:
+    """Ids of the rules over loop nests, which are disabled by the same option."""
+    from eqsat.schedule.rule import installed_loop_rules
+
+    return {rule.id for rule in installed_loop_rules()}
 
 
 def select(
@@ -88,7 +95,7 @@ def select(
     if numerics not in NUMERICS:
         raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
     given = listed() if rules is None else unique(rules)
-    ids = {rule.id for rule in given}
+    ids = {rule.id for rule in given} | _loop_rules()
     for id in disable:
         if id not in ids:
             raise ValueError(f"disable: no rule {id!r}; {suggest(id)}")
