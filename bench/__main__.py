@@ -84,6 +84,8 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
     from bench.run import Problem, Row, run_workload
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
     limits, machine = model.measure(options.threads, options.quick)
     console.print(
         f"{limits.cpu}, {limits.threads} thread(s): FMA peak {limits.fma_gflops:.0f} GFLOP/s, "

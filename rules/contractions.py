@@ -8,6 +8,7 @@ from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
+from eqsat.ir.types import row_major
 from eqsat.rules import (
     Match,
     Terms,
@@ -264,7 +265,7 @@ def _diagonal(m: Match) -> Node | None:
     spec: Spec = m.s
     extents = spec.extents(m.a.shape, m.b.shape)
     shape = [extents[x] for x in spec.out]
-    strides = dict(zip(spec.out, views.row_major(tuple(shape)), strict=True))
+    strides = dict(zip(spec.out, row_major(tuple(shape)), strict=True))
     if m.mp.offset or m.mp.strides is None:
         return None
     same: dict[int, int] = {}

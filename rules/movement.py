@@ -132,11 +132,10 @@ def _concat_of_slices(m: Match) -> Node | None:
             wanted = list(starts)
             wanted[axis] += sizes[axis]
             fits = [
-                next_slice
+                found
                 for other, (same,) in m.forms(part, "view")
-                if same is source
-                and (next_slice := slice_of(other, source.shape)) is not None
-                and next_slice[0] == wanted
+                if same is source and isinstance(other, ViewMap)
+                if (found := slice_of(other, source.shape)) is not None and found[0] == wanted
             ]
             if not fits:
                 break

@@ -64,7 +64,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exact: bool) -> None:
-    """A kernel by its meaning, over its whole iteration space at once; in float64 if ``exact``."""
+    """A kernel by its meaning, over its whole iteration space at once; in extended precision if ``exact``."""
     grid = np.indices(kernel.extents, sparse=True)
 
     def at(offset: int, strides: tuple[int, ...]) -> np.ndarray:
@@ -78,9 +78,9 @@ def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exa
                 for index, stride in gathers:
                     place = place + stride * value(index, acc).astype(np.int64)
                 found = buffers[operand][place]
-                return found.astype(np.float64) if exact and dtype.is_float else found
+                return found.astype(np.longdouble) if exact and dtype.is_float else found
             case Literal(number, dtype):
-                return np.asarray(number, np.float64 if exact and dtype.is_float else dtype.numpy)
+                return np.asarray(number, np.longdouble if exact and dtype.is_float else dtype.numpy)
             case Index(offset, strides, dtype):
                 return at(offset, strides).astype(dtype.numpy)
             case Call("cast", args, dtype):
@@ -117,26 +117,41 @@ def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exa
     out[place] = result
 
 
+def magnitude_of(group: KernelGroup, arrays: Sequence[np.ndarray]) -> float:
+    """The largest sum of absolute values of a group's one reduction; 0 for groups of several stages."""
+    stage, *others = group.stages
+    kernel = stage.kernel
+    if others or kernel.combine != "sum" or not kernel.body.dtype.is_float:
+        return 0.0
+    product = Call("maximum", (kernel.body, Call("sub", (Literal(0.0, kernel.body.dtype), kernel.body), kernel.body.dtype)), kernel.body.dtype)
+    out = np.zeros(kernel.out.size)
+    evaluate(replace(kernel, body=product, epilogue=Acc(kernel.body.dtype)), [a.reshape(-1) for a in arrays], out, False)
+    return float(out.max(initial=0))
+
+
 def reference(group: KernelGroup, arrays: Sequence[np.ndarray], exact: bool) -> list[np.ndarray]:
     """All operands after the group has run."""
-    buffers = [a.reshape(-1).astype(np.float64) if exact and a.dtype.kind == "f" else a.reshape(-1).copy() for a in arrays]
+    buffers = [a.reshape(-1).astype(np.longdouble) if exact and a.dtype.kind == "f" else a.reshape(-1).copy() for a in arrays]
     stages: list[np.ndarray] = []
     for stage in group.stages:
         sources = [stages[s.stage] if isinstance(s, FromStage) else buffers[s] for s in stage.sources]
-        dtype = np.float64 if exact and stage.kernel.out.dtype.is_float else stage.kernel.out.dtype.numpy
+        dtype = np.longdouble if exact and stage.kernel.out.dtype.is_float else stage.kernel.out.dtype.numpy
         out = np.zeros(stage.kernel.out.size, dtype) if stage.result is None else buffers[stage.result]
         evaluate(stage.kernel, sources, out, exact)
         stages.append(out)
     return buffers
 
 
-def check(got: np.ndarray, exact: np.ndarray, numpy: np.ndarray) -> None:
-    """No more than 4 times NumPy's own error, and a few ulp of the largest value; NaN and inf in the same places."""
+def check(got: np.ndarray, exact: np.ndarray, numpy: np.ndarray, magnitude: float = 0.0) -> None:
+    """No more than 4 times NumPy's own error and a few ulp; NaN and inf in the same places.
+
+    ``magnitude``: the largest sum of absolute products, of which sums that cancel lose as many ulp.
+    """
     special = ~np.isfinite(exact)
     assert np.array_equal(got[special], exact[special], equal_nan=True)
     ulp = np.finfo(got.dtype).eps
     got, exact, numpy = got[~special], exact[~special], numpy[~special]
-    allowed = 4 * np.abs(numpy - exact).max(initial=0) + 8 * ulp * np.abs(exact).max(initial=0)
+    allowed = 4 * np.abs(numpy - exact).max(initial=0) + 8 * ulp * max(magnitude, np.abs(exact).max(initial=0))
     assert np.abs(got - exact).max(initial=0) <= allowed
 
 
@@ -154,7 +169,7 @@ def verify(
     exact, numpy = reference(group, arrays, True), reference(group, arrays, False)
     for output in group.outputs:
         if got[output].dtype.kind == "f":
-            check(got[output], exact[output], numpy[output])
+            check(got[output], exact[output], numpy[output], magnitude_of(group, arrays))
         else:
             assert np.array_equal(got[output], numpy[output])
     return emitted

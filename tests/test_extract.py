@@ -389,6 +389,22 @@ def test_constants_are_folded_and_only_those_needed() -> None:
     check_selection(selection, frozenset({0}))
 
 
+def test_computable_constants_are_still_there_as_tables() -> None:
+    index = arg(0, 7, dtype=int64)
+    table = build.call("add", build.iota(5), build.iota(5))
+    builder = Builder()
+    y = build.gather(table, index, 0)
+    builder.add(table)
+    builder.const = {builder.of[n] for n in topological([table])}
+    builder.add(y)
+    builder.equal(table, build.call("add", build.iota(5), table.inputs[1]))
+    egraph = builder.finish(y)
+    (selection,) = extract(egraph, RATES, lowers=can_lower)[:1]
+    check_selection(selection, inputs_of(egraph))
+    where = np.array([0, 4, -1, -5, 2, 2, 1])
+    np.testing.assert_array_equal(run_selection(egraph, selection, {0: where})[0], (2 * np.arange(5))[where])
+
+
 def test_outputs_that_need_no_kernel() -> None:
     x, c = arg(0, 4), build.const(np.arange(4.0), float64)
     builder = Builder()

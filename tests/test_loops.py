@@ -485,6 +485,18 @@ def test_stages_that_keep_axes_of_their_own() -> None:
     check(KernelGroup(stages, 1, (full, full), (1,), "columns"))
 
 
+def test_stores_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored past the caches, where alignment allows, is what would be stored through them."""
+    monkeypatch.setattr("eqsat_backends.numba_cpu.loops._last_level_cache", lambda: 1)
+    x = Load(0, 0, (1,), float32)
+    assert "stream(" in check(single((1003,), 1, None, call("exp", x), [(float32, 1003)])).source
+    assert "stream(" in check(softmax(9, 128)).source
+    assert "stream(" not in check(softmax(9, 100)).source  # rows are not aligned
+    turned = Load(0, 0, (1, 48), int32)
+    assert "stream(" in check(single((48, 64), 2, None, turned, [(int32, 48 * 64)])).source
+    check(single((1024, 40), 1, "sum", Load(0, 0, (1, 4096), float32), [(float32, 40 * 4096)]))
+
+
 def test_nest_gives_the_lanes() -> None:
     body = Load(0, 0, (1,), float32)
     nest = Loop("rows", 1, 1, Loop("lanes", 100, 8, TileOp("vector", (("lanes", 8),))), parallel=True)

@@ -94,7 +94,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 # greatest error in units in the last place: (float32, float64), as stated in vmath
 ACCURACY: dict[str, tuple[Callable[..., np.ndarray], float, float]] = {
-    "exp": (np.exp, 1, 1),
+    "exp": (np.exp, 1.2, 1.2),
     "expm1": (np.expm1, 2, 2),
     "log": (np.log, 1, 1),
     "log1p": (np.log1p, 2, 2),
@@ -138,7 +138,8 @@ def test_erf(kind: str, bound: float) -> None:
 
     x = samples(kind)
     got = function("erf", kind)(x)
-    exact = erf(x.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        exact = erf(x.astype(np.float64))
     assert (np.isnan(got) == np.isnan(x)).all()
     number = ~np.isnan(x)
     assert (np.abs(got[number]) <= 1).all()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -27,12 +28,18 @@ from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.objects import host, package_fingerprint
 
 from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json, type_from_json, type_to_json
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan.memory import assign, lifetimes
-from eqsat.plan.plan import KernelStep, Plan
+from eqsat.plan import fallback
+from eqsat.plan.backend import Direct
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
+
+log = logging.getLogger("eqsat")
 
 
 class NumbaCpuBackend:
@@ -44,51 +51,98 @@ class NumbaCpuBackend:
         return f"{host().key}|{version('numba')}|{package_fingerprint()}"
 
     def emit(self, plan: Plan) -> dict[str, Any]:
-        """Printed modules of every step (compiled when loaded), and the plan's wiring."""
-        from eqsat_backends.numba_cpu.emit import emit_group
+        """Printed modules of every step, compiled; the plan's wiring; and how each step of the plan is run.
 
-        steps: list[dict[str, Any]] = []
-        for step in plan.steps:
-            if isinstance(step, KernelStep):
-                emitted = emit_group(step.group, step.nest)
-                steps.append(
-                    {
-                        "source": emitted.source,
-                        "phases": list(emitted.phases),
-                        "tensors": list(step.tensors),
-                        "outputs": list(step.group.outputs),
-                        "shared": emitted.shared_bytes,
-                        "thread": emitted.thread_bytes,
-                        "packs": [pack.to_json() for pack in emitted.packs],
-                        "label": step.label,
-                    }
-                )
-            else:
-                value = nodes_to_json([step.value])
-                steps.append(
-                    {"reference": value, "reads": list(step.reads), "tensor": step.tensor, "label": step.label}
-                )
+        A group whose kernel cannot be generated is run stage by stage, and a stage without a kernel by the
+        interpreter, with a warning; such data holds the group itself and is not for keeping (``volatile``).
+        """
+        emission = _Emission(dict(plan.types))
+        for number, step in enumerate(plan.steps):
+            emission.add(number, step)
         return {
-            "types": {str(n): type_to_json(t) for n, t in plan.types.items()},
+            "types": {str(n): type_to_json(t) for n, t in emission.types.items()},
             "inputs": list(plan.inputs),
             "outputs": list(plan.outputs),
             "constants": sorted(plan.constants),
-            "steps": steps,
+            "steps": emission.steps,
+            "kinds": emission.kinds,
+            "volatile": emission.volatile,
         }
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> CpuExecutable:
         return CpuExecutable(emitted, constants, threads)
 
 
+class _Emission:
+    """The steps of a plan as data for ``load``; ``of`` says which step of the plan each belongs to."""
+
+    def __init__(self, types: dict[int, TensorType]) -> None:
+        self.types = types
+        self.steps: list[dict[str, Any]] = []
+        self.kinds: list[str] = []
+        self.volatile = False
+
+    def add(self, number: int, step: KernelStep | ReferenceStep) -> None:
+        if isinstance(step, ReferenceStep):
+            self.kinds.append("reference")
+            value = nodes_to_json([step.value])
+            self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
+            return
+        made = _kernel(step.group, step.tensors, step.nest, step.label)
+        if made is not None:
+            self.kinds.append("kernel")
+            self.steps.append({**made, "of": number})
+            return
+        kind = "stages"
+        for part in fallback.split(step.group, step.tensors, self._fresh):
+            made = _kernel(part.group, part.tensors, None, step.label) if len(step.group.stages) > 1 else None
+            if made is None:
+                kind, self.volatile = "reference", True
+                outputs = list(part.group.outputs)
+                made = {"interpreted": part.group, "tensors": list(part.tensors), "outputs": outputs}
+            self.steps.append({**made, "of": number})
+        self.kinds.append(kind)
+
+    def _fresh(self, type: TensorType) -> int:
+        number = max(self.types) + 1
+        self.types[number] = type
+        return number
+
+
+def _kernel(group: KernelGroup, tensors: Sequence[int], nest: Nest | None, label: str) -> dict[str, Any] | None:
+    """A group's printed module, compiled and in the cache; None, with a warning, where that fails."""
+    from eqsat_backends.numba_cpu.emit import emit_group
+
+    try:
+        emitted = emit_group(group, nest)
+        compile_module(emitted.source, emitted.phases)
+    except Exception as error:  # whatever an emitter, Numba or LLVM refuses, the reference can still run
+        log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
+        return None
+    return {
+        "source": emitted.source,
+        "phases": list(emitted.phases),
+        "tensors": list(tensors),
+        "outputs": list(group.outputs),
+        "shared": emitted.shared_bytes,
+        "thread": emitted.thread_bytes,
+        "packs": [pack.to_json() for pack in emitted.packs],
+    }
+
+
 @dataclass
 class _Segment:
-    """A run of compiled steps, or one reference step."""
+    """A run of compiled steps, or one step through the reference: operators (``value``) or a kernel (``group``)."""
 
     program: Program | None
     arguments: list[int]
     writes: list[int]
     value: Node | None = None
-    labels: tuple[str, ...] = ()
+    group: KernelGroup | None = None
+
+
+def _compiled(step: Mapping[str, Any]) -> bool:
+    return "source" in step
 
 
 class CpuExecutable:
@@ -104,12 +158,12 @@ class CpuExecutable:
         self.arena_bytes = 0
         self._packed: dict[tuple[int, PackSpec], np.ndarray] = {}
         self.segments = self._build(emitted["steps"])
-        self._direct = self._direct_call()
+        self.direct = self._direct_call()
 
     def _build(self, steps: Sequence[Mapping[str, Any]]) -> list[_Segment]:
         runs: list[list[Mapping[str, Any]]] = []
         for step in steps:
-            if "reference" in step or not runs or "reference" in runs[-1][0]:
+            if not runs or not _compiled(step) or not _compiled(runs[-1][0]):
                 runs.append([step])
             else:
                 runs[-1].append(step)
@@ -123,13 +177,21 @@ class CpuExecutable:
                 for tensor in writes:
                     made[tensor] = number
         crossing = {t for t, n in made.items() if used[t] != {n}} | set(self.outputs)
-        return [self._segment(run, crossing) for run in runs]
+        made_once = len(set(self.outputs)) == len(self.outputs) and all(t in made for t in self.outputs)
+        order = [*self.inputs, *self.outputs] if len(runs) == 1 and made_once else None
+        return [self._segment(run, crossing, order) for run in runs]
 
-    def _segment(self, run: list[Mapping[str, Any]], crossing: set[int]) -> _Segment:
+    def _segment(
+        self, run: list[Mapping[str, Any]], crossing: set[int], order: list[int] | None = None
+    ) -> _Segment:
+        """``order``: the arguments, where all of the program's are to be passed as they come."""
         if "reference" in run[0]:
             (step,) = run
             (value,) = nodes_from_json(step["reference"], _no_constant)
-            return _Segment(None, list(step["reads"]), [step["tensor"]], value, (step["label"],))
+            return _Segment(None, list(step["reads"]), [step["tensor"]], value)
+        if "interpreted" in run[0]:
+            (step,) = run
+            return _Segment(None, list(step["tensors"]), _reads_writes(step)[1], group=step["interpreted"])
         arguments: list[int] = []
         written: list[int] = []
         wiring: list[tuple[Sequence[int], Sequence[int]]] = []
@@ -160,7 +222,7 @@ class CpuExecutable:
                     wiring[number] = ([*reads, name], writes)
         places, arena = assign(lifetimes(wiring, inner))
         # Inputs before outputs: a call passes one tuple.
-        arguments = [t for t in arguments if t not in written] + written
+        arguments = order or [t for t in arguments if t not in written] + written
         slots: list[Slot] = [Argument(n) for n in range(len(arguments))]
         slot_of = {t: n for n, t in enumerate(arguments)}
         for tensor, offset in sorted(places.items()):
@@ -189,8 +251,7 @@ class CpuExecutable:
             for t in arguments
         ]
         self.arena_bytes += arena
-        labels = tuple(step["label"] for step in run for _ in step["phases"])
-        return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written, None, labels)
+        return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written)
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
         flat = self.constants[tensor].reshape(-1)
@@ -206,25 +267,44 @@ class CpuExecutable:
                 return self._packed[key]
         return flat
 
-    def _direct_call(self) -> _Segment | None:
-        """The only segment, when arguments and outputs can be passed to it as they come."""
-        if len(self.segments) != 1 or self.segments[0].program is None:
+    def _direct_call(self) -> Direct | None:
+        """The only segment as a function, when arguments and outputs can be passed to it as they come."""
+        if len(self.segments) != 1:
             return None
-        segment = self.segments[0]
-        plain = segment.writes == self.outputs and [*self.inputs, *self.outputs] == segment.arguments
-        return segment if plain else None
+        (segment,) = self.segments
+        if segment.program is None or segment.arguments != [*self.inputs, *self.outputs]:
+            return None
+        program, threads = segment.program.__call__, self.threads
+        made = [_allocation(self.types[t]) for t in self.outputs]
+        if len(made) == 1:
+            ((empty, shape, dtype),) = made
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self._direct is not None:
-            outputs = [_output(self.types[t]) for t in self.outputs]
-            program = self._direct.program
-            assert program is not None
-            status = program((*arrays, *outputs), self.threads)
-            if status == MISMATCH:
-                status = program((*map(_plain, arrays), *outputs), self.threads)
+            def run_one(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+                output = empty(shape, dtype)
+                status = program((*arrays, output), threads)
+                if status:
+                    return _refuse(status)
+                return (output,)
+
+            return run_one
+
+        def run(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            outputs = tuple([empty(shape, dtype) for empty, shape, dtype in made])
+            status = program((*arrays, *outputs), threads)
             if status:
-                _raise(status)
+                return _refuse(status)
             return outputs
+
+        return run
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        if self.direct is not None:
+            found = self.direct(arrays)
+            if found is None:
+                found = self.direct([_plain(a) for a in arrays])
+            if found is None:
+                raise ValueError("arrays do not have the shapes and types the program was compiled for")
+            return found
         values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
         for segment in self.segments:
@@ -238,19 +318,23 @@ class CpuExecutable:
         return results
 
     def _run(self, segment: _Segment, values: dict[int, np.ndarray]) -> None:
-        if segment.program is None:
-            assert segment.value is not None
+        if segment.value is not None:
             (tensor,) = segment.writes
             values[tensor] = _reference(segment.value, [values[t] for t in segment.arguments])
             return
         for tensor in segment.writes:
-            values[tensor] = _output(self.types[tensor])
+            if tensor not in values:  # several steps may write a part each
+                values[tensor] = _output(self.types[tensor])
+        if segment.group is not None:
+            fallback.interpret(segment.group, [values[t].reshape(-1) for t in segment.arguments])
+            return
+        assert segment.program is not None
         status = segment.program(tuple(values[t] for t in segment.arguments), self.threads)
-        if status:
-            _raise(status)
+        if status and _refuse(status) is None:
+            raise ValueError("a step was given arrays of other shapes and types than it was compiled for")
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
-        """Median seconds of each step of the plan, timed one at a time."""
+        """Median seconds of each step of the plan, its kernels timed one at a time."""
         values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
         times: list[list[float]] = []
@@ -266,7 +350,10 @@ class CpuExecutable:
                 self._run(segment, values)
                 row.append(time.perf_counter() - start)
             times.append(row)
-        return [statistics.median(column) for column in zip(*times[1:], strict=True)]
+        total = [0.0] * len(self.emitted["kinds"])
+        for step, column in zip(steps, zip(*times[1:], strict=True), strict=True):
+            total[step["of"]] += statistics.median(column)
+        return total
 
     def sources(self) -> list[str]:
         return list(dict.fromkeys(s["source"] for s in self.emitted["steps"] if "source" in s))
@@ -306,6 +393,12 @@ def _plain(array: np.ndarray) -> np.ndarray:
 _recycler = Recycler()
 
 
+def _allocation(type: TensorType) -> tuple[Callable[..., np.ndarray], tuple[int, ...], np.dtype]:
+    """What makes an output, and its arguments: small arrays come from NumPy itself."""
+    dtype = type.dtype.numpy
+    return (np.empty if type.nbytes < _recycler.least_bytes else _recycler.empty), type.shape, dtype
+
+
 def _output(type: TensorType) -> np.ndarray:
     return _recycler.empty(type.shape, type.dtype.numpy)
 
@@ -318,7 +411,7 @@ def _reference(value: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(evaluate_nodes([value], bound)[0]).reshape(value.shape)
 
 
-def _raise(status: int) -> None:
-    if status < 0:
-        raise ValueError("arrays do not have the shapes and types the program was compiled for")
-    raise IndexError("an index is out of bounds for the axis it selects from")
+def _refuse(status: int) -> None:
+    """None for arrays that do not fit, with nothing run; ``IndexError`` for an index out of range."""
+    if status != MISMATCH:
+        raise IndexError("an index is out of bounds for the axis it selects from")

@@ -240,7 +240,7 @@ def _print(
         )
 
     body, factors = nest, []
-    while isinstance(body, Pack) and _has_parallel(body.body):
+    while isinstance(body, Pack) and _is_shared(body.body):
         factors.append(body.operand)
         body = body.body
     offsets = {}
@@ -275,6 +275,17 @@ def _has_parallel(nest: Nest) -> bool:
             return parallel or _has_parallel(body)
         case Pack(body=body):
             return _has_parallel(body)
+        case _:
+            return False
+
+
+def _is_shared(nest: Nest) -> bool:
+    """Whether what is packed above a nest serves several threads, or several batches."""
+    match nest:
+        case Loop(axis, _, _, body, parallel):
+            return parallel or axis == "b" or _is_shared(body)
+        case Pack(body=body):
+            return _is_shared(body)
         case _:
             return False
 

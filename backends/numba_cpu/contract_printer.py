@@ -174,6 +174,8 @@ class ContractPrinter:
         match nest:
             case Loop():
                 self.loop(nest)
+            case Pack(which, body) if _loops_over(body, "b"):
+                self.walk(_sink(which, body))
             case Pack(which, body):
                 kept = self.sources[which[0]], self.keeping
                 self.sources[which[0]] = self.pack_private(which[0], on_the_fly=_loops_over(body, "m"))
@@ -557,6 +559,19 @@ def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     rows = min(tile.size("m"), max(1, c.extent("m")))
     columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
     return rows, columns
+
+
+def _sink(which: str, nest: Nest) -> Nest:
+    """A packing moved inside the loop over batches: private scratch holds one batch."""
+    match nest:
+        case Loop("b", block, step, body, parallel):
+            return Loop("b", block, step, Pack(which, body), parallel)
+        case Loop(axis, block, step, body, parallel):
+            return Loop(axis, block, step, _sink(which, body), parallel)
+        case Pack(other, body):
+            return Pack(other, _sink(which, body))
+        case _:
+            return nest
 
 
 def _loops_over(nest: Nest, axis: str) -> bool:

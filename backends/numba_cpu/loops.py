@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from eqsat.cost.machine import caches
 from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.ir.types import int64, row_major
@@ -39,6 +40,8 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
 
     ``nest``: its lane count is used if it names one; the order of loops follows from the access maps.
     ``lanes``: lanes of every vector, a power of two; by default what the machine's registers hold.
+    A result may share its buffer with an input only if the group is one map, and every load of that input
+    walks it just as the result is stored. Buffers are aligned to 64 bytes.
     Raises ``TypeError`` for element types or functions that kernels do not have.
     """
     lanes = lanes or _lanes_of(nest) or _default_lanes(group)
@@ -65,6 +68,11 @@ def _default_lanes(group: KernelGroup) -> int:
     return native_lanes(64 if bits == {64} else 32)
 
 
+def _last_level_cache() -> int:
+    """Bytes beyond which a group's results do not stay in the caches, so that storing past them is faster."""
+    return caches()[-1][1]
+
+
 class _Writer:
     """Writes the phases of one group."""
 
@@ -75,6 +83,7 @@ class _Writer:
         self.name = re.sub(r"\W", "_", group.name) or "kernel"
         self.bases = [f"a{i}" for i in range(len(group.operands))]
         self.phases: list[str] = []
+        self.stream = sum(operand.nbytes for operand in group.operands) >= _last_level_cache()
         self.shared_bytes = 0
         self.thread_bytes = 0
 
@@ -120,6 +129,9 @@ class _Writer:
             ):
                 self.p.bind("status", f"word(args, {operands + 2})")
             body()
+            if self.stream:
+                self.p.line("fence()")
+        self.p.line("")
         self.p.line("")
 
     def share(self, stack: ExitStack, units: int, prefix: str = "row") -> str:
@@ -155,7 +167,7 @@ class _Writer:
             place, size = place_of(kernel, group.shared, f"scratch + {self.thread_bytes}")
             places[s] = place if self.thread_bytes else replace(place, base="scratch")
             self.thread_bytes += -(-size * kernel.out.dtype.itemsize // 64) * 64
-        printer = Rows(self.p, group, self.bases, places)
+        printer = Rows(self.p, group, self.bases, places, stream=self.stream)
 
         def body() -> None:
             extents = group.stages[0].kernel.extents[: group.shared]
@@ -228,7 +240,7 @@ class _Writer:
         moved = map_axes(kernel, lambda s: tuple(s[a] for a in order), kernel.parallel)
         extents = moved.extents[:-2]
         group = KernelGroup((replace(stage, kernel=moved),), len(extents), self.group.operands, ())
-        printer = TransposedMap(self.p, Rows(self.p, group, self.bases, {}), "scratch")
+        printer = TransposedMap(self.p, Rows(self.p, group, self.bases, {}, stream=self.stream), "scratch")
         self.thread_bytes = printer.scratch_bytes
         units = printer.units()
 
@@ -251,7 +263,7 @@ class _Writer:
         stage, shared = group.stages[0], group.shared
         kernel = stage.kernel
         rows = math.prod(kernel.extents[:shared])
-        printer = Rows(self.p, group, self.bases, {}, "scratch")
+        printer = Rows(self.p, group, self.bases, {}, "scratch", self.stream)
         if positions is not None:
             printer.positions[0] = positions
         kept = kernel.extents[shared : kernel.parallel]

@@ -30,7 +30,8 @@ class Rows:
 
     ``bases``: address variable of each group operand. ``places``: where results of stages lie that have no
     buffer, or that are wanted elsewhere. ``scratch``: address of
-    ``WIDE`` free elements. ``axes`` of :meth:`emit`: expressions for the shared axes.
+    ``WIDE`` free elements. ``stream``: results go past the caches where alignment allows; whoever prints the
+    function ends it with ``fence()``. ``axes`` of :meth:`emit`: expressions for the shared axes.
     """
 
     def __init__(
@@ -40,10 +41,13 @@ class Rows:
         bases: Sequence[str],
         places: Mapping[int, Place],
         scratch: str | None = None,
+        stream: bool = False,
     ) -> None:
         self.p, self.group, self.bases, self.places = printer, group, bases, dict(places)
         self.scratch = scratch
         self.stages, self.shared = group.stages, group.shared
+        read = {i.stage for stage in self.stages for i in stage.sources if isinstance(i, FromStage)}
+        self.streamed = {s for s in range(len(self.stages)) if stream and s not in read}
         self.columns = Columns(self)
         self.live: dict[int, Value] = {}
         self.positions: dict[int, Expr] = {}
@@ -142,7 +146,17 @@ class Rows:
             targets.append((self.bases[result], kernel.store_offset, kernel.store_strides))
         for base, offset, strides in targets:
             address = affine(base, offset, strides, axes, size)
-            self.p.store(address, 0 if vector is None else strides[vector], value, count)
+            step = 0 if vector is None else strides[vector]
+            if s in self.streamed and count is None and self._aligned(base, offset, strides, vector):
+                self.p.line(f"stream({address}, {value.name})")
+            else:
+                self.p.store(address, step, value, count)
+
+    def _aligned(self, base: str, offset: int, strides: Sequence[int], vector: int | None) -> bool:
+        """Whether whole vectors are stored to multiples of their size in a buffer of the group."""
+        if vector is None or strides[vector] != 1 or base not in self.bases:
+            return False
+        return all(step % self.p.lanes == 0 for a, step in enumerate((*strides, offset)) if a != vector)
 
     # printing
 

@@ -172,7 +172,7 @@ class Printer:
         if names:
             head += "from eqsat_backends.numba_cpu.simd import (\n"
             head += "".join(f"    {name},\n" for name in names) + ")\n\n"
-        return head + setup + self.text()
+        return (head + setup).rstrip() + "\n\n\n" + self.text().strip() + "\n"
 
     def _note(self, text: str) -> None:
         """Remember which names of the SIMD module ``text`` uses."""

@@ -14,7 +14,8 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``splat_T(number)``            a number in every lane
 ``iota_T(start, step)``        start, start + step, …
 ``to_T(v)``                    conversion as in C; to b1: is not 0
-``store(address, v)``          ``storen(address, v, n)`` the first n; ``stream(address, v)`` past the caches
+``store(address, v)``          ``storen(address, v, n)``: the first n
+``stream(address, v)``         store past the caches, to an aligned address; ``fence()`` orders such stores
 ``scatter(address, v, step)``  elements ``step`` bytes apart; ``scattern(address, v, step, n)``
 ``sum_lanes(v)``               all lanes combined pairwise, result in every lane; also prod, max, min
 ``argmax_lanes(v, i)``         the i that goes with the extreme (the first NaN if any; ties: least i)
@@ -91,6 +92,7 @@ def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None
         return result(*arguments), generate
 
     implementations: dict[int, Any] = {
+        0: lambda typingctx: resolve(),
         1: lambda typingctx, a: resolve(a),
         2: lambda typingctx, a, b: resolve(a, b),
         3: lambda typingctx, a, b, c: resolve(a, b, c),
@@ -146,7 +148,7 @@ def _store(e: Lanes, address: Value, value: Value) -> None:
 
 def _stream(e: Lanes, address: Value, value: Value) -> None:
     kept = _to_memory(e, value)
-    made = e.b.store(kept, _pointer(e, address, kept.type), align=BYTES[e.kind(value)] * e.lanes)
+    made = e.b.store(kept, _pointer(e, address, kept.type), align=min(64, BYTES[e.kind(value)] * e.lanes))
     made.set_metadata("nontemporal", e.b.module.add_metadata([ir.Constant(I32, 1)]))
 
 
@@ -358,6 +360,7 @@ for _name, _function in FUNCTIONS.items():
     globals()[_name] = _define(_name, _function.arity, _typer, _function.build)
 
 store = _define("store", 2, _void, _store)
+fence = _define("fence", 0, _void, lambda e: e.b.fence("seq_cst"), 1)
 storen = _define("storen", 3, _void, _storen)
 stream = _define("stream", 2, _void, _stream)
 scatter = _define("scatter", 3, _void, _scatter)

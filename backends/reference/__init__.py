@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.interpret import run_group
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
+from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 
 
@@ -22,22 +22,21 @@ class NumpyBackend:
 
     name = "numpy"
 
-    def __init__(self) -> None:
-        self._plans: list[Plan] = []
-
     def key(self) -> str:
         return f"numpy {version('numpy')}"
 
     def emit(self, plan: Plan) -> dict[str, Any]:
-        self._plans.append(plan)
-        return {"plan": len(self._plans) - 1, "volatile": True}
+        """The plan itself, which is not for keeping."""
+        return {"plan": plan, "volatile": True, "kinds": ["reference"] * len(plan.steps)}
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
-        return NumpyExecutable(self._plans[emitted["plan"]], constants)
+        return NumpyExecutable(emitted["plan"], constants)
 
 
 class NumpyExecutable:
     """A plan interpreted with NumPy."""
+
+    direct = None
 
     def __init__(self, plan: Plan, constants: Mapping[int, np.ndarray]) -> None:
         self.plan = plan
@@ -67,7 +66,7 @@ class NumpyExecutable:
             if tensor not in values:
                 type = self.plan.types[tensor]
                 values[tensor] = np.zeros(type.shape, type.dtype.numpy)
-        run_group(step.group, [values[t].reshape(-1) for t in step.tensors])
+        interpret(step.group, [values[t].reshape(-1) for t in step.tensors])
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 3) -> list[float]:
         """Median seconds of each step."""

@@ -49,7 +49,7 @@ class Candidates:
         self.build = Builder(roofline, {c: float(t.nbytes) for c, t in egraph.types.items()}, frozenset(free))
         self.nodes = {c: list(enumerate(nodes)) for c, nodes in egraph.classes.items()}
         for c in self.nodes:
-            # A leaf is its class's canonical form; composites run as their expansion, in the same class.
+            # Composites run as their expansion, which is in the same class.
             self.nodes[c] = [(i, n) for i, n in self.nodes[c] if OPS[n.op].kind != "composite"]
         self.order = self._order()
         self.streams: dict[int, list[Stream]] = {}
@@ -199,7 +199,7 @@ class Candidates:
                 else:
                     found[stream.uid] = stream
         if const:
-            self.streams[c] = sorted([*found.values(), read], key=lambda s: (s.is_read, s.slots, s.size, s.uid))[:2]
+            self.streams[c] = [*sorted(found.values(), key=lambda s: (s.slots, s.size, s.uid))[:1], read]
             return known is None
         kept = self._prune(found.values())
         roots.sort(key=_key)
@@ -231,7 +231,7 @@ class Candidates:
         operands = list(dict.fromkeys(node.children))
         if any(child not in self.streams for child in operands):
             return
-        lists = [self._operand(child, kind, place) for place, child in enumerate(operands)]
+        lists = [self._operand(child, kind) for child in operands]
         if not all(lists):
             return
         seen: set[int] = set()
@@ -243,7 +243,7 @@ class Candidates:
                 seen.add(stream.uid)
                 yield stream
 
-    def _operand(self, child: int, kind: str, place: int) -> list[Stream]:
+    def _operand(self, child: int, kind: str) -> list[Stream]:
         """What may stand for an operand, best first."""
         options = self.streams[child]
         if child in self.egraph.const and kind in ("map", "view"):

@@ -227,6 +227,7 @@ class Search:
         self.deadline = deadline
         self.keep = keep
         self.met: dict[object, Solution] = {}
+        self.far = cheapest(problem)[1]
         self._remember(start)
 
     def _remember(self, solution: Solution) -> None:
@@ -256,33 +257,42 @@ class Search:
         return False
 
     def run(self) -> Solution:
-        """Until no move helps or time is up."""
-        while self._sweep() and time.monotonic() < self.deadline:
+        """Until no move helps or time is up; every target is looked at once in any case."""
+        self._rechoose(INFINITY)
+        while time.monotonic() < self.deadline and self._sweep():
             pass
         return self.best
 
     def _sweep(self) -> bool:
         before = self.best.cost
-        for move in (self._rechoose, self._store, self._drop):
-            move()
+        self._store()
+        self._drop()
+        self._rechoose(self.deadline)
         return self.best.cost < before
+
+    def _fill(self) -> tuple[dict[int, float], dict[int, int]]:
+        """What one more target costs next to the solution, and choices for all, also those it may lose."""
+        cost, near = cheapest(self.problem, self.best.chosen)
+        return cost, {**self.far, **near}
 
     def _with(self, changes: Mapping[int, int], fill: Mapping[int, int]) -> dict[int, int]:
         return {**fill, **self.best.chosen, **changes}
 
-    def _rechoose(self) -> None:
-        cost, fill = cheapest(self.problem, self.best.chosen)
+    def _rechoose(self, deadline: float) -> None:
+        # Costs of additions go stale as moves are taken: they only sort out moves, each of which is priced exactly.
+        cost, fill = self._fill()
+        choices = self.problem.choices
         for target in list(self.best.chosen)[::-1]:
+            if time.monotonic() > deadline:
+                return
             for number in self.problem.by_target[target]:
-                current = self.best.chosen.get(target)
-                if current is None or time.monotonic() > self.deadline:
+                chosen = self.best.chosen
+                if target not in chosen:
                     break
-                choice = self.problem.choices[number]
-                extra = sum(cost.get(need, INFINITY) for need in choice.needs if need not in self.best.chosen)
-                if number == current or choice.cost + extra >= self.best.cost:
-                    continue
-                if self.offer(self._with({target: number}, fill)):
-                    cost, fill = cheapest(self.problem, self.best.chosen)
+                choice = choices[number]
+                extra = sum(cost.get(need, INFINITY) for need in choice.needs if need not in chosen)
+                if number != chosen[target] and choice.cost + extra < self.best.cost:
+                    self.offer(self._with({target: number}, fill))
 
     def _store(self) -> None:
         wanted = {
@@ -292,7 +302,7 @@ class Search:
             for need in self.problem.choices[number].needs
             if need not in self.best.chosen
         }
-        fill = cheapest(self.problem, self.best.chosen)[1]
+        _, fill = self._fill()
         for extra in sorted(wanted):
             if time.monotonic() > self.deadline:
                 return
@@ -304,8 +314,8 @@ class Search:
                 number = self._best_over(target, stored)
                 if number is not None:
                     changes[target] = number
-            if len(changes) > 1 and self.offer(self._with(changes, fill)):
-                fill = cheapest(self.problem, self.best.chosen)[1]
+            if len(changes) > 1:
+                self.offer(self._with(changes, fill))
 
     def _best_over(self, target: int, stored: set[int]) -> int | None:
         """The cheapest choice of a target over stored ones, if it is cheaper than the one taken."""
@@ -319,7 +329,7 @@ class Search:
 
     def _drop(self) -> None:
         choices = self.problem.choices
-        cost, fill = cheapest(self.problem, self.best.chosen)
+        cost, fill = self._fill()
         for gone in list(self.best.chosen):
             if time.monotonic() > self.deadline:
                 return
@@ -339,5 +349,4 @@ class Search:
                     break
                 changes[target] = min(options)[1]
             else:
-                if self.offer(self._with(changes, fill)):
-                    cost, fill = cheapest(self.problem, self.best.chosen)
+                self.offer(self._with(changes, fill))

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
-from eqsat.extract.hypergraph import Problem, Search, Shape, Solution, greedy, renumbered
+from eqsat.extract.hypergraph import (
+    INFINITY,
+    Problem,
+    Search,
+    Shape,
+    Solution,
+    cheapest,
+    greedy,
+    renumbered,
+    solution_of,
+)
 from eqsat.extract.ilp import GAP, solve
 
 MIN_ILP_SECONDS = 0.05
@@ -43,19 +53,26 @@ def optimum(
     gap: float = GAP,
 ) -> Optimum | None:
     """Solve a reduced problem until ``deadline`` (of ``time.monotonic``); None where a root cannot be made.
+    ``start``: a solution known already.
 
     ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum.
     """
-    first = greedy(problem)
+    first = start or greedy(problem)
     if first is None:
         return None
     search = Search(problem, first, deadline, keep, shape)
-    if start is not None:
-        search.offer(start.chosen)
-    best = search.run()
+    search.run()
+    # Other starts end in other local optima.
+    for other in (greedy(problem) if start else None, solution_of(problem, cheapest(problem)[1])):
+        if other is not None and time.monotonic() < deadline:
+            search.offer(Search(problem, other, deadline).run().chosen)
+    best = search.best
     bound, method, small = 0.0, "greedy", problem
     for number in range(FIXINGS):
-        ascents = [dual_ascent(small, deadline, deep=deep) for deep in (True, False)]
+        # The first one runs to its end: a bound there shall be.
+        ascents = [
+            dual_ascent(small, deadline if number or not deep else INFINITY, deep=deep) for deep in (True, False)
+        ]
         bound = max(bound, *(ascent.bound for ascent in ascents))
         if best.cost <= bound * (1 + gap):
             method = "ascent" if number else "greedy"

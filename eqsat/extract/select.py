@@ -27,7 +27,7 @@ REPAIRS = 40
 Lowers = Callable[[Term], bool]
 
 
-class ExtractionError(RuntimeError):
+class ExtractionError(ValueError):
     """An output that no kernel makes; the message names it."""
 
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
 
-from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
 
 
+Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
+"""A program on arrays as they come: fresh outputs, or None, with nothing run, where any array does not fit."""
+
+
 class Executable(Protocol):
-    """A compiled program. Called with one array per non-constant argument, C-contiguous and of the right type."""
+    """A compiled program. Called with one array per non-constant argument, of the right shape and element type.
+
+    ``arena_bytes``: memory for intermediates and scratch. ``direct``: the quick way in, if there is one; it
+    checks each array and refuses any that is not C-contiguous, aligned and of exactly the right type.
+    """
 
     arena_bytes: int
+    direct: Direct | None
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Fresh output arrays. Raises ``IndexError`` for an index out of range."""
+    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Fresh output arrays, whatever the strides and byte order of ``arrays``.
+
+        Raises ``IndexError`` for an index out of range.
+        """
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int) -> list[float]:
         """Median seconds of every step."""
@@ -34,7 +45,11 @@ class Backend(Protocol):
     name: str
 
     def emit(self, plan: Plan) -> dict[str, Any]:
-        """Everything but the constants' values, as JSON data: what a later process loads."""
+        """Everything but the constants' values, as JSON data: what a later process loads.
+
+        ``kinds``: how each step of the plan is run: as a ``kernel``, as kernels one per stage (``stages``) or
+        through the ``reference``. ``volatile``: not for keeping, it holds more than JSON data.
+        """
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> Executable:
         """The executable; ``constants`` are values by tensor number."""
@@ -51,8 +66,3 @@ def backend(name: str) -> Backend:
         raise ValueError(f"unknown backend {name!r}; installed: {', '.join(sorted(found))}")
     made: Backend = found[name].load()()
     return made
-
-
-def naive_bytes(types: Sequence[TensorType]) -> int:
-    """Bytes of tensors that are all kept, as a program without reuse of memory would."""
-    return sum(t.nbytes for t in types)

@@ -355,20 +355,19 @@ def walk(pattern: Pattern) -> Iterator[Pattern]:
         yield from walk(inner)
 
 
-def bound_names(pattern: Pattern) -> dict[str, str]:
-    """Every variable of a pattern with its kind: tensor, number, attribute, terms or parts."""
-    found: dict[str, str] = {}
+def bound_names(pattern: Pattern) -> list[tuple[str, str]]:
+    """Every use of a variable in a pattern, with its kind: tensor, number, attribute, terms or parts."""
+    found: list[tuple[str, str]] = []
     for part in walk(pattern):
         if isinstance(part, Var):
-            found[part.name] = "tensor"
+            found.append((part.name, "tensor"))
         elif isinstance(part, NumberVar):
-            found[part.name] = "number"
+            found.append((part.name, "number"))
         elif isinstance(part, Terms):
-            found[part.name] = "terms"
+            found.append((part.name, "terms"))
         elif isinstance(part, Parts):
-            found[part.name] = "parts"
-            found[f"{part.name}_axis"] = "attribute"
+            found += [(part.name, "parts"), (f"{part.name}_axis", "attribute")]
         for attrs in (getattr(part, "attrs", None), getattr(part, "axes", None)):
             if isinstance(attrs, Attribute):
-                found[attrs.name] = "attribute"
-    return found
+                found.append((attrs.name, "attribute"))
+    return list(dict.fromkeys(found))

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from eqsat.ir.node import ConstArray, Node
 from eqsat.rules.pattern import Pattern, Sum, bound_names
@@ -180,7 +180,7 @@ def _check_way(way: Way, at: str) -> None:
     for left in way.left:
         if not isinstance(left, Pattern):
             raise RuleError(f"{at}: the left side is a pattern, not {type(left).__name__}")
-        for name, kind in bound_names(left).items():
+        for name, kind in bound_names(left):
             if bound.setdefault(name, kind) != kind:
                 raise RuleError(f"{at}: variable {name!r} is both a {bound[name]} and a {kind}")
     if len(way.left) == 1 and isinstance(way.left[0], Sum) and len(way.left[0].terms) < 2:
@@ -192,7 +192,7 @@ def _check_way(way: Way, at: str) -> None:
     for right in way.right:
         if not isinstance(right, Pattern):
             raise RuleError(f"{at}: the right side is a pattern or a function of the match, not {type(right).__name__}")
-        for name, kind in bound_names(right).items():
+        for name, kind in bound_names(right):
             if name not in bound:
                 known = ", ".join(n for n in bound if not n.startswith("_")) or "none"
                 raise RuleError(f"{at}: the right side uses variable {name!r}, unbound on the left (bound: {known})")
@@ -211,7 +211,7 @@ def _side(right: object) -> tuple[Pattern, ...] | RightSide:
 
 
 def rewrite(
-    lhs: Pattern,
+    lhs: object,
     rhs: object,
     *,
     id: str | None = None,
@@ -221,7 +221,7 @@ def rewrite(
     doc: str = "",
     example: Callable[[Any], Any] | None = None,
 ) -> Rule:
-    """A rule that lets ``rhs`` stand for ``lhs``.
+    """A rule that lets ``rhs`` stand for the pattern ``lhs``.
 
     ``rhs``: a pattern, a number, or a function of the :class:`Match` that returns a node of the matched
     tensor's type, or None to decline. ``where``: a guard or several, functions of the match; a guard's docstring
@@ -231,17 +231,17 @@ def rewrite(
 
     Raises ``RuleError`` (a ``ValueError``) naming the rule, its file and line for unbound or misused variables.
     """
-    ways = [Way((lhs,), _side(rhs))]
+    left, right = (cast(Pattern, lhs),), _side(rhs)
+    ways = [Way(left, right)]
     if both_ways:
-        right = ways[0].right
         if not isinstance(right, tuple):
             raise RuleError("both_ways needs a pattern on the right side, not a function")
-        ways.append(Way(right, (lhs,)))
+        ways.append(Way(right, left))
     return _define(id, ways, where, numerics, doc, example)
 
 
 def family(
-    ways: Sequence[tuple[Pattern, object]],
+    ways: Sequence[tuple[object, object]],
     *,
     id: str | None = None,
     where: object = None,
@@ -250,11 +250,11 @@ def family(
     example: Callable[[Any], Any] | None = None,
 ) -> Rule:
     """One rule of several left sides, each with its right side: the same law for several operators."""
-    return _define(id, [Way((lhs,), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
+    return _define(id, [Way((cast(Pattern, lhs),), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
 
 
 def rewrite_together(
-    lhs: Sequence[Pattern],
+    lhs: Sequence[object],
     rhs: object,
     *,
     id: str | None = None,
@@ -268,11 +268,11 @@ def rewrite_together(
     ``rhs``: as many patterns, or a function of the match that returns as many nodes; the matched tensors are
     ``root``, ``root1``, ``root2``….
     """
-    return _define(id, [Way(tuple(lhs), _side(rhs))], where, numerics, doc, example)
+    return _define(id, [Way(cast(tuple[Pattern, ...], tuple(lhs)), _side(rhs))], where, numerics, doc, example)
 
 
 def gather(
-    lhs: Pattern,
+    lhs: object,
     key: Sequence[str],
     together: Gather,
     *,
@@ -290,7 +290,9 @@ def gather(
     def single(match: Match) -> None:
         return None
 
-    return _define(id, [Way((lhs,), single)], where, numerics, doc, example, key=tuple(key), together=together)
+    return _define(
+        id, [Way((cast(Pattern, lhs),), single)], where, numerics, doc, example, key=tuple(key), together=together
+    )
 
 
 def builtin(id: str, doc: str, numerics: Numerics = "exact") -> Rule:

@@ -8,12 +8,13 @@ from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.search import Entry
-from eqsat.schedule.tiles import UPDATE_VECTORS
+from eqsat.schedule.tiles import UPDATE_VECTORS, round_up
 
 
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
-    nest = _decode(entry, bool(problem.rows), True, UPDATE_VECTORS * target.lanes(problem.stages[0].dtype))
+    lanes = tuple(target.lanes(form.dtype) for form in problem.stages)
+    nest = _decode(entry, bool(problem.rows), True, lanes)
     if problem.rows:
         if not _has(nest, "rows"):
             nest = _wrap(nest, problem.rows)
@@ -22,30 +23,31 @@ def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     return nest
 
 
-def _decode(entry: Entry, grouped: bool, above: bool, unit: int) -> Nest:
+def _decode(entry: Entry, grouped: bool, above: bool, lanes: tuple[int, ...]) -> Nest:
     node = entry.node
     match node.op:
         case "Loop" | "Par":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
-            body = _decode(entry.children[0], grouped, above and axis == "outer", unit)
+            body = _decode(entry.children[0], grouped, above and axis == "outer", lanes)
             return Loop(axis.rstrip("0123456789"), n, step, body, node.op == "Par")
         case "Pack":
             name = f"{node.args[1]}@{node.args[0]}" if grouped and above else str(node.args[1])
-            return Pack(name, _decode(entry.children[0], grouped, above, unit))
+            return Pack(name, _decode(entry.children[0], grouped, above, lanes))
         case "Seq":
             bodies: list[Nest] = []
             for child in entry.children:
-                inner = _decode(child, grouped, False, unit)
+                inner = _decode(child, grouped, False, lanes)
                 bodies.extend(inner.bodies if isinstance(inner, Seq) else (inner,))
             return Seq(tuple(bodies))
         case "Update":
             i, m, n, k = (int(x) for x in node.args[:4])
-            return TileOp("update", (("m", m), ("n", min(n, unit)), ("k", k)), i)
+            return TileOp("update", (("m", m), ("n", min(n, UPDATE_VECTORS * lanes[i])), ("k", k)), i)
         case "Tile":
             i, m, n, k = (int(x) for x in node.args[:4])
             return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)
         case "Vector":
-            return TileOp("vector", (("lanes", int(node.args[1])),), int(node.args[0]))
+            i, size = int(node.args[0]), int(node.args[1])
+            return TileOp("vector", (("lanes", round_up(max(size, 1), lanes[i])),), i)  # whole vectors
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
 
 

@@ -54,7 +54,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     block = Block(frozenset({stage}), sizes, flags)
                     seconds = pricer.update(stage, rows, columns, depth, bool(flags))
                 elif name == "vector":
-                    lanes = at.size("lanes")
+                    lanes = min(at.size("lanes"), form.extent("lanes"))
                     block = Block(frozenset({stage}), ((form.name("lanes"), lanes),), frozenset())
                     seconds = pricer.vector(stage, lanes)
                 else:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from eqsat.cost.target import Target
 from eqsat.schedule.problem import Problem, Source
-from eqsat.schedule.tiles import CALL, step_slots, tile_seconds, update_seconds
+from eqsat.schedule.tiles import CALL, ceil_div, step_slots, tile_seconds, update_seconds
 
 LOOP = 2.0
 """Slots of one loop step."""
+
+RESTART = 0.5e-6
+"""Seconds until a stream from memory that starts at a new place is up to speed."""
 
 Moved = tuple[float, float, float]
 """Bytes that come from L2, L3 and memory."""
@@ -52,6 +55,12 @@ class Pricer:
         for size, const in zip(problem.sizes, problem.const, strict=True):
             used[const] += size
         _, l2, l3 = target.capacity
+        self.streamed = frozenset(
+            form.index
+            for form in problem.stages
+            if form.contraction and form.extent("m") <= 16 and sum(problem.sizes) > l3
+        )
+        """Stages whose second factor comes from memory, once, past a few rows."""
         self.resident = {
             False: (False, used[False] <= l2 / 2, used[False] <= l3 / 2),
             True: (False, False, used[True] <= l3 / 16),
@@ -134,6 +143,8 @@ class Pricer:
         seconds = update_seconds(self.target, form.dtype, m, n, k)
         vectors = -(-n // self.target.lanes(form.dtype))
         seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
+        if not a and thrashes(first.row_bytes, m):
+            seconds += m * k * 64 / self.target.bandwidth[0]
         if n * form.dtype.itemsize < 4096 <= second.row_bytes:
             seconds += k * 25 * slot  # pieces of rows: a new page each, and prefetching starts afresh
         return seconds
@@ -170,7 +181,7 @@ class Pricer:
             sources[source] = touched.get(source, 0)
         per_vector = 2.5 if it.contiguous or factor == "a" else 5.0
         vectors = points / self.target.lanes(form.dtype)
-        return vectors * (per_vector + it.slots) * self.target.slot(form.dtype), sources
+        return (vectors * (per_vector + it.slots) + 2 * CALL) * self.target.slot(form.dtype), sources
 
     def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
         """Compute of a last, shorter step next to a whole one."""
@@ -243,7 +254,11 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     if rest:
         shared = axis in ("rows", "outer")
         share = rest / step if shared else pricer.ratio(stage, axis.rstrip("0123456789"), step, rest)
-    return n // step + share, -(-n // step) * LOOP * pricer.target.slot(form.dtype)
+    control = LOOP * pricer.target.slot(form.dtype)
+    depth = dict(block.sizes).get(f"k{stage}", 1)
+    if stage in pricer.streamed and axis[0] == "n" and depth < form.extent("k"):
+        control += RESTART
+    return n // step + share, ceil_div(n, step) * control
 
 
 def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:

