@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
-from eqsat_backends.numba_cpu import blocks, contract
-from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
-from eqsat_backends.numba_cpu.factors import contraction_of
-from eqsat_backends.numba_cpu.jit import compile_module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load, Operand, Stage
-from eqsat.ir.nest import Loop, Nest, Pack, TileOp
-from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
-
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
+from eqsat.ir.types import DType, bool_, float32, float64, int32, int64
+from eqsat_backends.numba_cpu import blocks, contract
+from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
+from eqsat_backends.numba_cpu.jit import compile_module
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -123,15 +122,23 @@ def magnitude_of(group: KernelGroup, arrays: Sequence[np.ndarray]) -> float:
     kernel = stage.kernel
     if others or kernel.combine != "sum" or not kernel.body.dtype.is_float:
         return 0.0
-    product = Call("maximum", (kernel.body, Call("sub", (Literal(0.0, kernel.body.dtype), kernel.body), kernel.body.dtype)), kernel.body.dtype)
+    product = Call(
+        "maximum",
+        (kernel.body, Call("sub", (Literal(0.0, kernel.body.dtype), kernel.body), kernel.body.dtype)),
+        kernel.body.dtype,
+    )
     out = np.zeros(kernel.out.size)
-    evaluate(replace(kernel, body=product, epilogue=Acc(kernel.body.dtype)), [a.reshape(-1) for a in arrays], out, False)
+    evaluate(
+        replace(kernel, body=product, epilogue=Acc(kernel.body.dtype)), [a.reshape(-1) for a in arrays], out, False
+    )
     return float(out.max(initial=0))
 
 
 def reference(group: KernelGroup, arrays: Sequence[np.ndarray], exact: bool) -> list[np.ndarray]:
     """All operands after the group has run."""
-    buffers = [a.reshape(-1).astype(np.longdouble) if exact and a.dtype.kind == "f" else a.reshape(-1).copy() for a in arrays]
+    buffers = [
+        a.reshape(-1).astype(np.longdouble) if exact and a.dtype.kind == "f" else a.reshape(-1).copy() for a in arrays
+    ]
     stages: list[np.ndarray] = []
     for stage in group.stages:
         sources = [stages[s.stage] if isinstance(s, FromStage) else buffers[s] for s in stage.sources]
@@ -229,10 +236,14 @@ def contractions(draw: st.DrawFn) -> tuple[KernelGroup, list[np.ndarray]]:
     if kind == "bias":
         epilogue = Call("maximum", (Call("add", (epilogue, operand(n, True)), dtype), Literal(0.0, dtype)), dtype)
     elif kind == "residual":
-        epilogue = Call("add", (Call("mul", (epilogue, Literal(0.5, dtype)), dtype), operand([*b, *m, *n], False)), dtype)
+        epilogue = Call(
+            "add", (Call("mul", (epilogue, Literal(0.5, dtype)), dtype), operand([*b, *m, *n], False)), dtype
+        )
     elif kind == "mask" and parallel:
         rows = Index(0, tuple(int(spot == 0) for spot in range(len(sizes))), int64)
-        epilogue = Call("where", (Call("ge", (rows, Literal(2, int64)), bool_), epilogue, Literal(-math.inf, dtype)), dtype)
+        epilogue = Call(
+            "where", (Call("ge", (rows, Literal(2, int64)), bool_), epilogue, Literal(-math.inf, dtype)), dtype
+        )
     store, size = operand_strides([*range(parallel)], sizes, draw(st.permutations(range(parallel))), 1)
     out = Operand(dtype, size + 2)
     body = Call("mul", (a, c) if draw(st.booleans()) else (c, a), dtype)
@@ -247,3 +258,251 @@ def contractions(draw: st.DrawFn) -> tuple[KernelGroup, list[np.ndarray]]:
 def test_any_contraction(case: tuple[KernelGroup, list[np.ndarray]], lanes: int | None, threads: int) -> None:
     group, arrays = case
     verify(group, arrays, lanes=lanes, threads=threads)
+
+
+def product(
+    m: int, k: int, n: int, dtype: DType = float32, const: bool = False, transposed: bool = False, batch: int = 0
+) -> tuple[KernelGroup, list[np.ndarray]]:
+    """``a @ b`` (or ``a @ b.T``), with a batch axis if ``batch``."""
+    head = (batch,) if batch else ()
+    a = Load(0, 0, (m * k, k, 0, 1)[1 - len(head) :], dtype)
+    b = Load(1, 0, ((n * k, 0, k, 1) if transposed else (k * n, 0, 1, n))[1 - len(head) :], dtype)
+    count = batch or 1
+    operands = (Operand(dtype, count * m * k), Operand(dtype, count * k * n, const))
+    out = Operand(dtype, count * m * n)
+    kernel = Kernel(
+        (*head, m, n, k), 2 + len(head), "sum", Call("mul", (a, b), dtype), Acc(dtype), operands, out, 0,
+        (m * n, n, 1)[1 - len(head) :],
+    )  # fmt: skip
+    rng = np.random.default_rng(m * 7 + k * 3 + n)
+    shapes = [count * m * k, count * k * n]
+    arrays = [(rng.standard_normal(size) * 8).astype(dtype.numpy) for size in shapes]
+    group = KernelGroup((Stage(kernel, (0, 1), 2),), 0, (*operands, out), (2,), "product")
+    return group, [*arrays, np.full(out.size, 7, dtype.numpy)]
+
+
+SHAPES = [
+    (1, 300, 130),
+    (3, 0, 5),
+    (0, 4, 5),
+    (4, 5, 0),
+    (1, 1, 1),
+    (14, 512, 32),
+    (15, 700, 33),
+    (100, 1300, 70),
+    (64, 64, 64),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("const", [False, True])
+def test_sizes_at_every_edge(shape: tuple[int, int, int], const: bool) -> None:
+    for threads in (1, 2):
+        verify(*product(*shape, const=const), threads=threads)
+
+
+@pytest.mark.parametrize("dtype", [int32, int64], ids=str)
+def test_integers_wrap_like_numpy(dtype: DType) -> None:
+    group, arrays = product(9, 20, 11, dtype)
+    arrays[0][0] = np.iinfo(dtype.numpy).max
+    verify(group, arrays, threads=2)
+
+
+def test_nan_and_inf_go_where_numpy_sends_them() -> None:
+    group, arrays = product(20, 33, 40)
+    arrays[0][5], arrays[0][100], arrays[1][7] = np.nan, np.inf, -np.inf
+    verify(group, arrays)
+
+
+def test_few_rows_stream_a_large_second_factor() -> None:
+    for rows in (1, 3):
+        emitted = verify(*product(rows, 521, 770), threads=2)
+        assert "rank_update" in emitted.source
+
+
+FMA = TileOp("fma", (("m", 14), ("n", 32), ("k", 64)))
+NESTS: list[Nest] = [
+    Loop("n", 70, 32, Loop("m", 60, 14, FMA)),
+    Loop("m", 60, 28, Loop("k", 200, 64, Pack("b", Loop("n", 70, 32, Pack("a", Loop("m", 28, 14, FMA)))), True)),
+    Loop("k", 200, 64, Pack("a", Loop("n", 70, 64, Pack("b", Loop("n", 64, 32, Loop("m", 60, 14, FMA)))))),
+    Pack("a", Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, Loop("k", 200, 64, FMA)), True))),
+    Loop("n", 70, 70, Loop("k", 200, 128, Loop("m", 60, 14, Loop("k", 128, 64, FMA))), True),
+    Pack("b", Loop("m", 60, 14, Loop("n", 70, 32, FMA))),
+    Loop("n", 70, 64, Loop("k", 200, 8, TileOp("update", (("m", 60), ("n", 32), ("k", 8)))), True),
+]
+
+
+@pytest.mark.parametrize("nest", NESTS, ids=lambda nest: show(nest))
+def test_every_nest_means_the_same(nest: Nest) -> None:
+    group, arrays = product(60, 200, 70)
+    for threads in (1, 3):
+        verify(group, arrays, nest=nest, threads=threads)
+
+
+def test_a_packing_above_a_batch_loop_covers_every_batch() -> None:
+    group, arrays = product(20, 30, 40, batch=3)
+    inner = Loop("n", 40, 32, Loop("m", 20, 14, FMA))
+    for nest in (
+        Pack("a", Pack("b", Loop("b", 3, 1, inner))),
+        Loop("n", 40, 32, Pack("b", Loop("b", 3, 1, Loop("m", 20, 14, FMA)))),
+    ):
+        verify(group, arrays, nest=nest)
+
+
+def test_a_nest_that_reads_an_unpacked_factor_it_cannot_read_is_refused() -> None:
+    group, _ = product(60, 200, 70, transposed=True)
+    with pytest.raises(ValueError, match="cannot be read in place"):
+        contract.emit(group, NESTS[0])
+
+
+def test_several_stages_are_refused() -> None:
+    group, _ = product(4, 4, 4)
+    with pytest.raises(ValueError, match="several"):
+        contract.emit(replace(group, stages=group.stages * 2))
+
+
+def test_the_checker_sees_a_wrong_kernel() -> None:
+    group, arrays = product(20, 30, 40)
+    wrong = replace(group.stages[0].kernel, epilogue=Call("mul", (Acc(float32), Literal(1.00001, float32)), float32))
+    emitted = contract.emit(replace(group, stages=(replace(group.stages[0], kernel=wrong),)))
+    got = run(emitted, arrays)[2]
+    with pytest.raises(AssertionError):
+        check(got, reference(group, arrays, True)[2], reference(group, arrays, False)[2], magnitude_of(group, arrays))
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=2), st.lists(st.integers(0, 9), max_size=2),
+    st.lists(st.integers(0, 4), max_size=2), st.integers(1, 6), st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_pack_spec(batch: list[int], n: list[int], k: list[int], tile: int, random: Random) -> None:
+    extents = [*batch, *n, *k]
+    order = random.sample(range(len(extents)), len(extents))
+    strides, size = operand_strides(range(len(extents)), extents, order, 1)
+    axes = list(zip(extents, strides, strict=True))
+    cut = len(batch), len(batch) + len(n)
+    spec = PackSpec(0, 2, tuple(axes[: cut[0]]), tuple(axes[cut[0] : cut[1]]), tuple(axes[cut[1] :]), tile)
+    assert PackSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    flat = np.arange(1, size + 3, dtype=np.float32)
+    packed = spec.apply(flat)
+    shape = math.prod(batch), math.prod(n), math.prod(k)
+    panels = -(-shape[1] // tile)
+    assert packed.size == spec.size == shape[0] * panels * shape[2] * tile
+    whole = np.zeros((shape[0], panels * tile, shape[2]), np.float32)
+    index = 2 + sum((s * g for s, g in zip(strides, np.indices(extents), strict=True)), np.zeros(extents, np.int64))
+    whole[:, : shape[1]] = flat[index].reshape(shape) if index.size else 0
+    expected = whole.reshape(shape[0], panels, tile, shape[2]).swapaxes(2, 3)
+    assert np.array_equal(packed, expected.reshape(-1))
+
+
+# groups of several stages
+
+
+def attention(heads: int, rows: int, keys: int, width: int, dtype: DType, causal: bool) -> KernelGroup:
+    """Softmax attention with split heads; shared axes are head and row."""
+    f, line = dtype, heads * width
+    scores: Expr = Call("mul", (Acc(f), Literal(width**-0.5, f)), f)
+    if causal:
+        row, key = Index(0, (0, 1, 0, 0), int64), Index(0, (0, 0, 1, 0), int64)
+        scores = Call("where", (Call("ge", (row, key), bool_), scores, Literal(-math.inf, f)), f)
+    square, vector = Operand(f, heads * rows * keys), Operand(f, heads * rows)
+    q, kv, out = Operand(f, rows * line), Operand(f, keys * line), Operand(f, rows * line)
+    cell = (rows * keys, keys, 1)
+    dot = Call("mul", (Load(0, 0, (width, line, 0, 1), f), Load(1, 0, (width, 0, line, 1), f)), f)
+    k0 = Kernel((heads, rows, keys, width), 3, "sum", dot, scores, (q, kv), square, 0, cell)
+    k1 = Kernel((heads, rows, keys), 2, "max", Load(0, 0, cell, f), Acc(f), (square,), vector, 0, (rows, 1))
+    shifted = Call("sub", (Load(0, 0, cell, f), Load(1, 0, (rows, 1, 0), f)), f)
+    k2 = Kernel((heads, rows, keys), 3, None, Call("exp", (shifted,), f), Acc(f), (square, vector), square, 0, cell)
+    k3 = Kernel((heads, rows, keys), 2, "sum", Load(0, 0, cell, f), Acc(f), (square,), vector, 0, (rows, 1))
+    mix = Call("mul", (Load(0, 0, (rows * keys, keys, 0, 1), f), Load(1, 0, (width, 0, 1, line), f)), f)
+    share = Call("div", (Acc(f), Load(2, 0, (rows, 1, 0, 0), f)), f)
+    k4 = Kernel((heads, rows, width, keys), 3, "sum", mix, share, (square, kv, vector), out, 0, (width, line, 1))
+    stages = (
+        Stage(k0, (0, 1), None),
+        Stage(k1, (FromStage(0),), None),
+        Stage(k2, (FromStage(0), FromStage(1)), None),
+        Stage(k3, (FromStage(2),), None),
+        Stage(k4, (FromStage(2), 2, FromStage(3)), 3),
+    )
+    return KernelGroup(stages, 2, (q, kv, kv, out), (3,), "attention")
+
+
+def random_buffers(group: KernelGroup, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(operand.size).astype(operand.dtype.numpy) for operand in group.operands]
+    for output in group.outputs:
+        arrays[output][:] = 7
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "causal", "lanes", "threads"),
+    [
+        ((3, 37, 53, 10), float32, False, None, 2),
+        ((2, 30, 64, 16), float32, True, 8, 3),
+        ((1, 20, 600, 8), float64, False, None, 1),
+        ((2, 1, 9, 5), float32, False, None, 2),
+        ((2, 5, 1, 3), float32, False, None, 1),
+        ((1, 1, 4, 4), float32, False, None, 1),
+        ((2, 0, 4, 4), float32, False, None, 1),
+    ],
+    ids=str,
+)
+def test_attention(
+    sizes: tuple[int, int, int, int], dtype: DType, causal: bool, lanes: int | None, threads: int
+) -> None:
+    group = attention(*sizes, dtype, causal)
+    verify(group, random_buffers(group), blocks.emit, lanes=lanes, threads=threads)
+
+
+def perceptron(rows: int, width: int, hidden: int, const: bool, keep: bool) -> KernelGroup:
+    """``relu(x @ u + c) @ v + x``, then each row divided by its largest value plus 3."""
+    f = float32
+    x, u, v = Operand(f, rows * width), Operand(f, width * hidden, const), Operand(f, hidden * width, const)
+    c, h, y = Operand(f, hidden, const), Operand(f, rows * hidden), Operand(f, rows * width)
+    top = Operand(f, rows)
+    first = Call("mul", (Load(0, 0, (width, 0, 1), f), Load(1, 0, (0, 1, hidden), f)), f)
+    relu = Call("maximum", (Call("add", (Acc(f), Load(2, 0, (0, 1, 0), f)), f), Literal(0.0, f)), f)
+    k0 = Kernel((rows, hidden, width), 2, "sum", first, relu, (x, u, c), h, 0, (hidden, 1))
+    second = Call("mul", (Load(0, 0, (hidden, 0, 1), f), Load(1, 0, (0, 1, width), f)), f)
+    residual = Call("add", (Acc(f), Load(2, 0, (width, 1, 0), f)), f)
+    k1 = Kernel((rows, width, hidden), 2, "sum", second, residual, (h, v, x), y, 0, (width, 1))
+    k2 = Kernel((rows, width), 1, "max", Load(0, 0, (width, 1), f), Acc(f), (y,), top, 0, (1,))
+    shifted = Call("add", (Load(1, 0, (1, 0), f), Literal(3.0, f)), f)
+    k3 = Kernel(
+        (rows, width), 2, None, Call("div", (Load(0, 0, (width, 1), f), shifted), f), Acc(f), (y, top), y, 0, (width, 1)
+    )
+    stages = (
+        Stage(k0, (0, 1, 3), None),
+        Stage(k1, (FromStage(0), 2, 0), 5 if keep else None),
+        Stage(k2, (FromStage(1),), None),
+        Stage(k3, (FromStage(1), FromStage(2)), 4),
+    )
+    operands = (x, u, v, c, y, y) if keep else (x, u, v, c, y)
+    return KernelGroup(stages, 1, operands, (4, 5) if keep else (4,), "perceptron")
+
+
+@pytest.mark.parametrize("const", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_perceptron(const: bool, keep: bool) -> None:
+    for rows, width, hidden in ((45, 24, 40), (3, 33, 70)):
+        group = perceptron(rows, width, hidden, const, keep)
+        emitted = verify(group, random_buffers(group), blocks.emit, threads=2)
+        assert len(emitted.packs) == (2 if const else 0)
+
+
+def test_a_contraction_over_rows_of_both_factors_goes_row_by_row() -> None:
+    """``y[r] = softmax-like: (x[r] · w[r]) summed per row, then scaled``: no factor is free of the rows."""
+    f, rows, n, k = float32, 9, 20, 30
+    x, w, s, y = Operand(f, rows * k), Operand(f, rows * n * k), Operand(f, rows * n), Operand(f, rows * n)
+    dot = Call("mul", (Load(0, 0, (k, 0, 1), f), Load(1, 0, (n * k, k, 1), f)), f)
+    k0 = Kernel((rows, n, k), 2, "sum", dot, Acc(f), (x, w), s, 0, (n, 1))
+    k1 = Kernel((rows, n), 2, None, Call("exp", (Load(0, 0, (n, 1), f),), f), Acc(f), (s,), y, 0, (n, 1))
+    group = KernelGroup((Stage(k0, (0, 1), None), Stage(k1, (FromStage(0),), 2)), 1, (x, w, y), (2,), "rows")
+    arrays = [array / 8 for array in random_buffers(group)]
+    verify(group, arrays, blocks.emit, threads=2)
+
+
+def test_blocks_need_a_shared_axis() -> None:
+    group = replace(perceptron(4, 4, 4, False, False), shared=0)
+    with pytest.raises(ValueError, match="share no axis"):
+        blocks.emit(group)

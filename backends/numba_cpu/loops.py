@@ -414,4 +414,5 @@ def describe(group: KernelGroup) -> str:
         shape = "x".join(map(str, kernel.extents[: kernel.parallel])) or "1"
         reduced = "x".join(map(str, kernel.extents[kernel.parallel :]))
         parts.append(f"{shape} {kernel.combine} over {reduced}" if kernel.combine else f"{shape} map")
-    return f"{group.name}: " + "; ".join(parts) + "."
+    name = re.sub(r"[^\w .,:+-]", "_", group.name)
+    return f"{name}: " + "; ".join(parts) + "."

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from eqsat.ir.kernel import Call, Kernel, KernelGroup, Load, walk
+from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
 from eqsat.ir.nest import show
-from eqsat.ir.node import Graph, Node
-from eqsat.ir.spec import Spec
-from eqsat.ir.table import OPS
 from eqsat.plan.plan import KernelStep, Plan
-
-
-@dataclass(frozen=True)
-class Work:
-    """Floating-point operations, bytes read and written by kernels, and how many kernels there are."""
-
-    flops: float
-    nbytes: float
-    kernels: int
 
 
 @dataclass
 class StepReport:
-    """One step: what it computes, its loop nest, work, and times in seconds (measured: median, alone)."""
+    """One step: what it computes, its loop nest, work, and times in seconds (measured: median, alone).
+
+    ``kind``: ``kernel``; ``stages``, a group run as one kernel per stage because none could be generated for
+    the whole; or ``reference``, through NumPy.
+    """
 
     label: str
     kind: str
@@ -37,71 +29,16 @@ class StepReport:
     measured: float | None = None
 
 
-def node_flops(node: Node) -> float:
-    """Operations of one operator: 2·b·m·n·k for a contraction, one per element and function otherwise."""
-    kind = OPS[node.op].kind
-    if kind == "contract":
-        assert isinstance(node.attrs, Spec)
-        a, b = node.inputs
-        points = 1
-        for extent in node.attrs.extents(a.shape, b.shape).values():
-            points *= extent
-        return 2.0 * points
-    if kind == "reduce":
-        return float(node.inputs[0].type.size)
-    return float(node.type.size) if kind in ("map", "composite") else 0.0
-
-
-def naive_work(graph: Graph) -> Work:
-    """The program run operator by operator, each reading its operands and writing its result; views are free."""
-    flops, nbytes, kernels = 0.0, 0.0, 0
-    for node in graph.nodes():
-        if OPS[node.op].kind in ("source", "view"):
-            continue
-        flops += node_flops(node)
-        nbytes += node.type.nbytes + sum(i.type.nbytes for i in node.inputs)
-        kernels += 1
-    return Work(flops, nbytes, kernels)
-
-
-def kernel_flops(kernel: Kernel) -> float:
-    """Operations of a kernel; a multiplication summed is a fused multiply-add, two."""
-    inner = sum(isinstance(e, Call) for e in walk(kernel.body))
-    outer = sum(isinstance(e, Call) for e in walk(kernel.epilogue))
-    return kernel.points * (inner + (kernel.combine is not None)) + float(kernel.results * outer)
-
-
-def group_bytes(group: KernelGroup) -> float:
-    """Each external buffer touched once: what is read of an operand is at most its size."""
-    total = 0.0
-    for number, operand in enumerate(group.operands):
-        if number in group.outputs:
-            total += sum(s.kernel.results for s in group.stages if s.result == number) * operand.dtype.itemsize
-            continue
-        read = 0.0
-        for stage in group.stages:
-            for root in (stage.kernel.body, stage.kernel.epilogue):
-                for e in walk(root):
-                    if isinstance(e, Load) and stage.sources[e.operand] == number:
-                        points = 1
-                        for extent, stride in zip(stage.kernel.extents, e.strides, strict=False):
-                            points *= extent if stride else 1
-                        read = max(read, operand.nbytes if e.gathers else points * operand.dtype.itemsize)
-        total += min(read, operand.nbytes)
-    return total
-
-
-def step_reports(plan: Plan) -> list[StepReport]:
-    """One report per step of a plan, without measurements."""
+def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
+    """One report per step of a plan, without measurements; ``kinds`` says how each is run."""
     out = []
-    for step in plan.steps:
+    for step, kind in zip(plan.steps, kinds, strict=True):
         if isinstance(step, KernelStep):
             flops = sum(kernel_flops(s.kernel) for s in step.group.stages)
-            nest = show(step.nest) if step.nest is not None else ""
-            out.append(StepReport(step.label, "kernel", nest, flops, group_bytes(step.group), step.seconds))
+            nest = show(step.nest) if step.nest is not None and kind == "kernel" else ""
+            out.append(StepReport(step.label, kind, nest, flops, group_bytes(step.group), step.seconds))
         else:
-            nbytes = step.value.type.nbytes + sum(plan.types[t].nbytes for t in step.reads)
-            out.append(StepReport(step.label, "reference", "", node_flops(step.value), nbytes, 0.0))
+            out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), 0.0))
     return out
 
 

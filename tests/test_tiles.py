@@ -1,0 +1,119 @@
+"""Macro tiles against NumPy: every size, stride, tail and option."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from eqsat_backends.numba_cpu import tiles
+from eqsat_backends.numba_cpu.jit import compile_module
+
+GUARD = 3.25
+
+
+def call(definition: str, pointers: Sequence[np.ndarray], *numbers: int) -> None:
+    """Compile ``tile = definition`` from the tiles module and call it once."""
+    count = len(pointers) + len(numbers)
+    words = ", ".join(f"word(args, {i})" for i in range(count))
+    source = (
+        "from eqsat_backends.numba_cpu.simd import word\n"
+        f"from eqsat_backends.numba_cpu.tiles import {definition.split('(')[0]}\n\n"
+        f"tile = {definition}\n\n\ndef phase(args, tid, nt):\n    tile({words})\n"
+    )
+    address = compile_module(source, ("phase",))["phase"]
+    table = np.array([*(p.ctypes.data for p in pointers), *numbers], np.int64)
+    ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)(table.ctypes.data, 0, 1)
+
+
+def random(*shape: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "vectors", "lanes"), [(14, 2, 16), (6, 2, 8), (1, 1, 4), (1, 3, 8), (3, 1, 2)])
+def test_fma_tile(dtype: str, rows: int, vectors: int, lanes: int) -> None:
+    size, n = np.dtype(dtype).itemsize, vectors * lanes
+    tail = n - 1 if lanes > 1 else n
+    for k in (0, 1, 5, 34):
+        a, b = random(rows, 40, dtype=dtype), random(40, n, dtype=dtype)
+        for columns, options in (
+            (n, ""),
+            (tail, f", tail={(tail - 1) % lanes + 1}"),
+            (n, ", accumulate=True, ahead=2"),
+        ):
+            c = np.full((rows, n + 1), GUARD, dtype)
+            strides = f"{40 * size}, {size}, {n * size}, {(n + 1) * size}"
+            first = [0] if "accumulate" in options else []
+            call(f'fma_tile("{dtype}", {rows}, {vectors}, {lanes}, {strides}{options})', (a, b, c), k, *first)
+            expected = a[:, :k].astype(np.float64) @ b[:k, :columns] + (GUARD if first else 0)
+            assert np.allclose(c[:, :columns], expected, rtol=1e-5, atol=1e-5)
+            assert (c[:, columns:] == GUARD).all()
+
+
+def test_fma_tile_first_overwrites() -> None:
+    a, b, c = random(2, 8, dtype="float32"), random(8, 16, dtype="float32"), np.full((2, 16), np.nan, np.float32)
+    call('fma_tile("float32", 2, 1, 16, 32, 4, 64, 64, accumulate=True)', (a, b, c), 8, 1)
+    assert np.allclose(c, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_fma_tile_packs_on_the_fly() -> None:
+    a, b = random(3, 9, dtype="float32"), random(9, 50, dtype="float32")
+    c, to = np.zeros((3, 32), np.float32), np.full((9, 32), GUARD, np.float32)
+    tile = 'fma_tile("float32", 3, 2, 16, 36, 4, 200, 128, tail=5, keep=128)'
+    call(tile, (a, b, c), 9, to.ctypes.data)
+    assert np.allclose(c[:, :21], (a @ b)[:, :21], rtol=1e-5, atol=1e-5)
+    assert np.array_equal(to[:, :21], b[:, :21]) and not to[:, 21:].any()
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_rank_update(lanes: int) -> None:
+    a, b = random(3, 20, dtype="float32"), random(20, 45, dtype="float32")
+    for columns in (45, 16, 3, 0):
+        c = np.full((3, 45), GUARD, np.float32)
+        tile = f'rank_update("float32", 3, 8, {lanes}, 80, 4, 180, 180)'
+        call(tile, (a, b, c), columns, 1)
+        call(tile, (a[:, 8:], b[8:], c), columns, 0)
+        assert np.allclose(c[:, :columns], (a[:, :16] @ b[:16])[:, :columns], rtol=1e-5, atol=1e-5)
+        assert (c[:, columns:] == GUARD).all()
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float32", 4), ("float64", 8)])
+@pytest.mark.parametrize("shape", [(16, 16), (35, 41), (3, 5), (64, 17), (5, 33), (0, 4), (4, 0)], ids=str)
+def test_copies(dtype: str, lanes: int, shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    size = np.dtype(dtype).itemsize
+    source = random(rows, 90, dtype=dtype)
+    to = np.full((rows, 80), GUARD, dtype)
+    call(f'copy_block("{dtype}", {lanes}, {80 * size}, {90 * size})', (to, source), rows, columns)
+    assert np.array_equal(to[:, :columns], source[:, :columns]) and (to[:, columns:] == GUARD).all()
+    to = np.full((columns, 80), GUARD, dtype)
+    call(f'transpose_block("{dtype}", {lanes}, {80 * size}, {90 * size})', (to, source), rows, columns)
+    assert np.array_equal(to[:, :rows], source[:, :columns].T) and (to[:, rows:] == GUARD).all()
+
+
+@pytest.mark.parametrize("columns", [0, 5, 16, 32, 70, 96])
+def test_pack_panels(columns: int) -> None:
+    source = random(7, 100, dtype="float32")
+    to = np.full((4, 7, 32), GUARD, np.float32)
+    call('pack_panels("float32", 16, 32, 896, 128, 400)', (to, source), 7, columns)
+    for panel in range(4):
+        width = min(32, max(0, columns - 32 * panel))
+        assert np.array_equal(to[panel, :, :width], source[:, 32 * panel : 32 * panel + width])
+        filled = -(-width // 16) * 16
+        assert not to[panel, :, width:filled].any() and (to[panel, :, filled:] == GUARD).all()
+
+
+def test_tile_shape_fits_the_registers() -> None:
+    for lanes, registers in ((16, 32), (8, 16), (4, 16)):
+        rows, vectors = tiles.tile_shape(lanes)
+        assert rows * vectors + vectors + 1 <= registers
+
+
+def test_a_wrong_stride_is_seen() -> None:
+    """Negative control of the comparisons above."""
+    a, b, c = random(2, 8, dtype="float32"), random(8, 16, dtype="float32"), np.zeros((2, 16), np.float32)
+    call('fma_tile("float32", 2, 1, 16, 28, 4, 64, 64)', (a, b, c), 8)
+    assert not np.allclose(c, a @ b, rtol=1e-5, atol=1e-5)
