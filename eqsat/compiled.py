@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from eqsat import cache as store
 from eqsat.cost.machine import Machine
-from eqsat.errors import VerificationError
-from eqsat.explain.report import Explanation, Work, naive_work, step_reports
+from eqsat.explain.report import Explanation, StepReport, step_reports
+from eqsat.explain.work import naive_peak, naive_work
+from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
@@ -34,17 +36,20 @@ PLAN = "plan"
 
 @cache
 def code_fingerprint() -> str:
-    """Changes whenever a file of the engine does: plans of another version are not used."""
+    """Changes whenever the engine does, or what its search rests on: plans of another version are not used."""
     digest = hashlib.blake2b(digest_size=12)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    home = Path(__file__).parent
+    for path in sorted(home.rglob("*.py")):
         stat = path.stat()
-        digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+        digest.update(f"{path.relative_to(home)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+    for package in ("egglog", "numpy", "scipy"):
+        digest.update(f"{package} {version(package)};".encode())
     return digest.hexdigest()
 
 
 @dataclass
 class Record:
-    """What is remembered of a compilation, as JSON data."""
+    """What is remembered of a compilation, as JSON data: ``constants`` are the folded tensors, numbered ``numbers``."""
 
     emitted: dict[str, Any]
     constants: dict[str, Any]
@@ -52,8 +57,35 @@ class Record:
     report: dict[str, Any]
 
 
+class _Held:
+    """A constant argument as it was when the program was compiled, known again by content."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.digest = _digest(array)
+
+    def is_like(self, array: np.ndarray) -> bool:
+        """Whether ``array`` is the same object, or has the content that the first one had."""
+        if array is self.array:
+            return True
+        if array.shape != self.array.shape or _digest(array) != self.digest:
+            return False
+        self.array = array  # known by identity from now on
+        return True
+
+
+def _digest(array: np.ndarray) -> bytes:
+    """A hash of an array's values; NaNs and zeros of different bits differ."""
+    plain = np.ascontiguousarray(_native(array))
+    return hashlib.blake2b(plain.reshape(-1).view(np.uint8).data, digest_size=16).digest()
+
+
 class Compiled:
-    """A program for one set of argument types, ready to be called with the free (not constant) leaves."""
+    """A program for one set of argument types, ready to be called with the leaves of the arguments.
+
+    ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
+    None where constants or steps through the reference stand in the way. ``single``: its result is one array.
+    """
 
     def __init__(self, traced: Traced, leaves: Sequence[np.ndarray], options: Options, machine: Machine) -> None:
         self.traced = traced
@@ -61,7 +93,7 @@ class Compiled:
         self.machine = machine
         self.threads = options.threads or machine.cores
         self.const = traced.const
-        self.held = {i: leaves[i] for i in traced.const}
+        self.held = {i: _Held(leaves[i]) for i in traced.const}
         free = [i for i in range(len(leaves)) if i not in self.held]
         self.free = None if len(free) == len(leaves) else tuple(free)
         self.cached = False
@@ -70,10 +102,13 @@ class Compiled:
         start = time.perf_counter()
         with Progress() as progress:
             self._compile([_native(leaves[i]) for i in free], progress)
+        self.direct = self.executable.direct if self.free is None else None
+        self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
 
     def _key(self) -> str:
+        """All that a plan depends on: program, options, machine, engine, rules and backend."""
         const = "".join("c" if i in self.held else "v" for i in range(len(self.traced.graph.inputs)))
         o = self.options
         parts = [
@@ -88,34 +123,43 @@ class Compiled:
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
     def _compile(self, examples: list[np.ndarray], progress: Callable[[str], None]) -> None:
-        key = self._key()
         plans = store.plan_store() if self.options.cache else None
+        key = self._key()
         found = plans.get(PLAN, key) if plans is not None else None
-        if isinstance(found, dict) and self._restore(found):
-            return
-        record = self._search(progress)
-        progress("compile: kernels")
-        self._load(record)
-        if self.options.verify:
+        record = self._restore(found, key)
+        verified = record is not None and bool(found and found["verified"])
+        if record is None:
+            record = self._search(progress)
+            progress("compile: kernels")
+            self._load(record)
+        if self.options.verify and not verified:
             progress("verify")
             self.errors = verify(self.traced.graph, self.constant_nodes, self.executable, examples)
             record.report["errors"] = [asdict(e) for e in self.errors]
-        if plans is not None and not record.emitted.get("volatile"):
-            plans.put(PLAN, key, {**asdict(record), "verified": self.options.verify})
+            verified = True
+        elif self.cached:
+            return
+        lasting = not record.emitted["volatile"] and "interrupted" not in record.report["search"]["stops"]
+        if plans is not None and lasting:
+            plans.put(PLAN, key, {**asdict(record), "key": key, "verified": verified})
 
-    def _restore(self, data: Mapping[str, Any]) -> bool:
-        """Load a remembered plan; False where it does not fit this program or was not verified."""
-        if self.options.verify and not data.get("verified"):
-            return False
+    def _restore(self, data: Any, key: str) -> Record | None:
+        """Load a remembered plan; None where there is none or it does not fit this program."""
+        if data is None:
+            return None
         try:
+            if data["key"] != key:
+                raise ValueError("it is of another program")
             record = Record(data["emitted"], data["constants"], data["numbers"], data["report"])
             self._load(record)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            [StepReport(**s) for s in record.report["steps"]]
+            assert isinstance(data["verified"], bool)
+        except Exception as error:  # whatever is wrong with it, the program can be compiled again
             log.warning("a remembered plan could not be loaded (%r); compiling again", error)
-            return False
+            return None
         self.cached = True
-        return True
+        return record
 
     def _search(self, progress: Callable[[str], None]) -> Record:
         plan = self.search(progress)
@@ -124,7 +168,7 @@ class Compiled:
         emitted = made.emit(plan)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers])
-        return Record(emitted, constants, numbers, self._report(plan))
+        return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))
 
     def search(self, progress: Callable[[str], None] = lambda text: None) -> Plan:
         """Search anew, for the plan itself."""
@@ -142,10 +186,10 @@ class Compiled:
             plan = tune(plan, self.options, self.machine, self.constant_nodes, self.threads, progress)
         return plan
 
-    def _report(self, plan: Plan) -> dict[str, Any]:
+    def _report(self, plan: Plan, kinds: Sequence[str]) -> dict[str, Any]:
         r = plan.report
         return {
-            "steps": [asdict(s) for s in step_reports(plan)],
+            "steps": [asdict(s) for s in step_reports(plan, kinds)],
             "search": {
                 "operators": r.operators,
                 "regions": r.regions,
@@ -180,15 +224,10 @@ class Compiled:
 
     def holds(self, leaves: Sequence[np.ndarray]) -> bool:
         """Whether the constant arguments are the arrays this was compiled with, or equal ones."""
-        for i, array in self.held.items():
-            if leaves[i] is not array and not _equal(leaves[i], array):
-                return False
-        return True
+        return all(held.is_like(leaves[i]) for i, held in self.held.items())
 
     def explain(self, name: str, leaves: Sequence[np.ndarray], why: Callable[[str], str]) -> Explanation:
         """Measured now, on these arguments."""
-        from eqsat.explain.report import StepReport
-
         arrays = [np.asarray(_native(leaves[i]), order="C") for i in range(len(leaves)) if i not in self.held]
         steps = [StepReport(**s) for s in self.report["steps"]]
         for step, measured in zip(steps, self.executable.profile(arrays, 5), strict=True):
@@ -205,8 +244,8 @@ class Compiled:
             signature=signature if len(signature) < 300 else f"{len(graph.inputs)} arrays",
             naive=naive_work(graph),
             steps=steps,
-            arena_bytes=self.executable.arena_bytes,
-            naive_arena_bytes=_naive_arena(self.traced),
+            peak_bytes=self.executable.arena_bytes + sum(n.type.nbytes for n in dict.fromkeys(graph.outputs)),
+            naive_peak_bytes=naive_peak(graph),
             search=self.report["search"],
             errors=[asdict(e) for e in self.errors],
             compile_seconds=self.seconds,
@@ -230,46 +269,11 @@ def _matches(saturations: Sequence[Any]) -> dict[str, dict[str, Any]]:
     return total
 
 
-def _naive_arena(traced: Traced) -> int:
-    """Most bytes of intermediates alive at once when every operator stores its result and frees dead ones."""
-    from eqsat.ir.table import OPS
-
-    order = [n for n in traced.graph.nodes() if OPS[n.op].kind not in ("source", "view")]
-    last: dict[Node, int] = {}
-
-    def bases(node: Node) -> list[Node]:
-        return [b for i in node.inputs for b in (bases(i) if OPS[i.op].kind == "view" else [i])]
-
-    for position, node in enumerate(order):
-        for base in bases(node):
-            last[base] = position
-    alive, peak = 0, 0
-    outputs = set(traced.graph.outputs)
-    dying: dict[int, list[Node]] = {}
-    for node, position in last.items():
-        dying.setdefault(position, []).append(node)
-    made: set[Node] = set()
-    for position, node in enumerate(order):
-        if node not in outputs:
-            alive += node.type.nbytes
-            made.add(node)
-        peak = max(peak, alive)
-        alive -= sum(n.type.nbytes for n in dying.get(position, ()) if n in made)
-    return peak
-
-
 def _native(array: np.ndarray) -> np.ndarray:
     """The array in native byte order."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-
-
 def _bind(nodes: Sequence[Node], values: Mapping[Node, np.ndarray]) -> dict[Node, np.ndarray]:
     """Values of the constant inputs below ``nodes``."""
     return {n: values[n] for n in topological(nodes) if n.op == "input"}
-
-
-__all__ = ["Compiled", "VerificationError", "Work"]

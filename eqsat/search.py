@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.egraph.engine import Engine
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
@@ -27,6 +28,9 @@ from eqsat.rules import Rule
 from eqsat.schedule import schedule
 
 Progress = Callable[[str], None]
+
+GREED = 0.4
+"""Part of the time left that one region may take: most saturate early, so waiting their turn would waste it."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,15 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
     found: dict[str, _Found] = {}
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions})
+    Engine()  # imports egglog, which is not the search's time
     deadline = time.perf_counter() + options.seconds
     for region in regions:
         key = region.key()
         if key not in found:
             progress(f"search: region {len(found) + 1} of {distinct}")
             left = max(0.05, deadline - time.perf_counter())
-            found[key] = _search_region(region, machine, options, left / (distinct - len(found)), lowered, report)
+            share = max(1 / (distinct - len(found)), GREED) * left
+            found[key] = _search_region(region, machine, options, share, lowered, report)
         _place(region, found[key], assembly, lowered)
     report.distinct_regions = len(found)
     outputs = []
@@ -140,7 +146,7 @@ def _search_region(
     start = time.perf_counter()
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     egraph = saturate(
-        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds * 0.6
+        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds * 0.7
     )
     middle = time.perf_counter()
 
@@ -150,7 +156,7 @@ def _search_region(
         return lowered[term] is not None
 
     selections = extract(
-        egraph, machine, threads=options.threads, seconds=seconds * 0.3, fuse=options.fuse, lowers=lowers
+        egraph, machine, threads=options.threads, seconds=min(0.5, seconds * 0.3), fuse=options.fuse, lowers=lowers
     )
     report.saturations.append(egraph.report)
     report.saturation_seconds += middle - start

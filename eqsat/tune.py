@@ -41,9 +41,7 @@ def tune(
             best = min(timed, key=lambda t: t[:2])
             chosen[group] = best[2]
             log.info("tuned: %s in %.3g ms", show(best[2]), best[0] * 1e3)
-    steps = tuple(
-        replace(s, nest=chosen.get(s.group, s.nest)) if isinstance(s, KernelStep) else s for s in plan.steps
-    )
+    steps = tuple(replace(s, nest=chosen.get(s.group, s.nest)) if isinstance(s, KernelStep) else s for s in plan.steps)
     return replace(plan, steps=steps)
 
 

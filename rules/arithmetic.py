@@ -76,7 +76,7 @@ def program_sum(m: Match) -> bool:
 
 def shared_tensor(m: Match) -> bool:
     """the sum is the program's, and the shared factor is a tensor or the whole sum shares it"""
-    return program_sum(m) and (m.value(m.a) is None or not m.rest)
+    return program_sum(m) and m.b is not m.c and (m.value(m.a) is None or not m.rest)
 
 
 def own_scaled(m: Match) -> bool:

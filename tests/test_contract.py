@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def run(emitted: Emitted, arrays: Sequence[np.ndarray], threads: int = 1) -> lis
     """Run a printed group on buffers; returns them, outputs written."""
     packs = {pack.operand: pack for pack in emitted.packs}
     buffers = [aligned(packs[i].apply(a.reshape(-1)) if i in packs else a) for i, a in enumerate(arrays)]
-    shared, scratch = aligned(np.full(emitted.shared_bytes + 64, 255, np.uint8)), None
+    shared = aligned(np.full(emitted.shared_bytes + 64, 255, np.uint8))
     scratch = aligned(np.full(max(64, emitted.thread_bytes * threads), 255, np.uint8))
     status = np.zeros(8, np.int64)
     table = np.array([x.ctypes.data for x in (*buffers, shared, scratch, status)], np.int64)
@@ -62,91 +63,53 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exact: bool) -> None:
-    """A kernel by its meaning, over its whole iteration space at once; in extended precision if ``exact``."""
-    grid = np.indices(kernel.extents, sparse=True)
+COMBINES: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max}
+
+
+def values(
+    expr: Expr, extents: tuple[int, ...], buffers: Sequence[np.ndarray], exact: bool, acc: np.ndarray | None
+) -> np.ndarray:
+    """An expression over a whole iteration space at once; in extended precision if ``exact``."""
 
     def at(offset: int, strides: tuple[int, ...]) -> np.ndarray:
-        zero = np.zeros(kernel.extents, np.int64)
-        return zero + offset + sum((s * g for s, g in zip(strides, grid, strict=False)), np.int64(0))
+        grid = np.indices(extents, sparse=True)
+        return np.zeros(extents, np.int64) + offset + sum((s * g for s, g in zip(strides, grid, strict=True)), 0)
 
-    def value(expr: Expr, acc: np.ndarray | None) -> np.ndarray:
-        match expr:
-            case Load(operand, offset, strides, dtype, gathers):
-                place = at(offset, strides)
-                for index, stride in gathers:
-                    place = place + stride * value(index, acc).astype(np.int64)
-                found = buffers[operand][place]
-                return found.astype(np.longdouble) if exact and dtype.is_float else found
-            case Literal(number, dtype):
-                return np.asarray(number, np.longdouble if exact and dtype.is_float else dtype.numpy)
-            case Index(offset, strides, dtype):
-                return at(offset, strides).astype(dtype.numpy)
-            case Call("cast", args, dtype):
-                found = value(args[0], acc)
-                return found if exact and dtype.is_float else found.astype(dtype.numpy)
-            case Call(fn, args):
-                with np.errstate(all="ignore"):
-                    return FUNCTIONS[fn](*(value(arg, acc) for arg in args))
-            case _:
-                assert acc is not None
-                return acc
+    def wide(dtype: DType) -> Any:
+        return np.longdouble if exact and dtype.is_float else dtype.numpy
 
-    reduced = tuple(range(kernel.parallel, len(kernel.extents)))
-    body = np.broadcast_to(value(kernel.body, None), kernel.extents)
-    if kernel.combine is None:
-        result = body
-    else:
-        combine = {"sum": np.sum, "max": np.max}[kernel.combine]
-        total = combine(body, axis=reduced, keepdims=True) if reduced else body
-        if kernel.combine == "sum":
-            total = total.astype(body.dtype)
-        result = np.broadcast_to(value(kernel.epilogue, np.broadcast_to(total, kernel.extents)), kernel.extents)
-        result = result[(..., *(slice(0, 1) for _ in reduced))] if kernel.points else total * 0
-        if not kernel.points and kernel.results:
-            slim = replace(kernel, extents=(*kernel.extents[: kernel.parallel], *(1 for _ in reduced)))
-            evaluate(replace(slim, body=Literal(0.0, kernel.body.dtype)), buffers, out, exact)
-            return
-        result = result.reshape(kernel.extents[: kernel.parallel])
-    place = np.zeros(kernel.extents[: kernel.parallel], np.int64) + kernel.store_offset
-    for axis, stride in enumerate(kernel.store_strides):
-        place = place + stride * np.arange(kernel.extents[axis]).reshape(
-            [-1 if a == axis else 1 for a in range(kernel.parallel)]
-        )
+    match expr:
+        case Load(operand, offset, strides, dtype, gathers):
+            place = at(offset, strides)
+            for index, stride in gathers:
+                place = place + stride * values(index, extents, buffers, exact, acc).astype(np.int64)
+            return np.asarray(buffers[operand][place], wide(dtype))
+        case Literal(number, dtype):
+            return np.asarray(number, wide(dtype))
+        case Index(offset, strides, dtype):
+            return at(offset, strides).astype(dtype.numpy)
+        case Call(fn, args):
+            with np.errstate(all="ignore"):
+                found = FUNCTIONS[fn](*(values(arg, extents, buffers, exact, acc) for arg in args))
+            return np.asarray(found)
+        case Acc():
+            assert acc is not None
+            return acc
+
+
+def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exact: bool) -> None:
+    """A kernel by its meaning."""
+    kept = kernel.extents[: kernel.parallel]
+    result = np.broadcast_to(values(kernel.body, kernel.extents, buffers, exact, None), kernel.extents)
+    if kernel.combine is not None:
+        reduced = tuple(range(kernel.parallel, len(kernel.extents)))
+        total = COMBINES[kernel.combine](result, axis=reduced, keepdims=True).astype(result.dtype)
+        single = (*kept, *(1 for _ in reduced))
+        result = np.broadcast_to(values(kernel.epilogue, single, buffers, exact, total), single).reshape(kept)
+    place = np.full(kept, kernel.store_offset)
+    for stride, index in zip(kernel.store_strides, np.indices(kept, sparse=True), strict=True):
+        place = place + stride * index
     out[place] = result
-
-
-def magnitude_of(group: KernelGroup, arrays: Sequence[np.ndarray]) -> float:
-    """The largest sum of absolute values of a group's one reduction; 0 for groups of several stages."""
-    stage, *others = group.stages
-    kernel = stage.kernel
-    if others or kernel.combine != "sum" or not kernel.body.dtype.is_float:
-        return 0.0
-    product = Call(
-        "maximum",
-        (kernel.body, Call("sub", (Literal(0.0, kernel.body.dtype), kernel.body), kernel.body.dtype)),
-        kernel.body.dtype,
-    )
-    out = np.zeros(kernel.out.size)
-    evaluate(
-        replace(kernel, body=product, epilogue=Acc(kernel.body.dtype)), [a.reshape(-1) for a in arrays], out, False
-    )
-    return float(out.max(initial=0))
-
-
-def reference(group: KernelGroup, arrays: Sequence[np.ndarray], exact: bool) -> list[np.ndarray]:
-    """All operands after the group has run."""
-    buffers = [
-        a.reshape(-1).astype(np.longdouble) if exact and a.dtype.kind == "f" else a.reshape(-1).copy() for a in arrays
-    ]
-    stages: list[np.ndarray] = []
-    for stage in group.stages:
-        sources = [stages[s.stage] if isinstance(s, FromStage) else buffers[s] for s in stage.sources]
-        dtype = np.longdouble if exact and stage.kernel.out.dtype.is_float else stage.kernel.out.dtype.numpy
-        out = np.zeros(stage.kernel.out.size, dtype) if stage.result is None else buffers[stage.result]
-        evaluate(stage.kernel, sources, out, exact)
-        stages.append(out)
-    return buffers
 
 
 def check(got: np.ndarray, exact: np.ndarray, numpy: np.ndarray, magnitude: float = 0.0) -> None:
@@ -323,10 +286,10 @@ def test_few_rows_stream_a_large_second_factor() -> None:
 FMA = TileOp("fma", (("m", 14), ("n", 32), ("k", 64)))
 NESTS: list[Nest] = [
     Loop("n", 70, 32, Loop("m", 60, 14, FMA)),
-    Loop("m", 60, 28, Loop("k", 200, 64, Pack("b", Loop("n", 70, 32, Pack("a", Loop("m", 28, 14, FMA)))), True)),
+    Loop("m", 60, 28, Loop("k", 200, 64, Pack("b", Loop("n", 70, 32, Pack("a", Loop("m", 28, 14, FMA))))), True),
     Loop("k", 200, 64, Pack("a", Loop("n", 70, 64, Pack("b", Loop("n", 64, 32, Loop("m", 60, 14, FMA)))))),
     Pack("a", Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, Loop("k", 200, 64, FMA)), True))),
-    Loop("n", 70, 70, Loop("k", 200, 128, Loop("m", 60, 14, Loop("k", 128, 64, FMA))), True),
+    Loop("n", 70, 64, Loop("k", 200, 128, Loop("n", 64, 32, Loop("m", 60, 14, Loop("k", 128, 64, FMA)))), True),
     Pack("b", Loop("m", 60, 14, Loop("n", 70, 32, FMA))),
     Loop("n", 70, 64, Loop("k", 200, 8, TileOp("update", (("m", 60), ("n", 32), ("k", 8)))), True),
 ]
@@ -353,6 +316,14 @@ def test_a_nest_that_reads_an_unpacked_factor_it_cannot_read_is_refused() -> Non
     group, _ = product(60, 200, 70, transposed=True)
     with pytest.raises(ValueError, match="cannot be read in place"):
         contract.emit(group, NESTS[0])
+
+
+def test_impossible_nests_are_refused() -> None:
+    group, _ = product(60, 200, 70)
+    with pytest.raises(ValueError, match="its tile has 14"):
+        contract.emit(group, Loop("n", 70, 32, FMA))
+    with pytest.raises(ValueError, match="summed"):
+        contract.emit(group, Loop("k", 200, 64, NESTS[0], True))
 
 
 def test_several_stages_are_refused() -> None:

@@ -11,12 +11,24 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+
+from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest
+from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.serialize import nodes_from_json, nodes_to_json, type_from_json, type_to_json
+from eqsat.ir.structure import InputAttrs
+from eqsat.ir.types import TensorType
+from eqsat.plan import fallback
+from eqsat.plan.backend import Direct
+from eqsat.plan.memory import assign, lifetimes
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 from eqsat_backends.numba_cpu.buffers import Recycler, aligned_empty
 from eqsat_backends.numba_cpu.driver import (
+    MISMATCH,
     Arena,
     Argument,
     ArraySpec,
-    MISMATCH,
     Constant,
     Program,
     Slot,
@@ -26,18 +38,6 @@ from eqsat_backends.numba_cpu.driver import (
 from eqsat_backends.numba_cpu.emitted import PackSpec
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.objects import host, package_fingerprint
-
-from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Nest
-from eqsat.ir.node import ConstArray, Node, topological
-from eqsat.ir.serialize import nodes_from_json, nodes_to_json, type_from_json, type_to_json
-from eqsat.ir.structure import InputAttrs
-from eqsat.ir.types import TensorType
-from eqsat.plan.memory import assign, lifetimes
-from eqsat.plan import fallback
-from eqsat.plan.backend import Direct
-from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 
 log = logging.getLogger("eqsat")
 
@@ -156,7 +156,7 @@ class CpuExecutable:
         self.threads = threads
         self.emitted = emitted
         self.arena_bytes = 0
-        self._packed: dict[tuple[int, PackSpec], np.ndarray] = {}
+        self._packed: dict[tuple[int, PackSpec | None], np.ndarray] = {}
         self.segments = self._build(emitted["steps"])
         self.direct = self._direct_call()
 
@@ -181,9 +181,7 @@ class CpuExecutable:
         order = [*self.inputs, *self.outputs] if len(runs) == 1 and made_once else None
         return [self._segment(run, crossing, order) for run in runs]
 
-    def _segment(
-        self, run: list[Mapping[str, Any]], crossing: set[int], order: list[int] | None = None
-    ) -> _Segment:
+    def _segment(self, run: list[Mapping[str, Any]], crossing: set[int], order: list[int] | None = None) -> _Segment:
         """``order``: the arguments, where all of the program's are to be passed as they come."""
         if "reference" in run[0]:
             (step,) = run
@@ -194,7 +192,7 @@ class CpuExecutable:
             return _Segment(None, list(step["tensors"]), _reads_writes(step)[1], group=step["interpreted"])
         arguments: list[int] = []
         written: list[int] = []
-        wiring: list[tuple[Sequence[int], Sequence[int]]] = []
+        wiring: list[tuple[list[int], list[int]]] = []
         for step in run:
             reads, writes = _reads_writes(step)
             wiring.append((reads, writes))
@@ -254,18 +252,18 @@ class CpuExecutable:
         return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written)
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
-        flat = self.constants[tensor].reshape(-1)
-        for data in step["packs"]:
-            if data["operand"] == position:
-                spec = PackSpec.from_json(data)
-                key = (tensor, spec)
-                if key not in self._packed:
-                    packed = spec.apply(flat)
-                    aligned = aligned_empty(packed.shape, packed.dtype)
-                    aligned[...] = packed
-                    self._packed[key] = aligned
-                return self._packed[key]
-        return flat
+        """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
+        packs = [PackSpec.from_json(data) for data in step["packs"] if data["operand"] == position]
+        key = (tensor, packs[0] if packs else None)
+        if key not in self._packed:
+            flat = self.constants[tensor].reshape(-1)
+            value = packs[0].apply(flat) if packs else flat
+            copy = aligned_empty(value.shape, value.dtype)
+            copy[...] = value
+            self._packed[key] = copy
+            if not packs:
+                self.constants[tensor] = copy.reshape(self.types[tensor].shape)
+        return self._packed[key]
 
     def _direct_call(self) -> Direct | None:
         """The only segment as a function, when arguments and outputs can be passed to it as they come."""
@@ -283,7 +281,8 @@ class CpuExecutable:
                 output = empty(shape, dtype)
                 status = program((*arrays, output), threads)
                 if status:
-                    return _refuse(status)
+                    _check_indices(status)
+                    return None
                 return (output,)
 
             return run_one
@@ -292,7 +291,8 @@ class CpuExecutable:
             outputs = tuple([empty(shape, dtype) for empty, shape, dtype in made])
             status = program((*arrays, *outputs), threads)
             if status:
-                return _refuse(status)
+                _check_indices(status)
+                return None
             return outputs
 
         return run
@@ -330,7 +330,8 @@ class CpuExecutable:
             return
         assert segment.program is not None
         status = segment.program(tuple(values[t] for t in segment.arguments), self.threads)
-        if status and _refuse(status) is None:
+        if status:
+            _check_indices(status)
             raise ValueError("a step was given arrays of other shapes and types than it was compiled for")
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
@@ -411,7 +412,7 @@ def _reference(value: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(evaluate_nodes([value], bound)[0]).reshape(value.shape)
 
 
-def _refuse(status: int) -> None:
-    """None for arrays that do not fit, with nothing run; ``IndexError`` for an index out of range."""
+def _check_indices(status: int) -> None:
+    """``IndexError`` for a call in which an index was out of range (and not for arrays that did not fit)."""
     if status != MISMATCH:
         raise IndexError("an index is out of bounds for the axis it selects from")

@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from eqsat_backends.numba_cpu.axes import simplify
+from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, walk
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.plan.stages import rewrite_kernel
+from eqsat_backends.numba_cpu.axes import map_strides, simplify
 from eqsat_backends.numba_cpu.contract import in_place, needs_copy, packs_for
-from eqsat_backends.numba_cpu.contract_printer import ContractPrinter, padded_row, tile_size
+from eqsat_backends.numba_cpu.contract_layout import padded_row, tile_size
+from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, depends_on, loads, plain
 from eqsat_backends.numba_cpu.lanes import native_lanes
@@ -20,10 +24,6 @@ from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address
 from eqsat_backends.numba_cpu.tiles import tile_shape
-
-from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, walk
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.plan.stages import rewrite_kernel
 
 BLOCK_BYTES = 96 * 1024
 """Bytes of intermediates in flight, which choose the number of rows of a block."""
@@ -56,7 +56,19 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
     """
     if group.shared < 1:
         raise ValueError(f"the stages of group {group.name!r} share no axis, so they cannot run block by block")
-    return _Blocks(simplify(group), nest, lanes or native_lanes(32)).emit()
+    simple = simplify(group)
+    stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
+    return _Blocks(replace(simple, stages=stages), nest, lanes or native_lanes(32)).emit()
+
+
+def _without_unit_steps(kernel: Kernel) -> Kernel:
+    """The kernel with strides of 0 along axes of extent 1, where a stride means nothing."""
+
+    def zero(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(0 if extent == 1 else s for s, extent in zip(strides, kernel.extents, strict=False))
+
+    body, epilogue = map_strides(kernel.body, zero), map_strides(kernel.epilogue, zero)
+    return replace(kernel, body=body, epilogue=epilogue, store_strides=zero(kernel.store_strides))
 
 
 class _Blocks:

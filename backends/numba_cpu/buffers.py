@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
+
 CACHE_LINE = 64
 _HUGE_PAGE = 2 << 20
 
@@ -50,7 +52,7 @@ class Recycler:
     the list while it is looked at. At most ``keep`` blocks of a size are remembered.
     """
 
-    def __init__(self, keep: int = 2, least_bytes: int = 256 << 10) -> None:
+    def __init__(self, keep: int = 2, least_bytes: int = ALIGNED_BYTES) -> None:
         self.keep, self.least_bytes = keep, least_bytes
         self._blocks: dict[int, list[_Block]] = {}
         self._lock = threading.Lock()

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from eqsat.ir.kernel import KernelGroup, Load
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat_backends.numba_cpu.axes import map_axes
-from eqsat_backends.numba_cpu.contract_printer import UPDATE_DEPTH, ContractPrinter, thrashes, tile_size
+from eqsat_backends.numba_cpu.contract_layout import UPDATE_DEPTH, thrashes, tile_size
+from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Axes, Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, loads, plain
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address
 from eqsat_backends.numba_cpu.tiles import tile_shape
-
-from eqsat.ir.kernel import KernelGroup, Load
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 
 L2_BLOCK = 512 * 1024
 """Bytes of the first factor kept in the second-level cache while the second one streams by."""
@@ -41,7 +41,7 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
         raise ValueError(f"group {group.name!r} has {len(group.stages)} stages; blocks.emit takes several")
     stage = group.stages[0]
     contraction = contraction_of(stage.kernel)
-    if contraction is None:
+    if contraction is None or _is_dot(contraction):
         from eqsat_backends.numba_cpu import loops
 
         return loops.emit(_with_reduced_axis(group), None, lanes=lanes)
@@ -55,6 +55,14 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
     prepack = prepacked(contraction, nest, tile_size(contraction, tile, width)[0])
     title = f"{group.name}: {describe(contraction)}: {show(nest)}"
     return _print(group, contraction, nest, width, places, stage.result, prepack, title)
+
+
+def _is_dot(c: Contraction) -> bool:
+    """Whether results are dot products of one row with rows that lie contiguous and are not known beforehand."""
+    load = plain(c.b, c.dtype)
+    if load is None or c.extent("m") > 1:
+        return False
+    return c.stride(load, "k") == 1 and c.stride(load, "n") != 1 and not c.kernel.operands[load.operand].const
 
 
 def _with_reduced_axis(group: KernelGroup) -> KernelGroup:

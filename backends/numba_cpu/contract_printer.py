@@ -3,84 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-
-from eqsat_backends.numba_cpu.factors import Contraction, is_accumulator, plain
-from eqsat_backends.numba_cpu.printer import Access, Printer, Value, View, affine
-from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
+from dataclasses import replace
 
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-
-Range = tuple[str, str]
-"""Python expressions of the first position and of the end."""
-
-UPDATE_DEPTH = 8
-"""Steps of k that one rank update takes."""
-
-STREAMED = 1024 * 1024
-"""Bytes past which a factor that is read once is taken to come from memory."""
-
-KEEP_AHEAD = 16
-"""Steps of k at which a factor that is packed on the fly is prefetched."""
-
-PREFETCH = 6144
-"""Bytes ahead at which such a factor is prefetched."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Where a factor's elements lie: strides in bytes, relative to ``base`` at (``origin``, ``k_origin``)."""
-
-    base: str
-    step: int  # from one position of m (or n) to the next; for panels, a panel's size over its width
-    k_step: int
-    row: int  # from one row of a register tile to the next (first factor)
-    origin: str = "0"
-    k_origin: str = "0"
-    batch_step: int = 0  # from one batch to the next, where all batches are packed
-    batch: str = "0"
-    in_place: bool = False
-
-    def at(self, position: str, k: str) -> str:
-        return address(
-            self.base,
-            (self.batch_step, self.batch),
-            (self.step, minus(position, self.origin)),
-            (self.k_step, minus(k, self.k_origin)),
-        )
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Partial sums of a block whose k is cut: address, bytes between rows, and where the block starts."""
-
-    base: str
-    row: int
-    m: str
-    n: str
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do."""
-
-    base: str
-    row: int
-    rows: str
-    columns: str
-    stored: bool
-
-
-def padded_row(size: int) -> int:
-    """``size`` bytes as an odd number of cache lines: rows this far apart spread over all sets of a cache."""
-    return (-(-size // 64) | 1) * 64
-
-
-def thrashes(row: int, rows: int) -> bool:
-    """Whether ``rows`` streams ``row`` bytes apart fall on too few sets of an L1 cache (64 sets of 64 bytes)."""
-    sets = [row * i // 64 % 64 for i in range(rows)]
-    return max(map(sets.count, sets), default=0) > 4
+from eqsat_backends.numba_cpu.contract_layout import (
+    KEEP_AHEAD,
+    PREFETCH,
+    STREAMED,
+    UPDATE_DEPTH,
+    Factor,
+    Range,
+    Sums,
+    Target,
+    loops_over,
+    padded_row,
+    sink,
+    tile_size,
+    walks,
+)
+from eqsat_backends.numba_cpu.factors import Contraction, is_accumulator, plain
+from eqsat_backends.numba_cpu.printer import Access, Printer, Value, View, affine
+from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
 
 
 class ContractPrinter:
@@ -174,11 +118,11 @@ class ContractPrinter:
         match nest:
             case Loop():
                 self.loop(nest)
-            case Pack(which, body) if _loops_over(body, "b"):
-                self.walk(_sink(which, body))
+            case Pack(which, body) if loops_over(body, "b"):
+                self.walk(sink(which, body))
             case Pack(which, body):
                 kept = self.sources[which[0]], self.keeping
-                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=_loops_over(body, "m"))
+                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=loops_over(body, "m"))
                 self.walk(body)
                 self.sources[which[0]], self.keeping = kept
             case Seq(bodies):
@@ -192,6 +136,8 @@ class ContractPrinter:
     def loop(self, nest: Loop) -> None:
         axis, unit = nest.axis, self.unit[nest.axis]
         step = max(1, -(-nest.step // unit)) * unit
+        if axis == "k" and nest.parallel:
+            raise ValueError("threads cannot share out k, the axis that is summed")
         kept = self.range[axis], self.span[axis], dict(self.coordinates), self.batch, self.sums
         start, stop = self.share(axis, unit) if nest.parallel else self.range[axis]
         innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
@@ -204,7 +150,7 @@ class ContractPrinter:
         variable = self.p.fresh(axis)
         with self.p.scope(f"for {variable} in range({start}, {stop}, {step}):", variable):
             end = f"{variable}_stop"
-            if axis == "k" or _walks(nest.body, axis):
+            if axis == "k" or walks(nest.body, axis):
                 self.p.bind(end, f"min({variable} + {step}, {stop})")
             self.range[axis], self.span[axis] = (variable, end), min(step, self.span[axis])
             if axis == "b":
@@ -397,6 +343,11 @@ class ContractPrinter:
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.source("b")
+        for group in "m" if op.name == "update" else "mn":
+            if self.span[group] > self.unit[group]:
+                raise ValueError(
+                    f"the nest ends in {self.span[group]} positions of {group}, its tile has {self.unit[group]}"
+                )
         arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == 0"]
@@ -552,46 +503,3 @@ class ContractPrinter:
 
             aligned = self.width(which) % self.lanes == 0
             self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector, aligned)
-
-
-def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
-    """(rows, columns) of a nest's tile on this contraction: no larger than it, whole vectors of columns."""
-    rows = min(tile.size("m"), max(1, c.extent("m")))
-    columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
-    return rows, columns
-
-
-def _sink(which: str, nest: Nest) -> Nest:
-    """A packing moved inside the loop over batches: private scratch holds one batch."""
-    match nest:
-        case Loop("b", block, step, body, parallel):
-            return Loop("b", block, step, Pack(which, body), parallel)
-        case Loop(axis, block, step, body, parallel):
-            return Loop(axis, block, step, _sink(which, body), parallel)
-        case Pack(other, body):
-            return Pack(other, _sink(which, body))
-        case _:
-            return nest
-
-
-def _loops_over(nest: Nest, axis: str) -> bool:
-    match nest:
-        case Loop(axis=other, body=body):
-            return other == axis or _loops_over(body, axis)
-        case Pack(body=body):
-            return _loops_over(body, axis)
-        case _:
-            return False
-
-
-def _walks(nest: Nest, axis: str) -> bool:
-    """Whether a nest needs the end of the current block of ``axis``: it loops over it, packs it, or takes all of it."""
-    match nest:
-        case Loop(axis=other, body=body):
-            return other == axis or _walks(body, axis)
-        case Pack(operand, body):
-            return axis == "k" or axis == {"a": "m", "b": "n"}[operand[0]] or _walks(body, axis)
-        case TileOp("update"):
-            return axis == "n"
-        case _:
-            return False

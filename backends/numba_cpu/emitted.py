@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+ALIGNED_BYTES = 256 << 10
+"""Results from this size on are given 64-byte aligned memory by whoever runs the plan."""
+
 Axes = tuple[tuple[int, int], ...]
 """(extent, stride in elements) of axes that are walked as one, outermost first."""
 

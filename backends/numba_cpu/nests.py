@@ -19,6 +19,7 @@ from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.axes import loads
 from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
 from eqsat_backends.numba_cpu.columns import Columns
+from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
 from eqsat_backends.numba_cpu.places import CHAIN, WIDE, Place, lane_cost, place_of, weight
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine
 
@@ -47,7 +48,9 @@ class Rows:
         self.scratch = scratch
         self.stages, self.shared = group.stages, group.shared
         read = {i.stage for stage in self.stages for i in stage.sources if isinstance(i, FromStage)}
-        self.streamed = {s for s in range(len(self.stages)) if stream and s not in read}
+        # Small results stay in cache, and memory is only sure to be aligned from ALIGNED_BYTES on.
+        large = {n for n, stage in enumerate(self.stages) if stage.kernel.out.nbytes >= ALIGNED_BYTES}
+        self.streamed = large - read if stream else set()
         self.columns = Columns(self)
         self.live: dict[int, Value] = {}
         self.positions: dict[int, Expr] = {}

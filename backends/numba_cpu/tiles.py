@@ -113,21 +113,6 @@ class _Writer:
         function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
         return self.b.call(function, [x, y, z])
 
-    def sum_lanes(self, value: Any) -> Any:
-        """Sum of a vector's lanes, by halving."""
-        lanes = self.lanes
-        while lanes > 1:
-            lanes //= 2
-            undefined = ir.Constant(value.type, ir.Undefined)
-            low, high = (
-                self.b.shuffle_vector(
-                    value, undefined, ir.Constant(ir.VectorType(_I32, lanes), [i + start for i in range(lanes)])
-                )
-                for start in (0, lanes)
-            )
-            value = self.b.fadd(low, high)
-        return self.b.extract_element(value, ir.Constant(_I32, 0))
-
     def prefetch(self, pointer: Any) -> None:
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, _I32, _I32, _I32])
         name = "llvm.prefetch.p0"
@@ -169,7 +154,8 @@ def _macro(name: str, arguments: int, generate: Callable[[Any, list[Any]], None]
     scope: dict[str, Any] = {"types": types, "codegen": codegen}
     # intrinsics declare their arguments by name, so the typing function is made to measure
     exec(f"def {name}(context, {names}):\n    return types.void({names}), codegen\n", scope)
-    return intrinsic(scope[name])
+    tile: Tile = intrinsic(scope[name])
+    return tile
 
 
 @functools.cache
@@ -348,9 +334,11 @@ def rank_update(dtype: str, rows: int, depth: int, lanes: int, a_row: int, a_k: 
         columns, first = values[3], builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0))
 
         def vector(count: Any = None) -> Callable[[Any, list[Any]], list[Any]]:
+            def load(pointer: Any) -> Any:
+                return w.load(pointer) if count is None else w.load_first(pointer, count)
+
             def body(_: Any, carried: list[Any]) -> list[Any]:
                 b, c = carried
-                load = w.load if count is None else lambda pointer: w.load_first(pointer, count)
                 sums = [w.zero] * rows
                 for k in range(depth):
                     line = load(w.at(b, k * b_k))
@@ -430,51 +418,3 @@ def transpose_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
         w.loop(builder.and_(rows, ir.Constant(_I64, lanes - 1)), 1, rest, row)
 
     return _macro("transpose_block", 4, generate)
-
-
-@functools.cache
-def dot_tile(dtype: str, rows: int, lanes: int, b_row: int) -> Tile:
-    """``dot(a, b, c, k)``: ``c[j] = Σ_k a[k] · b[j, k]`` for ``rows`` rows of ``b``, vectorized along k.
-
-    Both factors are contiguous in k; ``b_row`` is in bytes, ``c`` is contiguous.
-    """
-    chains = max(1, 8 // rows)
-
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        width = w.lanes * w.size
-        a, b, c = (w.pointer(v) for v in values[:3])
-        k = values[3]
-
-        def body(_: Any, carried: list[Any]) -> list[Any]:
-            a, b, *sums = carried
-            for u in range(chains):
-                left = w.load(w.at(a, u * width))
-                for j in range(rows):
-                    cell = u * rows + j
-                    sums[cell] = w.fma(left, w.load(w.at(b, j * b_row + u * width)), sums[cell])
-            return [w.at(a, chains * width), w.at(b, chains * width), *sums]
-
-        a, b, *sums = w.loop(k, chains * lanes, [a, b, *[w.zero] * (rows * chains)], body)
-        totals = []
-        for j in range(rows):
-            total = sums[j]
-            for u in range(1, chains):
-                total = builder.fadd(total, sums[u * rows + j])
-            totals.append(w.sum_lanes(total))
-
-        def tail(_: Any, carried: list[Any]) -> list[Any]:
-            a, b, *totals = carried
-            left = w.load_scalar(a)
-            totals = [
-                builder.fadd(total, builder.fmul(left, w.load_scalar(w.at(b, j * b_row))))
-                for j, total in enumerate(totals)
-            ]
-            return [w.at(a, w.size), w.at(b, w.size), *totals]
-
-        left = builder.srem(k, ir.Constant(_I64, chains * lanes))
-        _, _, *totals = w.loop(left, 1, [a, b, *totals], tail)
-        for j, total in enumerate(totals):
-            w.store(total, w.at(c, j * w.size))
-
-    return _macro(f"dot_tile_{rows}", 4, generate)

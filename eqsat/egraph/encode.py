@@ -31,7 +31,10 @@ FOLDED_SIZE = 4096
 
 @dataclass(slots=True)
 class Term:
-    """An operator over classes; ``attrs`` is an interned attribute. ``live``: not a copy of another term."""
+    """An operator over classes, as egglog was told of it: children may since have been merged into others.
+
+    ``attrs`` is an interned attribute. ``live``: not a copy of another term.
+    """
 
     op: str
     attrs: int
@@ -145,6 +148,15 @@ class Terms:
             for t in members
             if t.live and t.op == op
         ]
+
+    def canonical(self, term: Term) -> tuple[str, int, tuple[int, ...]]:
+        """Operator, attribute and children of a term by now, in canonical order."""
+        return self._canonical(term.op, term.attrs, term.children)
+
+    def size_of(self, handle: int) -> int:
+        """How many terms a class has."""
+        members = self._members[self.find(handle)]
+        return sum(self.terms[number].live for number in members)
 
     def signed_terms(self, number: int) -> list[tuple[int, int]]:
         """(sign, class) of every term of a sum, by the number of its term."""
@@ -458,7 +470,6 @@ class Terms:
             self._equal.append((self.terms[other].handle, term.handle, rule))
             return
         self._table[key] = number
-        term.attrs, term.children = key[1], key[2]
 
 
 def _uniform(array: np.ndarray) -> Number | None:

@@ -19,12 +19,12 @@ def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) ->
             continue
         total += 1
         handle = store.find(term.handle)
-        children = tuple(store.find(c) for c in term.children)
-        key = (handle, term.op, term.attrs, children)
+        op, attrs, children = store.canonical(term)
+        key = (handle, op, attrs, children)
         if key in seen:
             continue
         seen.add(key)
-        members.setdefault(handle, []).append(ENode(term.op, store.attrs.values[term.attrs], children, term.rule))
+        members.setdefault(handle, []).append(ENode(op, store.attrs.values[attrs], children, term.rule))
     roots = tuple(store.handle(o) for o in outputs)
     reached: dict[int, None] = {}
     stack = list(dict.fromkeys(reversed(roots)))

@@ -18,6 +18,8 @@ from eqsat.rules.rule import Match, Rule, RuleError, Way
 
 log = logging.getLogger("eqsat")
 
+CLASS_CAP = 48
+"""Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
 RULE_CAP = 2000
 """Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
 
@@ -137,15 +139,18 @@ class _Search:
         if names is None:
             return
         active.stats.matches += 1
+        root = names["root"]
+        assert isinstance(root, Node) and isinstance(root.attrs, int)
+        if self.store.size_of(root.attrs) >= CLASS_CAP:
+            self.refuse(active, "the tensor has many forms already")
+            return
         match = Match(names, self.store)
         for guard in active.rule.where:
             if not guard.test(match):
-                active.stats.refused[guard.name] = active.stats.refused.get(guard.name, 0) + 1
+                self.refuse(active, guard.name)
                 return
         if active.rule.together is not None:
             key = tuple(names[k] for k in active.rule.key)
-            root = names["root"]
-            assert isinstance(root, Node) and isinstance(root.attrs, int)
             active.groups.setdefault(key, {}).setdefault(root.attrs, names)
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
@@ -158,9 +163,12 @@ class _Search:
                 f"rule {active.rule.id!r} ({active.rule.file}:{active.rule.line}): ill-typed right side: {error}"
             ) from error
         if built is None:
-            active.stats.refused["right side declines"] = active.stats.refused.get("right side declines", 0) + 1
+            self.refuse(active, "right side declines")
             return
         self.unite(active, roots, built)
+
+    def refuse(self, active: _Active, reason: str) -> None:
+        active.stats.refused[reason] = active.stats.refused.get(reason, 0) + 1
 
     def build(self, active: _Active, match: Match, names: Names) -> list[Node] | None:
         right = active.way.right

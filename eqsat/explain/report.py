@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
@@ -44,14 +44,18 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
 
 @dataclass
 class Explanation:
-    """How a function is run for one set of argument types. ``print`` it, ask ``why(rule)``, or take ``to_json()``."""
+    """How a function is run for one set of argument types. ``print`` it, ask ``why(rule)``, or take ``to_json()``.
+
+    ``peak_bytes``: memory for intermediates, scratch and results; inputs and constants are not in it, nor in
+    ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
+    """
 
     function: str
     signature: str
     naive: Work
     steps: list[StepReport]
-    arena_bytes: int
-    naive_arena_bytes: int
+    peak_bytes: int
+    naive_peak_bytes: int
     search: Mapping[str, Any]
     errors: list[Mapping[str, float]]
     compile_seconds: float
@@ -78,11 +82,11 @@ class Explanation:
 
     def to_json(self) -> str:
         """Everything shown, as JSON; times in seconds, sizes in bytes."""
-        data = asdict(self)
-        data.pop("_why")
+        data = asdict(replace(self, _why=None))
+        del data["_why"]
         data["optimized"] = asdict(self.optimized)
         data["predicted"] = self.predicted
-        return json.dumps(data, indent=1, default=str)
+        return json.dumps(data, indent=1)
 
     def __str__(self) -> str:
         before, after = self.naive, self.optimized
@@ -93,7 +97,7 @@ class Explanation:
             f"{'kernels':14}{before.kernels:>12}{after.kernels:>12}",
             f"{'flops':14}{_si(before.flops):>12}{_si(after.flops):>12}",
             f"{'bytes moved':14}{_si(before.nbytes):>12}{_si(after.nbytes):>12}",
-            f"{'memory peak':14}{_si(self.naive_arena_bytes):>12}{_si(self.arena_bytes):>12}",
+            f"{'memory peak':14}{_si(self.naive_peak_bytes):>12}{_si(self.peak_bytes):>12}",
             "",
             f"time: predicted {_time(self.predicted)}"
             + (f", measured {_time(self.measured)}" if self.measured is not None else "")
@@ -103,7 +107,7 @@ class Explanation:
         ]
         for number, step in enumerate(self.steps):
             measured = "" if step.measured is None else _time(step.measured)
-            through = "" if step.kind == "kernel" else "  (through the NumPy reference: no kernel for it)"
+            through = _KINDS[step.kind]
             lines.append(
                 f"{number:<4} {_time(step.predicted):>10} {measured:>10} {_si(step.flops):>8} "
                 f"{_si(step.nbytes):>8}  {step.label}{through}"
@@ -123,15 +127,25 @@ class Explanation:
     def _search_line(self) -> str:
         s = self.search
         if self.cached:
-            return f"search: remembered from an earlier process; loaded in {_time(self.compile_seconds)}"
+            return (
+                f"search: remembered from an earlier process ({s['operators']} operators, {s['enodes']} e-nodes, "
+                f"stopped by {', '.join(s['stops']) or 'nothing to search'}); loaded in {_time(self.compile_seconds)}"
+            )
         return (
             f"search: {s['operators']} operators in {s['regions']} regions ({s['distinct_regions']} distinct), "
-            f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops'])}; "
+            f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops']) or 'nothing to search'}; "
             f"saturation {_time(s['saturation_seconds'])}, extraction {_time(s['extraction_seconds'])} "
             f"(gap ≤ {s['extraction_gap']:.1%}), "
             f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
             f"compiled in {_time(self.compile_seconds)}"
         )
+
+
+_KINDS = {
+    "kernel": "",
+    "stages": "  (one kernel per stage: none could be generated for the group)",
+    "reference": "  (through the NumPy reference: no kernel for it)",
+}
 
 
 def _si(value: float) -> str:

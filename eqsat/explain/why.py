@@ -94,6 +94,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float] | None:
 
 
 def _extract(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
-    return extract(
-        egraph, program.machine, threads=program.threads, seconds=0.3, alternatives=1, lowers=lambda t: lower(t) is not None
-    )
+    def lowers(term: Term) -> bool:
+        return lower(term) is not None
+
+    return extract(egraph, program.machine, threads=program.threads, seconds=0.3, alternatives=1, lowers=lowers)

@@ -92,7 +92,7 @@ def naive_work(graph: Graph) -> Work:
 
 
 def naive_peak(graph: Graph) -> int:
-    """Most bytes of intermediates and results alive at once when every operator stores its result and frees dead ones."""
+    """Most bytes of intermediates and results alive at once, each stored by its operator until its last use."""
     order = _computed(graph.nodes())
     outputs = set(graph.outputs)
     last: dict[Node, int] = {}

@@ -11,7 +11,6 @@ import numpy as np
 
 from eqsat.plan.plan import Plan
 
-
 Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
 """A program on arrays as they come: fresh outputs, or None, with nothing run, where any array does not fit."""
 

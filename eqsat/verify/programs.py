@@ -357,11 +357,17 @@ def minimise(program: Program, fails: Callable[[Program], bool], *, attempts: in
             return False
         return fails(candidate)
 
-    for name in program.outputs if len(program.outputs) > 1 else ():
-        candidate = replace(program, outputs=(name,)).pruned()
-        if left > 0 and ask(candidate):
-            program = candidate
-            break
+    size = len(program.outputs) // 2
+    while size >= 1:
+        for start in range(0, len(program.outputs), size):
+            kept = (*program.outputs[:start], *program.outputs[start + size :])
+            if kept and left > 0 and ask(candidate := replace(program, outputs=kept).pruned()):
+                program = candidate
+                break
+        else:
+            size //= 2
+            continue
+        size = min(size, len(program.outputs) // 2)
     for step in reversed(program.steps):
         # The output may as well be an earlier value.
         if left > 0 and step.name not in program.outputs and len(program.outputs) == 1:
@@ -385,12 +391,19 @@ def minimise(program: Program, fails: Callable[[Program], bool], *, attempts: in
 def _as_input(program: Program, step: Step) -> Input:
     """An input with the value of a step, or with random values of its type and range where it is large."""
     value = evaluate(replace(program, outputs=(step.name,)).pruned())[0]
-    if value.size <= 24 or not np.isfinite(value).all():
+    if value.size <= 24:
         literal = np.array2string(value, separator=", ", threshold=1 << 30, floatmode="unique", max_line_width=100)
         literal = re.sub(r"\bnan\b", "np.nan", re.sub(r"\binf\b", "np.inf", literal)).replace("\n", " ")
         shape = f".reshape({value.shape})" if value.size == 0 else ""
         return Input(step.name, f"np.array({literal}, np.{value.dtype.name}){shape}")
-    return Input(step.name, random_expression(value.shape, value.dtype.name, 1, value.min(), value.max()))
+    finite = value[np.isfinite(value)]
+    low, high = (finite.min(), finite.max()) if finite.size else (-1, 1)
+    expression = random_expression(value.shape, value.dtype.name, 1, low, high)
+    if finite.size < value.size:
+        chance = f"np.random.default_rng(2).random({value.shape}) < {1 - finite.size / value.size:.3f}"
+        bad = "np.nan" if np.isnan(value).any() else "np.inf"
+        expression = f"np.where({chance}, np.{value.dtype.name}({bad}), {expression})"
+    return Input(step.name, expression)
 
 
 def random_expression(shape: tuple[int, ...], dtype: str, seed: int, low: float, high: float) -> str:

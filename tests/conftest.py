@@ -1,0 +1,44 @@
+"""A cache directory and a machine model of the tests' own: no test reads or writes the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eqsat.cost.machine import Level, Machine
+
+MACHINE = Machine(
+    cpu="a computer for tests",
+    cores=2,
+    vector_bytes=32,
+    registers=16,
+    fma_gflops=(("float32", 60.0), ("float64", 30.0)),
+    levels=(
+        Level("L1", 32 << 10, False, 150.0, 150.0, 300.0, 300.0),
+        Level("L2", 1 << 20, False, 80.0, 80.0, 160.0, 160.0),
+        Level("memory", 0, True, 15.0, 15.0, 20.0, 20.0),
+    ),
+    call_us=0.3,
+    step_us=0.01,
+    launch_us=5.0,
+    barrier_us=0.5,
+    function_ns=(("div", 0.1), ("exp", 0.3), ("log", 0.5), ("pow", 3.0), ("sqrt", 0.2), ("tanh", 0.4)),
+)
+"""A plain computer with 256-bit vectors: plans do not depend on where the tests run."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One cache directory for the session, shared by the workers of pytest-xdist: kernels are compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "eqsat-cache"
+    root.mkdir(mode=0o700, exist_ok=True)
+    model = root / "machine.json"
+    model.write_text(MACHINE.to_json())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQSAT_CACHE_DIR", str(root))
+        patch.setenv("EQSAT_MACHINE", str(model))
+        yield root
