@@ -112,6 +112,32 @@ def evaluate(kernel: Kernel, buffers: Sequence[np.ndarray], out: np.ndarray, exa
     out[place] = result
 
 
+def magnitude_of(group: KernelGroup, arrays: Sequence[np.ndarray]) -> float:
+    """The largest sum of absolute values of a group's one reduction; 0 for groups of several stages."""
+    stage, *others = group.stages
+    kernel = stage.kernel
+    if others or kernel.combine != "sum" or not kernel.body.dtype.is_float:
+        return 0.0
+    f = kernel.body.dtype
+    absolute = Call("maximum", (kernel.body, Call("sub", (Literal(0.0, f), kernel.body), f)), f)
+    out = np.zeros(kernel.out.size)
+    evaluate(replace(kernel, body=absolute, epilogue=Acc(f)), [a.reshape(-1) for a in arrays], out, False)
+    return float(out[np.isfinite(out)].max(initial=0))
+
+
+def reference(group: KernelGroup, arrays: Sequence[np.ndarray], exact: bool) -> list[np.ndarray]:
+    """All operands after the group has run."""
+    buffers = [a.reshape(-1).astype(np.longdouble if exact and a.dtype.kind == "f" else a.dtype) for a in arrays]
+    stages: list[np.ndarray] = []
+    for stage in group.stages:
+        sources = [stages[s.stage] if isinstance(s, FromStage) else buffers[s] for s in stage.sources]
+        dtype = np.longdouble if exact and stage.kernel.out.dtype.is_float else stage.kernel.out.dtype.numpy
+        out = np.zeros(stage.kernel.out.size, dtype) if stage.result is None else buffers[stage.result]
+        evaluate(stage.kernel, sources, out, exact)
+        stages.append(out)
+    return buffers
+
+
 def check(got: np.ndarray, exact: np.ndarray, numpy: np.ndarray, magnitude: float = 0.0) -> None:
     """No more than 4 times NumPy's own error and a few ulp; NaN and inf in the same places.
 

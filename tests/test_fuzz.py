@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from eqsat.verify import fuzz
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.programs import NN, Input, Program, Step, check, evaluate, minimise, noise
+from eqsat.verify.rounding import rounding_noise
 from eqsat.verify.strategies import build, coverage, programs
 
 Function = Callable[..., tuple[np.ndarray, ...]]
@@ -225,14 +228,50 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         fuzz.main(["--examples", "0"])
 
 
-def run_eqsat(examples: int, seed: int) -> None:
+def run_eqsat(examples: int, seed: int, max_ops: int = 30) -> None:
     eqsat = importlib.import_module("eqsat")
-    report = fuzz.run(eqsat.optimize, importlib.import_module("eqsat.nn"), examples=examples, seed=seed)
+    nn = importlib.import_module("eqsat.nn")
+    report = fuzz.run(eqsat.optimize, nn, examples=examples, seed=seed, max_ops=max_ops)
     assert not report.findings, fuzz.summary(report, 0.0)
 
 
-def test_eqsat_on_random_programs() -> None:
-    run_eqsat(50, seed=1)
+def test_eqsat_on_random_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQSAT_MACHINE", machine_file(tmp_path))
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))
+    run_eqsat(50, seed=1, max_ops=10)
+
+
+def machine_file(folder: Path) -> str:
+    """The machine model in force, as a file: it stays valid when the cache moves."""
+    path = folder / "machine.json"
+    path.write_text(importlib.import_module("eqsat.cost.machine").load().to_json())
+    return str(path)
+
+
+def test_warnings_are_counted() -> None:
+    def optimize(function: Function) -> Function:
+        logging.getLogger("eqsat.backends").warning("no kernel could be generated for tanh")
+        return as_written(function)
+
+    report = fuzz.examine(one_step("np.tanh(v0)", UNIFORM), optimize, NN)
+    assert report.warnings == {"no kernel could be generated for tanh": 1}
+    assert "warning, 1 times: no kernel" in fuzz.summary(report, 1.0)
+
+
+def test_rounding_noise_of_a_graph() -> None:
+    """Cancellation is amplified, a product is not, and comparisons do not flip."""
+    from eqsat.ir import build
+
+    x = build.const(np.array([1e4, 2e4], np.float32))
+    y = build.const(np.array([0.1, 0.3], np.float32))
+    cancelled = build.call("sub", build.call("add", x, y), x)
+    product = build.call("mul", x, y)
+    jumped = build.call("floor", build.call("div", x, x))
+    noise = rounding_noise([cancelled, product, jumped, build.call("lt", x, x)], {})
+    assert 1e-4 < noise[0] < 1e-2
+    assert 0 < noise[1] < 6e3 * 1e-6
+    assert noise[2] < 1e-6
+    assert noise[3] == 0.0
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ class Report:
 
     programs: int = 0
     operators: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
@@ -53,6 +56,7 @@ class Report:
     def merge(self, other: Report) -> None:
         self.programs += other.programs
         self.operators.update(other.operators)
+        self.warnings.update(other.warnings)
         self.findings.extend(other.findings)
 
 
@@ -99,7 +103,8 @@ def examine(
     from eqsat.verify.strategies import coverage
 
     report = Report(1, Counter(coverage(program)))
-    failure = check(program, optimizer, nn)
+    with _warnings(report.warnings):
+        failure = check(program, optimizer, nn)
     if failure is not None:
         kinds = kinds if kinds is not None else Counter()
         wanted = signature(failure)
@@ -113,6 +118,24 @@ def examine(
         failure = check(smaller, optimizer, nn) or failure
         report.findings.append(Finding(failure, smaller.source(), seed))
     return report
+
+
+@contextmanager
+def _warnings(into: Counter[str]) -> Iterator[None]:
+    """Count what eqsat logs as a warning, such as an operator that runs through the reference."""
+
+    class Counting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            into[record.getMessage()] += 1
+
+    handler, logger = Counting(logging.WARNING), logging.getLogger("eqsat")
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
 
 
 def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Program]:
@@ -177,6 +200,17 @@ def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops:
     pipe.send(("end", None))
 
 
+def _keep_machine(optimizer: str, folder: str) -> None:
+    """Measure the machine once, not once a worker, when the cache is about to move."""
+    from eqsat.cost import machine
+
+    if optimizer.startswith("eqsat:") and machine.ENVIRONMENT_VARIABLE not in os.environ:
+        path = os.path.join(folder, "machine.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(machine.load().to_json())
+        os.environ[machine.ENVIRONMENT_VARIABLE] = path
+
+
 @dataclass
 class _Job:
     process: SpawnProcess
@@ -222,7 +256,7 @@ def run_jobs(
         job.process.join()
         if not job.script:
             raise RuntimeError(f"a fuzz worker ended before its first program (exit status {job.process.exitcode})")
-        total.merge(Report(1, Counter(), [Finding(Failure("crashed", message), job.script, job.seed)]))
+        total.merge(Report(programs=1, findings=[Finding(Failure("crashed", message), job.script, job.seed)]))
         start(job.left - 1)
 
     for number in range(jobs):
@@ -265,6 +299,7 @@ def summary(report: Report, seconds: float) -> str:
     ]
     names = sorted(report.operators.items(), key=lambda item: (-item[1], item[0]))
     lines.append("operators: " + ", ".join(f"{name} {count}" for name, count in names))
+    lines += [f"warning, {count} times: {text}" for text, count in sorted(report.warnings.items())]
     for number, finding in enumerate(report.findings, 1):
         lines += ["", f"--- failure {number}, {finding.failure.kind} (seed {finding.seed}): {finding.failure.message}"]
         lines.append(finding.script)
@@ -302,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # Two thousand plans are of no use to anyone's cache, and a plan found there would hide a fresh mistake.
     with tempfile.TemporaryDirectory(prefix="eqsat-fuzz-") as folder:
+        _keep_machine(options.optimizer, folder)
         os.environ["EQSAT_CACHE_DIR"] = folder
         report = run_jobs(
             options.optimizer,
@@ -322,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "refused": report.count("refused"),
             "crashed": report.count("crashed"),
             "operators": dict(sorted(report.operators.items())),
+            "warnings": dict(sorted(report.warnings.items())),
             "failures": [
                 {"kind": f.failure.kind, "message": f.failure.message, "seed": f.seed, "program": f.script}
                 for f in report.findings
