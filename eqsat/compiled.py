@@ -139,7 +139,8 @@ class Compiled:
             verified = True
         elif self.cached:
             return
-        lasting = not record.emitted["volatile"] and "interrupted" not in record.report["search"]["stops"]
+        cut_short = {"interrupted", "fork"} & set(record.report["search"]["stops"])
+        lasting = not record.emitted["volatile"] and not cut_short
         if plans is not None and lasting:
             plans.put(PLAN, key, {**asdict(record), "key": key, "verified": verified})
 

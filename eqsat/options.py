@@ -58,6 +58,8 @@ class Options:
 
 def names(value: str | Iterable[str], option: str) -> tuple[str, ...]:
     """A tuple of strings from one string or several."""
+    if not isinstance(value, Iterable):
+        raise OptionError(f"{option} takes names, not {value!r}")
     found = (value,) if isinstance(value, str) else tuple(value)
     if not all(isinstance(name, str) for name in found):
         raise OptionError(f"{option} takes names, not {found!r}")

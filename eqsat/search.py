@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eqsat.cost.machine import Machine
-from eqsat.egraph.engine import Engine
+from eqsat.egraph.engine import Engine, usable
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
 from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -96,7 +98,8 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
     found: dict[str, _Found] = {}
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions})
-    Engine()  # imports egglog, which is not the search's time
+    if usable():
+        Engine()  # imports egglog, which is not the search's time
     deadline = time.perf_counter() + options.seconds
     for region in regions:
         key = region.key()
@@ -247,12 +250,21 @@ def describe(term: Term) -> str:
             visit(child)
         kind = OPS[node.op].kind
         if kind in ("map", "contract", "reduce", "gather", "concat", "pad", "opaque") and node.op != "wrap_index":
-            name = {"contract": f"contract {node.attrs}", "add_n": "add"}.get(node.op, node.op.removeprefix("reduce_"))
+            short = "add" if node.op == "add_n" else node.op.removeprefix("reduce_")
+            name = product(node.attrs, [c.type.shape for c in node.children]) if kind == "contract" else short
             if name not in names:
                 names.append(name)
 
     visit(term)
     return "+".join(names) or "copy"
+
+
+def product(spec: object, shapes: Sequence[Sequence[int]]) -> str:
+    """A contraction in words: its rows × columns × summed points, and how many of them."""
+    assert isinstance(spec, Spec)
+    extents = spec.extents(*shapes)
+    m, n, k, batch = (math.prod(extents[x] for x in part) for part in (spec.rows, spec.cols, spec.summed, spec.batch))
+    return f"matmul {m}×{n}×{k}" + (f" ({batch} of them)" if batch > 1 else "")
 
 
 def _arrange(
@@ -275,11 +287,14 @@ def _arrange(
         if isinstance(item, Piece):
             steps.append(assembly.references[item.key])
             continue
+        results = [item.tensors[o] for o in item.group.outputs]
+        label = " | ".join(assembly.labels[t] for t in results)
+        if not usable():  # the emitters have schedules of their own
+            steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
+            continue
         scheduled = schedule(item.group, machine, threads=options.threads)
         report.loop_terms += scheduled.loop_terms
         report.predicted += scheduled.predicted_seconds
-        results = [item.tensors[o] for o in item.group.outputs]
-        label = " | ".join(assembly.labels[t] for t in results)
         steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
     report.schedule_seconds += time.perf_counter() - start
     return steps

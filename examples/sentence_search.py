@@ -42,15 +42,15 @@ SENTENCES = [
 ]
 
 
-def milliseconds(f: Callable[[], object], repeats: int) -> float:
-    """Median time of a call, after one that warms up."""
-    f()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        f()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+def milliseconds(*functions: Callable[[], object], repeats: int) -> list[float]:
+    """Median time of a call of each function, called in turn; the first round only warms up."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats + 1):
+        for f, taken in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            f()
+            taken.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(taken[1:]) for taken in times]
 
 
 def main() -> None:
@@ -76,8 +76,9 @@ def main() -> None:
 
     exact = minilm.encode(minilm.load_params(np.float64), tokens, mask)
     error = np.linalg.norm(vectors - exact, axis=-1).max()
-    ours = milliseconds(lambda: encode(params, tokens, mask), options.repeats)
-    numpy = milliseconds(lambda: minilm.encode(params, tokens, mask), options.repeats)
+    numpy, ours = milliseconds(
+        lambda: minilm.encode(params, tokens, mask), lambda: encode(params, tokens, mask), repeats=options.repeats
+    )
     batch, length = tokens.shape
     print(f"\n{batch} sentences of {length} tokens (padded), all-MiniLM-L6-v2, float32")
     print(f"  first call, with compilation   {compiled:8.2f} s")

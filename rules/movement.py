@@ -16,6 +16,7 @@ from eqsat.rules import (
     attributes,
     contract,
     family,
+    numbers,
     op,
     reduction,
     rewrite,
@@ -28,6 +29,7 @@ from eqsat.rules.check import Maker
 from eqsat_rules.labels import axes_read, broadcasts, slice_of
 
 b, i, w, x = tensors("b i w x")
+p = numbers("p")
 mp, mq, pd, pe, s, k, ax = attributes("mp mq pd pe s k ax")
 UNARY = (
     "neg",
@@ -51,6 +53,11 @@ BINARY = ("mul", "div", "maximum", "minimum")
 def program_tensor(m: Match) -> bool:
     """the tensor is one of the program's"""
     return m.original(m.root)
+
+
+def scaled_program_tensor(m: Match) -> bool:
+    """the tensor is the program's, and a 0-d number scales one that is not a number"""
+    return m.original(m.root) and m.p.type.ndim == 0 and m.value(m.x) is None
 
 
 def one_to_one(m: Match) -> bool:
@@ -306,6 +313,12 @@ map_of_view = family(
     where=one_to_one,
     numerics="exact",
     doc="f of a transpose",
+)
+view_of_scaled = family(
+    [(view(op(f, x, p), mp), op(f, view(x, mp), p)) for f in ("mul", "div")],
+    where=scaled_program_tensor,
+    numerics="exact",
+    doc="a view of a scaled tensor",
 )
 view_of_sum = rewrite(view(Terms("ts"), mp), _view_of_sum, where=few_program_terms, numerics="exact")
 broadcast_implicit = family(

@@ -50,15 +50,11 @@ def _epsilon(m: Match) -> float:
 
 def _standardized(m: Match) -> Node:
     """(x - mean) / sqrt(variance + eps) as a layer norm of scale 1 and shift 0."""
-    n = m.x.shape[-1]
-    one = build.const(np.ones(n, m.x.dtype.numpy), m.x.dtype)
-    zero = build.const(np.zeros(n, m.x.dtype.numpy), m.x.dtype)
-    return composite("layer_norm", [m.x, one, zero], _epsilon(m))
+    return composite("layer_norm", [m.x, _row(m, 1), _row(m, 0)], _epsilon(m))
 
 
 def _rms(m: Match) -> Node:
-    one = build.const(np.ones(m.x.shape[-1], m.x.dtype.numpy), m.x.dtype)
-    return composite("rms_norm", [m.x, one], _epsilon(m))
+    return composite("rms_norm", [m.x, _row(m, 1)], _epsilon(m))
 
 
 def row_of_x(m: Match) -> bool:
@@ -77,6 +73,28 @@ def plain_epsilon(m: Match) -> bool:
     return (
         m.eps.type.ndim == 0 and value is not None and math.isfinite(value) and m.x.type.ndim > 0 and m.x.shape[-1] > 0
     )
+
+
+def _row(m: Match, value: float) -> Node:
+    """A vector along the last axis of x, of one number."""
+    return build.const(np.full(m.x.shape[-1], value, m.x.dtype.numpy), m.x.dtype)
+
+
+def _scaled_before(mk: Maker) -> Node:
+    x = mk.tensor(3, 4)
+    centered = call("sub", x, _mean_of(x))
+    variance = call("add", _mean_of(call("square", centered)), build.scalar(1e-5, x))
+    return call("mul", call("mul", mk.tensor(4), centered), call("rsqrt", variance))
+
+
+def _scaled_before_rms(mk: Maker) -> Node:
+    x = mk.tensor(3, 4)
+    square = call("add", _mean_of(call("square", x)), build.scalar(1e-5, x))
+    return call("mul", call("mul", mk.tensor(4), x), call("rsqrt", square))
+
+
+def _mean_of(x: Node) -> Node:
+    return call("div", build.reduce("reduce_sum", x, (x.type.ndim - 1,), keepdims=True), build.scalar(x.shape[-1], x))
 
 
 def same_axis(m: Match) -> bool:
@@ -103,6 +121,7 @@ def _norm(name: str, *vectors: float | None) -> Callable[[Maker], Node]:
 
 
 _e = np.exp(x)
+_top = x.max(axis=ax, keepdims=True)
 _mean = x.mean(axis=-1, keepdims=True)
 _centered = x - _mean
 _variance = np.square(_centered).mean(axis=-1, keepdims=True)
@@ -120,6 +139,12 @@ softmax_product = rewrite(
 )
 log_softmax_written = rewrite(
     x - np.log(_e.sum(axis=ax, keepdims=True)), lambda m: composite("log_softmax", [m.x], m.ax[0]), where=one_axis
+)
+log_softmax_sum_written = rewrite(
+    x - np.log(np.exp(x - _top).sum(axis=ax, keepdims=True)) - _top,
+    lambda m: composite("log_softmax", [m.x], m.ax[0]),
+    where=[one_axis, new("log_softmax")],
+    doc="x less its log-sum-exp",
 )
 log_of_softmax = rewrite(np.log(op("softmax", x, attrs=k)), op("log_softmax", x, attrs=k))
 exp_of_log_softmax = rewrite(np.exp(op("log_softmax", x, attrs=k)), op("softmax", x, attrs=k))
@@ -145,7 +170,7 @@ layer_norm_written = family(
 )
 layer_norm_scaled = rewrite(
     op("layer_norm", x, 1, 0, attrs=k) * g,
-    lambda m: _with(m, "layer_norm", m.g, 0),
+    lambda m: composite("layer_norm", [m.x, m.g, _row(m, 0)], m.k),
     where=row_of_x,
     example=_norm("layer_norm", 1.0, 0.0),
 )
@@ -154,6 +179,20 @@ layer_norm_shifted = rewrite(
     lambda m: composite("layer_norm", [m.x, m.g, m.b], m.k),
     where=shift_of_x,
     example=_norm("layer_norm", None, 0.0),
+)
+layer_norm_scaled_before = rewrite(
+    (g * _centered) * op("rsqrt", _variance + eps),
+    lambda m: composite("layer_norm", [m.x, m.g, _row(m, 0)], _epsilon(m)),
+    where=[plain_epsilon, row_of_x, new("layer_norm")],
+    doc="scaled before it is divided by the deviation",
+    example=_scaled_before,
+)
+rms_norm_scaled_before = rewrite(
+    (g * x) * op("rsqrt", _mean_square + eps),
+    lambda m: composite("rms_norm", [m.x, m.g], _epsilon(m)),
+    where=[plain_epsilon, row_of_x, new("rms_norm")],
+    doc="scaled before it is divided by the root mean square",
+    example=_scaled_before_rms,
 )
 rms_norm_written = family(
     [(x * op("rsqrt", _mean_square + eps), _rms), (x / np.sqrt(_mean_square + eps), _rms)],
@@ -165,8 +204,3 @@ rms_norm_scaled = rewrite(
     where=row_of_x,
     example=_norm("rms_norm", 1.0),
 )
-
-
-def _with(m: Match, name: str, scale: Node, shift: float) -> Node:
-    zero = build.const(np.full(m.x.shape[-1], shift, m.x.dtype.numpy), m.x.dtype)
-    return composite(name, [m.x, scale, zero], m.k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 
@@ -255,6 +256,36 @@ def test_interrupt_returns_what_was_found() -> None:
     graph = saturate(outputs, rules=[rewrite(a + a, interrupted, id="stopped")])
     assert graph.report.stop == "interrupted"
     assert sorted(len(ops(graph, i)) for i in (0, 1)) == [1, 2]
+
+
+def test_ctrl_c_stops_between_steps() -> None:
+    """The signal is only noted while a right side is built: what it builds is still added."""
+
+    def interrupting(m: Match) -> Node:
+        os.kill(os.getpid(), signal.SIGINT)
+        return call("mul", build.scalar(2, m.a), m.a)
+
+    mk = Maker(0)
+    outputs = [call("add", t, t) for t in (mk.tensor(3), mk.tensor(4))]
+    before = signal.getsignal(signal.SIGINT)
+    graph = saturate(outputs, rules=[rewrite(a + a, interrupting, id="pressed")])
+    assert graph.report.stop == "interrupted" and signal.getsignal(signal.SIGINT) is before
+    assert sorted(len(ops(graph, i)) for i in (0, 1)) == [1, 2]
+
+
+def test_rows_that_are_no_matches_are_refused() -> None:
+    """egglog's rows are candidates: a row naming classes that do not hold the terms is not applied."""
+    mk = Maker(0)
+    u, v = mk.tensor(3), mk.tensor(3)
+    rule = rewrite(op("exp", op("sin", a)), a, id="r")
+    search = _Search([rule], frozenset(), 100, 60, None)
+    outputs = [call("exp", call("sin", u)), call("exp", call("cos", v))]
+    search.store.mark_original(outputs)
+    (active,) = search.active
+    handles = {"root": search.store.handle(outputs[1]), "a": search.store.handle(v)}
+    cells = [handles.get(name, search.store.handle(outputs[1].inputs[0])) for _, name in active.query.columns]
+    search.apply(active, tuple(cells))
+    assert not active.stats.matches and not active.stats.fired
 
 
 def test_rules_with_few_matches_go_first() -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import re
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -159,3 +160,23 @@ def test_sentence_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     error = re.search(r"error against float64\s+(\S+)", printed)
     assert error is not None
     assert float(error.group(1)) < 1e-5
+
+
+@pytest.mark.parametrize("page", ["guide.md", "rules.md"])
+def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each page's Python blocks, in order, as one program."""
+    from eqsat import rules
+
+    text = (Path(__file__).parent.parent / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    # As a file: rules are named after the line that assigns them.
+    script = tmp_path / f"{page[:-3]}.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    before = {rule.id for rule in rules.list()}
+    try:
+        runpy.run_path(str(script))
+    finally:
+        for rule in rules.list():
+            if rule.id not in before:
+                rules.remove(rule.id)

@@ -171,14 +171,22 @@ def test_captured_arrays_are_constants() -> None:
     "variant", ["fortran", "strided", "negative", "read-only", "byte-swapped", "misaligned", "subclass", "broadcast"]
 )
 def test_any_memory_layout(variant: str) -> None:
-    f = eqsat.optimize(lambda x, y: (x * 2 + y, y.T))
     x, y = normal(6, 6), normal(6, 6)
-    f(x, y)
-    close(f(_laid_out(x, variant), y)[0], x * 2 + y if variant != "broadcast" else x[:1] * 2 + y)
-    for found, expected in zip(f(x, _laid_out(y, variant)), (x * 2 + y, y.T), strict=True):
-        close(found, expected if variant != "broadcast" else (x * 2 + y[:1] if found.flags.c_contiguous else None)) if (
-            variant != "broadcast"
-        ) else None
+    layout(x, y)
+    odd = _laid_out(x, variant)
+    plain = np.array(odd, np.float32)
+    for found, expected in zip(layout(odd, y), (plain * 2 + y, y.T), strict=True):
+        close(found, expected)
+    for found, expected in zip(layout(y, odd), (y * 2 + plain, plain.T), strict=True):
+        close(found, expected)
+    f = eqsat.optimize(lambda x, y: (x * 2 + y, y.T))  # the layout met first, and as a constant
+    close(f(odd, odd)[0], plain * 3)
+    close(eqsat.optimize(lambda x, w: x @ w, const="w")(y, odd), y @ plain)
+
+
+@eqsat.optimize
+def layout(x: Any, y: Any) -> Any:
+    return x * 2 + y, y.T
 
 
 def _laid_out(x: Array, variant: str) -> Any:

@@ -24,6 +24,9 @@ from eqsat_backends.numba_cpu.tiles import tile_shape
 L2_BLOCK = 512 * 1024
 """Bytes of the first factor kept in the second-level cache while the second one streams by."""
 
+SUMS_BLOCK = 2 * 1024 * 1024
+"""Bytes of partial sums of a block of rows, where k is too long for one pass."""
+
 K_BLOCK = 512
 """Steps of k after which partial sums are put down, which bounds the rounding error."""
 
@@ -177,6 +180,7 @@ def default_nest(c: Contraction, lanes: int) -> Nest:
     inner: Nest = TileOp("fma", (("m", rows), ("n", columns), ("k", min(k, chain))))
     if k_step > chain:
         inner = Loop("k", k_step, chain, inner)
+    tile_loops = inner
     if parallel == "n":
         n_step = min(n_step // 2 or columns, 8 * columns) // columns * columns or columns
         inner = Loop("n", n_step, columns, Loop("m", m, rows, inner))
@@ -193,10 +197,14 @@ def default_nest(c: Contraction, lanes: int) -> Nest:
         inner = Loop("n", n, n_step, inner)
     else:
         inner = Loop("n", n, columns, Loop("m", min(m, m_step), rows, inner))
+    n_block = max(1, SUMS_BLOCK // (max(1, min(m, m_step)) * size) // columns) * columns
+    if k > k_step and n > n_block:
+        inner = Loop("n", n_block, columns, Loop("m", min(m, m_step), rows, tile_loops))
     if copy_a:
         inner = Pack("a", inner)
     if k > k_step:
         inner = Loop("k", k, k_step, inner)
+        inner = Loop("n", n, n_block, inner) if n > n_block else inner
     inner = Loop("m", m, m_step, inner, parallel=parallel == "m")
     if parallel == "b":
         return Loop("b", batch, 1, Pack("b", inner) if copy_b else inner, parallel=True)
@@ -215,7 +223,8 @@ def _update_nest(batch: int, m: int, n: int, k: int, unit: int, copy_a: bool) ->
     """Few rows, and a second factor that streams from memory: whole rows of it, one after the other."""
     inner: Nest = TileOp("update", (("m", m), ("n", unit), ("k", UPDATE_DEPTH)))
     inner = Loop("k", k, UPDATE_DEPTH, inner)
-    inner = Loop("n", n, -(-n // unit) * unit, Pack("a", inner) if copy_a else inner, parallel=True)
+    block = min(n, max(4096, 65536 // max(1, m)))
+    inner = Loop("n", n, -(-block // unit) * unit, Pack("a", inner) if copy_a else inner, parallel=True)
     return Loop("b", batch, 1, inner) if batch > 1 else inner
 
 

@@ -183,7 +183,9 @@ def fma_tile(
     ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
     fly, hidden behind the arithmetic.
     """
-    unroll = 4 if rows * vectors < 4 else 2
+    # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
+    # where loads come from memory)
+    unroll = 4 if rows * vectors < 4 else 2 if rows * vectors < 16 or keep else 1
 
     def generate(builder: Any, values: list[Any]) -> None:
         w = _Writer(builder, dtype, lanes)

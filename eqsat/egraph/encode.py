@@ -153,6 +153,11 @@ class Terms:
         """Operator, attribute and children of a term by now, in canonical order."""
         return self._canonical(term.op, term.attrs, term.children)
 
+    def lookup(self, op: str, attrs: int, children: tuple[int, ...]) -> int | None:
+        """The class of a term, if there is one."""
+        number = self._table.get(self._canonical(op, attrs, children))
+        return None if number is None else self.find(self.terms[number].handle)
+
     def size_of(self, handle: int) -> int:
         """How many terms a class has."""
         members = self._members[self.find(handle)]

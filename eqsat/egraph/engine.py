@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,23 @@ SPECIAL = {
     ("concat", 0): ("T i64 i64", "h n a", "(set (handle (Ref h)) h) (concat_0 (Ref h) n a)"),
     ("concat", 1): ("i64 i64 T", "n p c", "(concat_1 n p (Ref c))"),
 }
+
+
+_lost = False
+
+
+def _after_fork() -> None:
+    global _lost
+    _lost = _lost or "egglog" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def usable() -> bool:
+    """Whether egglog can run: not in a fork of a process that had loaded it, its threads are the parent's."""
+    return not _lost
 
 
 class _File:

@@ -43,8 +43,16 @@ class Query:
     facts: list[str] = field(default_factory=list)
     columns: list[tuple[Kind, str]] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
+    cells: dict[str, int] = field(default_factory=dict)
+    """The column of every variable of the facts."""
     needs: set[tuple[str, int]] = field(default_factory=set)
     checks: list[Check] = field(default_factory=list)
+    terms: list[tuple[str, str, tuple[str, ...], str]] = field(default_factory=list)
+    """(operator, attribute, operands, class) of each term of the left side, by the names used in the facts."""
+    members: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """(sum's number, place, sign, operand) of each term of its sums, likewise."""
+    wholes: list[tuple[str, str]] = field(default_factory=list)
+    """(class, number) of its sums and concatenations, likewise."""
     among: Sum | None = None
     """The left side itself, where it matches among the terms of a longer sum."""
 
@@ -66,11 +74,13 @@ class Compiler:
             self._column("tensor", name, variable)
         for name, variable in self._classes.items():
             self._column("tensor", name, variable)
+        self._query.cells = {variable: at for at, variable in enumerate(self._query.variables)}
         handles = []
         for at, (kind, _) in enumerate(self._query.columns):
             if kind == "tensor":
-                handles.append(f"(= h{at} (handle {self._query.variables[at]}))")
-                self._query.variables[at] = f"h{at}"
+                variable = self._query.variables[at]
+                handles.append(f"(= h{variable} (handle {variable}))")
+                self._query.variables[at] = f"h{variable}"
         self._query.facts = list(dict.fromkeys([*self._query.facts, *self._late, *handles]))
         return self._query
 
@@ -99,12 +109,14 @@ class Compiler:
             variable = self._class(f"_class_{pattern.name}")
             self._query.needs.add(("add_n", 0))
             self._query.facts.append(f"(add_n_0 {variable} n{variable} k{variable})")
+            self._query.wholes.append((variable, f"n{variable}"))
             self._column("sum", pattern.name, f"n{variable}")
             return variable
         if isinstance(pattern, Parts):
             variable = self._class(f"_class_{pattern.name}")
             self._query.needs.add(("concat", 0))
             self._query.facts.append(f"(concat_0 {variable} n{variable} a{variable})")
+            self._query.wholes.append((variable, f"n{variable}"))
             self._column("parts", pattern.name, f"n{variable}")
             self._column("attrs", f"{pattern.name}_axis", f"a{variable}")
             return variable
@@ -153,6 +165,7 @@ class Compiler:
         self._query.needs.add((op, len(children)))
         # Outermost first: egglog's plans follow the order of facts, and a pattern's root is its rarest part.
         self._query.facts.insert(at, f"(= {variable} ({op}_{len(children)} {text} {' '.join(children)}))")
+        self._query.terms.append((op, text, tuple(children), variable))
         return variable
 
     def _sum(self, pattern: Sum, top: bool) -> str:
@@ -163,11 +176,13 @@ class Compiler:
         facts = [f"(add_n_0 {variable} n{variable} {size})"]
         self._column("sum", pattern.name, f"n{variable}")
         self._query.facts += facts
+        self._query.wholes.append((variable, f"n{variable}"))
         for place, (_, term) in enumerate(pattern.terms):
             at = len(self._query.facts)
             child = self._visit(term)
             member = f"(add_n_1 n{variable} {variable}p{place} {variable}s{place} {child})"
             self._query.facts.insert(at, member)
+            self._query.members.append((f"n{variable}", f"{variable}p{place}", f"{variable}s{place}", child))
             self._column("place", f"{pattern.name}.{place}", f"{variable}p{place}")
             self._column("sign", f"{pattern.name}.{place}", f"{variable}s{place}")
         apart = [f"(!= {variable}p{i} {variable}p{j})" for j in range(count) for i in range(j)]
@@ -192,6 +207,7 @@ class Compiler:
         self._column("attrs", kept, f"a_{kept}")
         self._query.needs.add(("view", 1))
         self._query.facts.insert(at, f"(= {variable} (view_1 a_{kept} {inner}))")
+        self._query.terms.append(("view", f"a_{kept}", (inner,), variable))
         axes = pattern.reduced.attrs
         name = axes.name if isinstance(axes, Attribute) else f"{pattern.reduced.name}_axes"
 
@@ -250,6 +266,29 @@ def _axes_check(operand: Pattern, name: str, axes: tuple[int, ...]) -> Check:
         return names[name] == tuple(sorted(a % x.type.ndim for a in axes))
 
     return check
+
+
+def holds(query: Query, row: Sequence[int], store: Store) -> bool:
+    """Whether the store has the terms that a row claims.
+
+    egglog 13.2 has been seen to join rows that do not belong together, in queries of a dozen atoms: its rows are
+    candidates, and a match is what the term store confirms.
+    """
+    cells = query.cells
+    for op, attrs, children, variable in query.terms:
+        attribute = int(attrs) if attrs.isdecimal() else row[cells[attrs]]
+        found = store.lookup(op, attribute, tuple(row[cells[c]] for c in children))
+        if found is None or found != store.find(row[cells[variable]]):
+            return False
+    for variable, number in query.wholes:
+        if store.find(store.terms[row[cells[number]]].handle) != store.find(row[cells[variable]]):
+            return False
+    for number, place, sign, child in query.members:
+        terms = store.signed_terms(row[cells[number]])
+        at = row[cells[place]]
+        if at >= len(terms) or terms[at] != (row[cells[sign]], store.find(row[cells[child]])):
+            return False
+    return True
 
 
 def decode(query: Query, row: Sequence[int], store: Store) -> Names | None:

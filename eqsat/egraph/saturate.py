@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from eqsat.egraph.encode import Terms
-from eqsat.egraph.engine import Engine
-from eqsat.egraph.match import Compiler, Names, Query, decode
+from eqsat.egraph.engine import Engine, usable
+from eqsat.egraph.match import Compiler, Names, Query, decode, holds
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.ir.node import Node
@@ -41,6 +44,28 @@ class _Active:
     queue: list[tuple[int, ...]] = field(default_factory=list)
     groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
     group_sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+
+@contextmanager
+def _interrupts(search: _Search) -> Iterator[None]:
+    """Ctrl-C stops the search at its next step, so that it leaves whole terms; a second one interrupts at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        search.asked_to_stop = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Stop(Exception):
@@ -77,15 +102,21 @@ class _Search:
             for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
         ]
         self.by_number: dict[int, _Active] = {}
+        self.asked_to_stop = False
 
     def check_budget(self) -> None:
+        if self.asked_to_stop:
+            raise _Stop("interrupted")
         if self.store.live >= self.nodes:
             raise _Stop("nodes")
         if time.perf_counter() >= self.deadline:
             raise _Stop("seconds")
 
     def run(self, iterations: int | None) -> str:
-        with Engine() as engine:
+        if not usable():
+            log.warning("no rules are applied: this process was forked from one that had searched already")
+            return "fork"
+        with Engine() as engine, _interrupts(self):
             try:
                 while iterations is None or self.report.iterations < iterations:
                     if not self.round(engine):
@@ -135,6 +166,9 @@ class _Search:
             active.queue.append(key)
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
+        if not holds(active.query, row, self.store):
+            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
+            return
         names = decode(active.query, row, self.store)
         if names is None:
             return

@@ -263,7 +263,10 @@ def _one(
         body, epilogue = _finish(lowering.core_body, cuts), _finish(draft, cuts[: len(shape)])
         assert lowering.core is not None
         dtype = int64 if lowering.combine in ("argmax", "argmin") else lowering.core[0].type.dtype
-        epilogue = _padded(epilogue, len(extents)) if not isinstance(epilogue, Acc) else Acc(dtype)
+        if parallel == len(extents):  # every reduced axis has extent 1: nothing is accumulated
+            lowering.combine, body, epilogue = None, _with_acc(epilogue, body), Acc(out.dtype)
+        else:
+            epilogue = _padded(epilogue, len(extents)) if not isinstance(epilogue, Acc) else Acc(dtype)
     else:
         body = _finish(draft, cuts)
         epilogue = Acc(body.dtype)
@@ -278,6 +281,17 @@ def _one(
         offset,
         tuple(store),
     )
+
+
+def _with_acc(expr: Expr, value: Expr) -> Expr:
+    """An epilogue with the accumulated value in its place."""
+    match expr:
+        case Acc():
+            return value
+        case Call(_, args, _, _):
+            return replace(expr, args=tuple(_with_acc(a, value) for a in args))
+        case _:
+            return expr
 
 
 def _padded(expr: Expr, axes: int) -> Expr:

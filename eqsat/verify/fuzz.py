@@ -114,8 +114,9 @@ def examine(
             again = check(candidate, optimizer, nn)
             return again is not None and signature(again) == wanted
 
-        smaller = minimise(program, fails, attempts=attempts) if kinds[wanted] <= 2 else program
-        failure = check(smaller, optimizer, nn) or failure
+        with _warnings(Counter()):
+            smaller = minimise(program, fails, attempts=attempts) if kinds[wanted] <= 2 else program
+            failure = check(smaller, optimizer, nn) or failure
         report.findings.append(Finding(failure, smaller.source(), seed))
     return report
 
