@@ -20,8 +20,11 @@ class Limits:
     threads: int
 
     def milliseconds(self, workload: Workload, touched: float, machine: Machine) -> float:
-        """max(flops / FMA peak, bytes / bandwidth), the bandwidth being that of the level that holds the bytes."""
-        level = machine.level_of(int(touched), self.threads)
+        """max(flops / FMA peak, bytes / bandwidth of the first level that holds the bytes twice over).
+
+        Data that just fills a cache does not stay there from call to call.
+        """
+        level = machine.level_of(2 * int(touched), self.threads)
         bandwidth = _bandwidth(machine, level.name, self.threads)
         return max(workload.flops / (self.fma_gflops * 1e6), touched / (bandwidth * 1e6))
 

@@ -8,7 +8,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.rules import Match, Terms, builtin, family, numbers, op, rewrite, signed, signed_sum, tensors
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 from eqsat.rules.pattern import Literal
 
 a, b, c, x = tensors("a b c x")

@@ -22,7 +22,7 @@ from eqsat.rules import (
     tensors,
     view,
 )
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 from eqsat_rules.labels import (
     absorb_operand,
     absorb_result,

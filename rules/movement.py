@@ -25,7 +25,7 @@ from eqsat.rules import (
     tensors,
     view,
 )
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 from eqsat_rules.labels import axes_read, broadcasts, slice_of
 
 b, i, w, x = tensors("b i w x")

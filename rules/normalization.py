@@ -12,7 +12,7 @@ from eqsat.ir.build import call
 from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
 from eqsat.rules import Guard, Match, Terms, attributes, family, numbers, op, rewrite, signed_sum, tensors
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 
 a, b, g, x = tensors("a b g x")
 eps = numbers("eps")

@@ -9,7 +9,7 @@ from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.rules import Match, Parts, attributes, contract, gather, rewrite, signed_sum, tensors, whole
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 
 b, w, x = tensors("b w x")
 s = attributes("s")

@@ -118,7 +118,8 @@ def test_the_limit_is_the_larger_of_arithmetic_and_memory() -> None:
     assert LIMITS.milliseconds(busy, 1000, MACHINE) == pytest.approx(10.0)
     idle = Workload("s", "n", "k", lambda: None, made_of(), flops=1.0)
     assert LIMITS.milliseconds(idle, 1e9, MACHINE) == pytest.approx(100.0)
-    assert LIMITS.milliseconds(idle, 20_000, MACHINE) == pytest.approx(1e-4)
+    assert LIMITS.milliseconds(idle, 10_000, MACHINE) == pytest.approx(5e-5)
+    assert LIMITS.milliseconds(idle, 20_000, MACHINE) == pytest.approx(2e-3)
 
 
 def test_geometric_means() -> None:

@@ -25,7 +25,7 @@ from eqsat.ir.composite import composite
 from eqsat.ir.node import Node, topological
 from eqsat.ir.types import TensorType, float32, float64, int64
 from eqsat.rules import Match, RuleError, attributes, builtin, contract, numbers, op, rewrite, tensors
-from eqsat.rules.check import Maker
+from eqsat.rules.examples import Maker
 
 a, b, c, x = tensors("a b c x")
 p = numbers("p")
@@ -431,7 +431,7 @@ def check_program(seed: int, size: int) -> None:
     graph = saturate(outputs, rules=ALL, const=frozenset(mk.known_inputs), seconds=3, nodes=3000)
     values = mk.values()
     for term, expected, found in disagreements(graph, values):
-        from eqsat.rules.check import paste
+        from eqsat.egraph.check import paste
 
         raise AssertionError(f"seed {seed}: {term}\n{expected}\n{found}\n{paste(outputs, values, '?')}")
 

@@ -119,7 +119,12 @@ def test_nested_arguments_and_results() -> None:
     @eqsat.optimize
     def f(params: dict[str, Any], pair: tuple[Any, list[Any]], *rest: Any, scale: float = 1.0, **more: Any) -> Any:
         w, (a, (b, c)) = params["w"], pair
-        return {"sum": a + b * scale, "layer": Layer(w, c), "rest": [r * 2 for r in rest], "more": (more["z"], None, "s")}
+        return {
+            "sum": a + b * scale,
+            "layer": Layer(w, c),
+            "rest": [r * 2 for r in rest],
+            "more": (more["z"], None, "s"),
+        }
 
     def plain(w: Array, a: Array, b: Array, c: Array, r: Array, z: Array) -> list[Array]:
         return [a + b * np.float32(2), w, c, r * 2, z]
@@ -263,7 +268,16 @@ def test_nan_and_infinity_propagate() -> None:
     x, y = (g.astype(np.float32) for g in np.meshgrid(values, values))
 
     def fn(x: Any, y: Any) -> Any:
-        return x * 0, x - x, x / x, np.maximum(x, y), np.minimum(x, y), x * y - y * x, np.where(x > y, x, y), (x + y).sum(0)
+        return (
+            x * 0,
+            x - x,
+            x / x,
+            np.maximum(x, y),
+            np.minimum(x, y),
+            x * y - y * x,
+            np.where(x > y, x, y),
+            (x + y).sum(0),
+        )
 
     f = eqsat.optimize(fn)
     with np.errstate(all="ignore"):

@@ -54,7 +54,8 @@ class NumbaCpuBackend:
         """Printed modules of every step, compiled; the plan's wiring; and how each step of the plan is run.
 
         A group whose kernel cannot be generated is run stage by stage, and a stage without a kernel by the
-        interpreter, with a warning; such data holds the group itself and is not for keeping (``volatile``).
+        interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
+        another version, or another process, may do better.
         """
         emission = _Emission(dict(plan.types))
         for number, step in enumerate(plan.steps):
@@ -93,11 +94,11 @@ class _Emission:
             self.kinds.append("kernel")
             self.steps.append({**made, "of": number})
             return
-        kind = "stages"
+        kind, self.volatile = "stages", True
         for part in fallback.split(step.group, step.tensors, self._fresh):
             made = _kernel(part.group, part.tensors, None, step.label) if len(step.group.stages) > 1 else None
             if made is None:
-                kind, self.volatile = "reference", True
+                kind = "reference"
                 outputs = list(part.group.outputs)
                 made = {"interpreted": part.group, "tensors": list(part.tensors), "outputs": outputs}
             self.steps.append({**made, "of": number})

@@ -78,11 +78,15 @@ def suggest(id: str) -> str:
     return (f"did you mean {', '.join(close)}? " if close else "") + f"the ids are {', '.join(close + rest)}"
 
 
-def _loop_rules() -> set[str]:
-    """Ids of the rules over loop nests, which are disabled by the same option."""
-    from eqsat.schedule.rule import installed_loop_rules
+@cache
+def _loop_rules() -> frozenset[str]:
+    """Ids of the libraries' rules over loop nests (``LOOP_RULES`` of a submodule ``loops``), disabled alike."""
+    from importlib import import_module
+    from importlib.metadata import entry_points
+    from importlib.util import find_spec
 
-    return {rule.id for rule in installed_loop_rules()}
+    names = sorted({f"{point.module}.loops" for point in entry_points(group="eqsat.rules")})
+    return frozenset(rule.id for name in names if find_spec(name) for rule in import_module(name).LOOP_RULES)
 
 
 def select(

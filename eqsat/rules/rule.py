@@ -226,7 +226,7 @@ def rewrite(
     ``rhs``: a pattern, a number, or a function of the :class:`Match` that returns a node of the matched
     tensor's type, or None to decline. ``where``: a guard or several, functions of the match; a guard's docstring
     is the reason shown when it fails. ``id`` defaults to the name assigned to. ``both_ways`` adds the reverse,
-    under the same id. ``example``: a function of a :class:`~eqsat.rules.check.Maker` that returns a program on
+    under the same id. ``example``: a function of a :class:`~eqsat.rules.examples.Maker` that returns a program on
     which the rule fires, for rules whose left side random attributes hardly ever fit.
 
     Raises ``RuleError`` (a ``ValueError``) naming the rule, its file and line for unbound or misused variables.

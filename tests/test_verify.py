@@ -1,0 +1,268 @@
+"""Verification: wrong rules and wrong kernels are found, right ones are not accused; what runs without a kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqsat
+import eqsat_backends.numba_cpu.emit as emitters
+from eqsat import rules
+from eqsat.errors import VerificationError
+from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.types import float32
+from eqsat.plan import fallback
+from eqsat.rules import rewrite, tensors
+from eqsat.verify.check import compare
+from eqsat_backends.numba_cpu.emitted import Emitted
+
+a, b = tensors("a b")
+rng = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@contextmanager
+def added(rule: rules.Rule) -> Iterator[None]:
+    rules.add(rule)
+    try:
+        yield
+    finally:
+        rules.remove(rule.id)
+
+
+UNSOUND = {
+    "exp is free": (rewrite(np.exp(a), a, id="wrong.exp"), lambda x, y: np.exp(x) + y),
+    "a product is its factor": (rewrite(a @ b, b, id="wrong.matmul"), lambda x, y: (x @ y) + 1),
+    "less than turned round": (rewrite(np.exp(a) < b, a > b, id="wrong.less"), lambda x, y: np.exp(x) < y),
+    "off by a thousandth": (rewrite(np.tanh(a), a * 0.999, id="wrong.tanh"), lambda x, y: np.tanh(x * 0.01) * y),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_unsound_rule_is_found(name: str) -> None:
+    rule, fn = UNSOUND[name]
+    x, y = normal(12, 12), normal(12, 12)
+    with added(rule):
+        f = eqsat.optimize(fn)
+        for _ in range(2):  # nothing wrong is kept
+            with pytest.raises(VerificationError) as caught:
+                f(x, y)
+        unchecked = eqsat.optimize(fn, verify=False)
+        wrong = unchecked(x, y)
+        assert not np.allclose(wrong, fn(x, y), rtol=1e-5)
+        assert rule.id in unchecked.compile(x, y).report["search"]["rules"]
+        right = eqsat.optimize(fn, disable=rule.id)
+        np.testing.assert_allclose(right(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(eqsat.optimize(fn)(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
+    names: dict[str, Any] = {}
+    exec(caught.value.program, names)  # the program to paste runs, and is the function
+    given_args = names["args"]
+    np.testing.assert_allclose(names["f"](*given_args)[0], fn(*given_args), rtol=1e-4, atol=1e-4)
+
+
+def _sabotaged(expr: Expr) -> Expr:
+    if isinstance(expr, Call):
+        fn = {"add": "sub", "maximum": "minimum"}.get(expr.fn, expr.fn)
+        return replace(expr, fn=fn, args=tuple(_sabotaged(arg) for arg in expr.args))
+    return expr
+
+
+def test_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    emit = emitters.emit_group
+
+    def wrong(group: KernelGroup, nest: Any) -> Emitted:
+        kernels = [
+            replace(s.kernel, body=_sabotaged(s.kernel.body), epilogue=_sabotaged(s.kernel.epilogue))
+            for s in group.stages
+        ]
+        stages = tuple(replace(s, kernel=k) for s, k in zip(group.stages, kernels, strict=True))
+        return emit(replace(group, stages=stages), nest)
+
+    def fn(x: Any, y: Any) -> Any:
+        return np.maximum(x + y, 0.25) * 3
+
+    x, y = normal(7, 5), normal(7, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(emitters, "emit_group", wrong)
+        with pytest.raises(VerificationError, match="NumPy's own error"):
+            eqsat.optimize(fn)(x, y)
+    np.testing.assert_allclose(eqsat.optimize(fn)(x, y), fn(x, y), rtol=1e-6)
+
+
+# What is no error
+
+
+JUMPS: dict[str, Callable[..., Any]] = {
+    "sign of a product": lambda x, w: (x @ w) > 0,
+    "choice": lambda x, w: np.where(x @ w > 0, 1.0, -1.0),
+    "floor": lambda x, w: np.floor(x @ w * 50),
+    "integers": lambda x, w: (x @ w * 1000).astype(np.int32),
+    "argmax": lambda x, w: (x @ w).round(1).argmax(axis=1),
+    "cancelling sum": lambda x, w: (x - x.mean()).sum() + w.sum() * 0.0,
+}
+
+
+@pytest.mark.parametrize("name", JUMPS)
+def test_rounding_that_jumps_is_no_error(name: str) -> None:
+    fn = JUMPS[name]
+    x, w = normal(300, 64), normal(64, 200)
+    f = eqsat.optimize(fn)
+    found, expected = f(x, w), fn(x, w)
+    assert np.mean(np.asarray(found) != expected) < 0.02 or np.allclose(found, expected, atol=1.01)
+    assert all(e.ok for e in f.compile(x, w).errors)
+
+
+finite = st.floats(-100, 100, width=32)
+
+
+@given(st.lists(finite, min_size=1, max_size=20), st.integers(0, 19), st.floats(0.01, 10))
+def test_compare_sees_one_wrong_element(values: list[float], at: int, factor: float) -> None:
+    exact = np.array(values)
+    reference = exact.astype(np.float32)
+    assert compare(reference.copy(), exact, reference).ok
+    wrong = reference.copy()
+    wrong[at % len(values)] += np.float32(factor * (1 + abs(exact).max()))
+    assert not compare(wrong, exact, reference).ok
+    noisy = [reference * np.float32(1 + 1e-6), reference * np.float32(1 - 1e-6)]
+    assert not compare(wrong, exact, reference, noisy).ok
+    wrong[at % len(values)] = np.nan
+    assert not compare(wrong, exact, reference, noisy).ok
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_compare_wants_the_same_special_values(special: float) -> None:
+    exact = np.array([1.0, special, 2.0])
+    reference = exact.astype(np.float32)
+    assert compare(reference.copy(), exact, reference).ok
+    for other in {0.0, np.inf, -np.inf} - {special}:
+        wrong = reference.copy()
+        wrong[1] = other
+        assert not compare(wrong, exact, reference).ok
+
+
+def test_compare_of_integers_types_and_shapes() -> None:
+    whole = np.arange(5)
+    assert compare(whole, whole, whole).ok
+    assert not compare(whole + 1, whole, whole).ok
+    assert not compare(whole.astype(np.int32), whole, whole).ok
+    assert not compare(whole[None], whole, whole).ok
+    jump = np.array([0, 1, 2, 3, 5])
+    assert not compare(jump, whole, whole, [whole]).ok
+    assert compare(jump, whole, whole, [whole, jump]).ok  # noise on the reference moves it as far
+
+
+# Operators without a kernel
+
+
+def softmax_of_product(x: Any, w: Any) -> Any:
+    y = x @ w
+    e = np.exp(y - y.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _kinds(f: Any, *args: Any) -> set[str]:
+    return {step.kind for step in f.explain(*args).steps}
+
+
+@pytest.mark.parametrize("failure", ["emitter", "compiler"])
+@pytest.mark.parametrize("most", [1, 0])
+def test_kernel_that_cannot_be_generated(
+    failure: str, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))
+    emit = emitters.emit_group
+
+    def fails(group: KernelGroup, nest: Any) -> Emitted:
+        if len(group.stages) <= most:
+            return emit(group, nest)
+        if failure == "emitter":
+            raise NotImplementedError("no such loop")
+        return replace(emit(group, nest), source="def phase(args, tid, nt):\n    open(args)\n", phases=("phase",))
+
+    x, w = normal(6, 9), normal(9, 11)
+    f = eqsat.optimize(softmax_of_product)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "eqsat"):
+        patch.setattr(emitters, "emit_group", fails)
+        np.testing.assert_allclose(f(x, w), softmax_of_product(x, w), rtol=1e-5, atol=1e-7)
+    assert "no kernel could be generated" in caplog.text
+    assert _kinds(f, x, w) <= ({"stages", "kernel"} if most else {"reference"})
+    words = "one kernel per stage" if most else "through the NumPy reference"
+    assert words in str(f.explain(x, w))
+    again = eqsat.optimize(softmax_of_product)  # such a plan is not kept
+    np.testing.assert_allclose(again(x, w), softmax_of_product(x, w), rtol=1e-5, atol=1e-7)
+    assert not again.compile(x, w).cached and _kinds(again, x, w) == {"kernel"}
+
+
+def test_index_out_of_range_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(group: KernelGroup, nest: Any) -> Emitted:
+        raise NotImplementedError
+
+    monkeypatch.setattr(emitters, "emit_group", fails)
+    f = eqsat.optimize(lambda table, ids: table[ids] + 1)
+    table = normal(5, 2)
+    np.testing.assert_allclose(f(table, np.array([1, -1])), table[[1, -1]] + 1)
+    with pytest.raises(IndexError):
+        f(table, np.array([1, 5]))
+
+
+def test_operators_that_run_through_the_reference() -> None:
+    def fn(x: Any) -> Any:
+        y = np.sort(x * 2, axis=-1) + 1
+        return y, np.cumsum(y, axis=0), x
+
+    x = normal(5, 6)
+    f = eqsat.optimize(fn)
+    for found, expected in zip(f(x), fn(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert not np.shares_memory(found, x)
+    assert "reference" in _kinds(f, x)
+    assert "through the NumPy reference" in str(f.explain(x))
+
+
+@given(
+    st.integers(1, 7), st.integers(1, 6), st.integers(1, 5), st.integers(1, 40), st.sampled_from(["sum", "max", None])
+)
+@settings(max_examples=40)
+def test_interpreting_in_pieces(m: int, n: int, k: int, points: int, combine: Any) -> None:
+    operands = (Operand(float32, m * k), Operand(float32, k * n))
+    inner = (k,) if combine else ()
+    body = Call(
+        "mul",
+        (Load(0, 0, (k, 0, 1)[: 2 + len(inner)], float32), Load(1, 0, (0, 1, n)[: 2 + len(inner)], float32)),
+        float32,
+    )
+    kernel = Kernel((m, n, *inner), 2, combine, body, Acc(float32), operands, Operand(float32, m * n), 0, (n, 1))
+    twice = Kernel(
+        (n, m), 2, None, Call("neg", (Load(0, 0, (1, n), float32),), float32), Acc(float32),
+        (Operand(float32, m * n),), Operand(float32, m * n), 0, (m, 1),
+    )  # fmt: skip
+    group = KernelGroup(
+        (Stage(kernel, (0, 1), None), Stage(twice, (FromStage(0),), 2)), 0, (*operands, twice.out), (2,)
+    )
+    x, y = normal(m, k), normal(k, n)
+    products = x[:, None, :] * y.T[None]
+    value = {"sum": products.sum(-1), "max": products.max(-1), None: products[..., 0]}[combine]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fallback, "POINTS", points)
+        out = np.zeros(m * n, np.float32)
+        fallback.interpret(group, [x.reshape(-1), y.reshape(-1), out])
+        np.testing.assert_allclose(out.reshape(n, m), -value.T, rtol=1e-5, atol=1e-5)
+        made: list[Any] = []
+        parts = fallback.split(group, (7, 8, 9), lambda type: made.append(type) or 10)
+        assert [p.tensors for p in parts] == [(7, 8, 10), (10, 9)]
+        buffers = {7: x.reshape(-1), 8: y.reshape(-1), 9: np.zeros(m * n, np.float32), 10: np.zeros(m * n, np.float32)}
+        for part in parts:
+            fallback.interpret(part.group, [buffers[t] for t in part.tensors])
+        np.testing.assert_array_equal(buffers[9], out)
