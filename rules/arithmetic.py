@@ -115,7 +115,13 @@ def _distribute(m: Match) -> Node:
     return build.broadcast_to(signed_sum([(s, call("mul", m.p, t)) for s, t in m.ts]), m.root.shape)
 
 
-def _add_one(m: Match) -> Node:
+def _add_one(m: Match) -> Node | None:
+    factor = m.value(m.p)
+    if factor is not None:
+        total = m.signs[0] * factor + m.signs[1]
+        # What is left of a cancellation is the rounding of p; multiplied up again it would pass for a value.
+        if abs(total) < 0.125 * (abs(factor) + 1):
+            return None
     one = build.scalar(1, m.a)
     return call("mul", m.a, signed_sum([(m.signs[0], m.p), (m.signs[1], one)]))
 

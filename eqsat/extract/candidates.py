@@ -159,6 +159,13 @@ class Candidates:
                     if not stream.is_read:
                         self.pool[c].setdefault(stream.uid, stream)
 
+    def store_all(self) -> bool:
+        """Let every class be stored for others, also where an earlier one lies alike; whether that changes anything."""
+        changed, self.alias = bool(self.alias), frozenset()
+        if changed:
+            self.run()
+        return changed
+
     def _rank(self, stream: Stream, stored: frozenset[int]) -> float:
         """Its own time and that of every kernel that its operands' best programs take, shared ones once."""
         cost = self.unions.get(stream.needs)
@@ -217,7 +224,7 @@ class Candidates:
             self.plan[c], price = plan, best.rank
         # A little more than its program: what has one user is better inlined there.
         read.rank = 0.0 if c in stored else price * (1 + 1e-6)
-        self.streams[c] = sorted([*kept, *([] if c in self.alias else [read])], key=_key)
+        self.streams[c] = sorted([*kept, *self._stored(c, found.values(), kept)], key=_key)
         return known is None or [s.uid for s in known] != [s.uid for s in self.streams[c]]
 
     def _literal(self, node: ENode) -> bool:
@@ -276,6 +283,13 @@ class Candidates:
                 kinds[kind] = kinds.get(kind, 0) + 1
         return kept[False] + kept[True]
 
+    def _stored(self, c: int, streams: Iterable[Stream], kept: Sequence[Stream]) -> list[Stream]:
+        """The stream that reads what class ``c`` lies in memory as, unless it is kept already."""
+        if c not in self.alias:
+            return [self.build.read(c, self.types[c])]
+        plain = [s for s in streams if is_stored(s) and s.rank < float("inf")]
+        return [] if not plain or any(is_stored(s) for s in kept) else [min(plain, key=_key)]
+
     def _few_kernels(self, ranked: Sequence[Stream]) -> list[Stream]:
         """The best few of different kinds, and the best ones over stored operands alone."""
         kinds: dict[tuple[object, ...], int] = {}
@@ -327,12 +341,17 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
                 yield (stream, *rest)
 
     yield from walk(0, budget)
-    reads = [next((s for s in options if s.is_read), options[0]) for options in lists]
+    best = [options[0] for options in lists]
+    elements = [next((s for s in options if s.core is None), options[0]) for options in lists]
+    reads = [
+        # What lies in memory as another tensor does is not read itself, but as a view of that one.
+        next((s for s in options if s.is_read), None) or next((s for s in options if is_stored(s)), plain)
+        for options, plain in zip(lists, elements, strict=True)
+    ]
     yield tuple(reads)
     if len(lists) == 1:
         return
-    best = [options[0] for options in lists]
-    elements = [next((s for s in options if s.core is None), options[0]) for options in lists]
+    yield tuple(elements)
     for place in range(len(lists)):
         yield (*best[:place], reads[place], *best[place + 1 :])
         # One operand accumulated, the others in elements: a kernel has one core.

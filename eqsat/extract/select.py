@@ -109,9 +109,10 @@ class _Extraction:
         problem = self._pool()
         for repair in range(REPAIRS + 1):
             start = greedy(problem)
-            if start is None and self._readmit():
-                problem = self._pool()
-                start = greedy(problem)
+            for more in (self._readmit, self.candidates.store_all, self._readmit):
+                if start is None and more():
+                    problem = self._pool()
+                    start = greedy(problem)
             if start is None:
                 missing = [o for o in self.roots if o not in problem.by_target] or list(self.roots)
                 names = ", ".join(f"e-class {o} ({self.egraph.types[o]})" for o in missing)

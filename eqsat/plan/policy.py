@@ -8,6 +8,7 @@ from collections.abc import Callable
 from eqsat.cost.machine import Machine
 from eqsat.ir.kernel import KernelGroup, Stage
 from eqsat.plan.group import PlacedGroup
+from eqsat.plan.stages import loads_of, reuses_both_factors
 
 
 def shared_points(group: KernelGroup) -> int:
@@ -17,18 +18,29 @@ def shared_points(group: KernelGroup) -> int:
 
 def is_matrix_product(stage: Stage) -> bool:
     """Whether a stage is a contraction whose factors are both reused."""
-    kernel = stage.kernel
-    if not kernel.is_contraction:
-        return False
-    from eqsat.plan.stages import reuses_both_factors
-
-    return reuses_both_factors(kernel)
+    return reuses_both_factors(stage.kernel)
 
 
 def row_bytes(group: KernelGroup) -> int:
     """Bytes of intermediates for one position of the shared axes."""
     points = max(1, shared_points(group))
     return sum(s.kernel.out.nbytes for s in group.stages if s.result is None) // points
+
+
+def scatters(stage: Stage, shared: int) -> bool:
+    """Whether one position of the shared axes reads pieces far apart: it reduces an axis outside a shared one.
+
+    A sum over the first axis streams whole rows when run alone; by columns it would jump a row at every step.
+    """
+    kernel = stage.kernel
+    if kernel.combine is None or kernel.is_contraction:
+        return False
+    for load in loads_of(kernel):
+        outer = max((abs(s) for s in load.strides[kernel.parallel :]), default=0)
+        inner = min((abs(s) for s in load.strides[:shared] if s), default=outer)
+        if outer > inner and isinstance(stage.sources[load.operand], int):
+            return True
+    return False
 
 
 def fusion_policy(machine: Machine) -> Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool]:
@@ -44,6 +56,8 @@ def fusion_policy(machine: Machine) -> Callable[[PlacedGroup, tuple[PlacedGroup,
         group = merged.group
         points = shared_points(group)
         if points < 2 or row_bytes(group) * 8 > l2:
+            return False
+        if any(scatters(s, group.shared) for s in group.stages):
             return False
         products = [s for s in group.stages if is_matrix_product(s)]
         for part in parts:
