@@ -16,8 +16,8 @@ from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
+from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, walk
 from eqsat.ir.node import Graph, Node, substitute
-from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -26,6 +26,7 @@ from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
 from eqsat.plan.policy import fusion_policy
 from eqsat.plan.regions import Region, constant_nodes, cut
+from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
 from eqsat.schedule import schedule
 
@@ -250,8 +251,7 @@ def describe(term: Term) -> str:
             visit(child)
         kind = OPS[node.op].kind
         if kind in ("map", "contract", "reduce", "gather", "concat", "pad", "opaque") and node.op != "wrap_index":
-            short = "add" if node.op == "add_n" else node.op.removeprefix("reduce_")
-            name = product(node.attrs, [c.type.shape for c in node.children]) if kind == "contract" else short
+            name = {"contract": f"contract {node.attrs}", "add_n": "add"}.get(node.op, node.op.removeprefix("reduce_"))
             if name not in names:
                 names.append(name)
 
@@ -259,11 +259,39 @@ def describe(term: Term) -> str:
     return "+".join(names) or "copy"
 
 
-def product(spec: object, shapes: Sequence[Sequence[int]]) -> str:
+def describe_group(group: KernelGroup) -> str:
+    """A group in words: the functions and accumulations of its stages, each named once."""
+    names: dict[str, None] = {}
+
+    def functions(expr: Expr) -> None:
+        for e in walk(expr):
+            if isinstance(e, Load) and e.gathers:
+                names["take"] = None
+            elif isinstance(e, Call) and e.fn not in ("cast", "wrap_index"):
+                names[e.fn] = None
+
+    for stage in group.stages:
+        kernel = stage.kernel
+        if kernel.is_contraction:
+            assert isinstance(kernel.body, Call)
+            for factor in kernel.body.args:
+                functions(factor)
+            names[_product(kernel, *kernel.body.args)] = None
+        else:
+            functions(kernel.body)
+            if kernel.combine is not None:
+                names[kernel.combine] = None
+        functions(kernel.epilogue)
+    return "+".join(names) or "copy"
+
+
+def _product(kernel: Kernel, a: Expr, b: Expr) -> str:
     """A contraction in words: its rows × columns × summed points, and how many of them."""
-    assert isinstance(spec, Spec)
-    extents = spec.extents(*shapes)
-    m, n, k, batch = (math.prod(extents[x] for x in part) for part in (spec.rows, spec.cols, spec.summed, spec.batch))
+    sizes = {(True, False): 1, (False, True): 1, (True, True): 1, (False, False): 1}
+    for axis, extent in enumerate(kernel.extents[: kernel.parallel]):
+        sizes[depends_on(a, axis), depends_on(b, axis)] *= extent
+    k = math.prod(kernel.extents[kernel.parallel :])
+    m, n, batch = sizes[True, False], sizes[False, True], sizes[True, True]
     return f"matmul {m}×{n}×{k}" + (f" ({batch} of them)" if batch > 1 else "")
 
 
@@ -287,8 +315,7 @@ def _arrange(
         if isinstance(item, Piece):
             steps.append(assembly.references[item.key])
             continue
-        results = [item.tensors[o] for o in item.group.outputs]
-        label = " | ".join(assembly.labels[t] for t in results)
+        label = describe_group(item.group)
         if not usable():  # the emitters have schedules of their own
             steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
             continue

@@ -80,9 +80,12 @@ def scale_repeats(m: Match) -> bool:
     return m.v.type.size < m.x.type.size and m.root.type.size <= m.x.type.size and not (m.known(m.v) or m.known(m.w))
 
 
-def _low_rank(m: Match, t: Node) -> bool:
-    """Whether a tensor is a product of factors smaller than itself."""
-    return any(f[0].type.size + f[1].type.size < t.type.size for _, f in m.forms(t, "contract"))
+def _low_rank(m: Match, t: Node, deep: bool = True) -> bool:
+    """Whether a tensor is a product of factors smaller than itself, or a number times one."""
+    if any(f[0].type.size + f[1].type.size < t.type.size for _, f in m.forms(t, "contract")):
+        return True
+    scaled = [(p, q) for _, f in m.forms(t, "mul") for p, q in (f, f[::-1]) if p.type.ndim == 0] if deep else []
+    return any(_low_rank(m, q, False) for _, q in scaled)
 
 
 def program_linear(m: Match) -> bool:

@@ -68,6 +68,24 @@ def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
     return _slices(signed_sum([(1, product), (1, bias)]), len(spec.out) - 1, [w.shape[axis] for w in weights])
 
 
+def slice_of_tensor(m: Match) -> bool:
+    """the weight is known and the program's own, and the input a view of a tensor that is not known"""
+    return m.known(m.w) and m.original(m.w) and not m.known(m.x) and bool(m.forms(m.x, "view"))
+
+
+def _merge_rows(matches: Sequence[Match]) -> list[Node] | None:
+    """One product of all the slices; their concatenation is the tensor itself where they cover it."""
+    spec: Spec = matches[0].s
+    bases = {inputs[0] for m in matches for _, inputs in m.forms(m.x, "view")[:1]}
+    if len(spec.rows) != 1 or len(bases) != 1:
+        return None
+    axis = spec.a.index(spec.rows[0])
+    if len({tuple(n for k, n in enumerate(m.x.shape) if k != axis) for m in matches}) != 1:
+        return None
+    product = build.contract(spec, build.concat([m.x for m in matches], axis), matches[0].w)
+    return _slices(product, spec.out.index(spec.rows[0]), [m.x.shape[axis] for m in matches])
+
+
 def _split(m: Match) -> Node | None:
     """x@[u v] as [x@u x@v], and [x y]@w as a sum."""
     spec: Spec = m.s
@@ -91,6 +109,11 @@ def _projections(mk: Maker) -> list[Node]:
     return [build.matmul(mk.known(n, 3), x) for n in (2, 5, 3)]
 
 
+def _steps(mk: Maker) -> list[Node]:
+    x, w = mk.tensor(4, 3), mk.known(3, 5)
+    return [build.matmul(build.take_range(x, 0, at, at + n), w) for at, n in ((0, 1), (1, 2), (3, 1))]
+
+
 def _biased_projections(mk: Maker) -> list[Node]:
     x = mk.tensor(3, 4)
     return [call("add", build.matmul(x, mk.known(4, n)), mk.known(n)) for n in (2, 5, 3)]
@@ -103,6 +126,14 @@ merge_siblings = gather(
     where=program_weight,
     doc="x@u, x@v from x@[u v]",
     example=_projections,
+)
+merge_rows = gather(
+    contract(x, w, s),
+    ("w", "s"),
+    _merge_rows,
+    where=slice_of_tensor,
+    doc="x[i]@w, x[j]@w from [x[i] x[j]]@w",
+    example=_steps,
 )
 merge_biased_siblings = gather(
     whole(contract(x, w, s) + b),

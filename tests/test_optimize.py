@@ -312,7 +312,7 @@ def test_results_survive_later_calls(size: int) -> None:
     results = [(n, f(np.full(size, n, np.float32))) for n in range(6)]
     views = [(n, r[1:]) for n, r in results]
     del results
-    for n in range(6):
+    for _ in range(6):
         f(np.full(size, -1, np.float32))
         assert all((v == m + 1).all() for m, v in views)
 

@@ -388,11 +388,14 @@ class Terms:
                     self._fold_to(handle, result)
 
     def _run(self, term: Term, arrays: Sequence[np.ndarray], handle: int) -> np.ndarray | None:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore", over="raise", under="raise"):
             try:
                 result = np.asarray(OPS[term.op].reference(arrays, self.attrs.values[term.attrs]))
             except IndexError:
                 # An index out of range is the program's own error, to be raised when it runs.
+                return None
+            except FloatingPointError:
+                # Rules may bring in ever smaller numbers; one that becomes 0 would be equal to all its multiples.
                 return None
         return result.astype(self.types[handle].dtype.numpy, copy=False)
 

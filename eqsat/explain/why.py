@@ -45,8 +45,10 @@ def why(program: Compiled, rule: str) -> str:
         return f"{found}; guard failed: {reasons}" if reasons else f"{found}; every result was known already"
     lost = _lost(program, rule)
     if lost is None:
-        return f"{found}; no program that uses its terms was found among the candidates"
+        return f"{found}; what it found equal was there already: no term of the e-graph is its own"
     best, forced = lost
+    if forced is None:
+        return f"{found}; no program that uses its terms is among the candidates"
     if forced <= best * 1.0001:
         return f"{found}; its terms cost the same ({forced * 1e6:.3g} µs) as those chosen"
     return (
@@ -63,11 +65,14 @@ def _uses(term: Term, egraph: SaturatedEGraph, rule: str) -> bool:
     return any(_uses(c, egraph, rule) for c in term.children if isinstance(c, Term))
 
 
-def _lost(program: Compiled, rule: str) -> tuple[float, float] | None:
-    """(seconds of the winner, seconds of the best program that uses the rule) of the region where it lost least."""
+def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
+    """(seconds of the winner, seconds of the best program that uses the rule) of the region where it lost least.
+
+    None if the rule made no term that is there still.
+    """
     const = frozenset(program.constant_nodes)
     chosen = rules.select(program.options.numerics, program.options.disable)
-    best: tuple[float, float] | None = None
+    best: tuple[float, float | None] | None = None
     seen: set[str] = set()
     for region in cut(program.traced.graph, const):
         if region.key() in seen:
@@ -79,6 +84,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float] | None:
         if not made:
             continue
         (winner, *_) = _extract(program, egraph)
+        best = best or (winner.seconds, None)
         for eclass in made[:TRIED]:
             only = tuple(n for n in egraph.classes[eclass] if n.rule == rule)
             forced = replace(egraph, classes={**egraph.classes, eclass: only})
@@ -88,7 +94,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float] | None:
                 continue
             if not any(_uses(k, forced, rule) for k in selection.kernels):
                 continue
-            if best is None or selection.seconds - winner.seconds < best[1] - best[0]:
+            if best[1] is None or selection.seconds - winner.seconds < best[1] - best[0]:
                 best = (winner.seconds, selection.seconds)
     return best
 

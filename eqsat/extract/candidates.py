@@ -29,6 +29,9 @@ SAME_KIND = 2
 POOL = 10
 """Kernels kept per class and pass."""
 
+SLICES = 2
+"""Slices of a product from which one kernel for all of them is considered."""
+
 ROOT_KINDS = ("concat", "pad", "opaque")
 
 
@@ -137,6 +140,20 @@ class Candidates:
                         anchor[c] = anchor[child]
                         break
         return anchor
+
+    def merged(self) -> frozenset[int]:
+        """Contractions cut into several slices by their users.
+
+        Each user alone finds it cheaper to compute its own slice; kernels that read the whole are only made if it
+        is taken to be stored.
+        """
+        cuts: dict[int, int] = {}
+        for c in self.order:
+            for _, node in self.nodes[c]:
+                if node.op == "view" and self.types[c].size < self.types[node.children[0]].size:
+                    cuts[node.children[0]] = cuts.get(node.children[0], 0) + 1
+        many = (c for c, n in cuts.items() if n >= SLICES and c not in self.egraph.const)
+        return frozenset(c for c in many if any(n.op == "contract" for _, n in self.nodes[c]))
 
     def run(self, stored: frozenset[int] = frozenset(), passes: int = 2) -> None:
         """Make or refresh every class's streams. ``stored``: tensors whose kernel is paid already."""

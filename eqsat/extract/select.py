@@ -84,14 +84,16 @@ class _Extraction:
             return [self._selection([], 0.0, 0.0, "nothing to compute")]
         self.candidates.run()
         problem, best = self._greedy(None)
+        hoped = self.candidates.merged()
         for _ in range(ROUNDS):
             if time.monotonic() > self.deadline:
                 break
             before = best.cost
-            self.candidates.run(frozenset(best.chosen), passes=1)
+            self.candidates.run(frozenset(best.chosen) | hoped, passes=1)
             problem, best = self._greedy((problem, best))
-            if best.cost >= before * (1 - 1e-9):
+            if best.cost >= before * (1 - 1e-9) and not hoped:
                 break
+            hoped = frozenset()
         return self._optimum((problem, best))
 
     def _pool(self) -> Problem:

@@ -14,7 +14,7 @@ from eqsat.ir import build
 from eqsat.ir.node import Graph, Node, substitute
 from eqsat.ir.table import OPS
 
-SMALL = 48
+SMALL = 256
 """Programs up to this many operators are one region."""
 LEAST = 8
 """Operators a region has at least."""

@@ -1,0 +1,272 @@
+"""What ``explain`` says is true: work and memory on cases done by hand, rules, steps, times, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.errors import OptionError
+from eqsat.explain.work import group_bytes, kernel_flops, naive_peak, naive_work
+from eqsat.frontends.trace import trace
+from eqsat.ir.node import Graph
+from eqsat.progress import Progress
+
+rng = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def graph(fn: Any, *args: Any) -> Graph:
+    return trace(fn, args).graph
+
+
+# Work, by hand. Sizes in elements of 4 bytes
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "flops", "elements", "kernels"),
+    [
+        (lambda x, y: x + y, [(3, 4), (3, 4)], 12, 36, 1),
+        (lambda x, y: x + y, [(3, 4), (4,)], 12, 28, 1),
+        (lambda x, y: x @ y, [(3, 4), (4, 5)], 2 * 60, 12 + 20 + 15, 1),
+        (lambda x, y: x @ y.T + 1, [(3, 4), (5, 4)], 2 * 60 + 15, 12 + 20 + 15 + 15 + 1 + 15, 2),
+        (lambda x: x * x, [(6,)], 6, 12, 1),
+        (lambda x: np.exp(x).sum(axis=1), [(3, 4)], 12 + 12, 24 + 12 + 3, 2),
+        (lambda x, y: np.outer(x, y), [(3,), (4,)], 12, 3 + 4 + 12, 1),
+        (lambda x, y, z: x + y + z, [(5,), (5,), (5,)], 10, 15 + 15, 2),
+        (lambda x: x[:2].T, [(5, 3)], 0, 0, 0),
+        (lambda x: np.broadcast_to(x, (10, 5)) * 2, [(5,)], 50, 5 + 1 + 50, 1),
+        (lambda x: x[1:] - x[:-1], [(5,)], 4, 12, 1),
+    ],
+)
+def test_naive_work(fn: Any, shapes: list[tuple[int, ...]], flops: int, elements: int, kernels: int) -> None:
+    work = naive_work(graph(fn, *(normal(*s) for s in shapes)))
+    assert (work.flops, work.nbytes, work.kernels) == (flops, 4 * elements, kernels)
+
+
+def test_naive_work_of_a_gather_counts_the_rows_taken() -> None:
+    work = naive_work(graph(lambda t, i: t[i], normal(1000, 4), np.array([1, 2, 3])))
+    assert work.flops == 0
+    assert work.nbytes <= 4 * (12 + 12) + 8 * 4 * 3  # rows in and out, and indices made non-negative and read
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "elements"),
+    [
+        (lambda x, y: x + y, [(6,), (6,)], 6),
+        (lambda x: np.sqrt(np.exp(x) + 1), [(6,)], 12),  # each value and the one made of it
+        (lambda x: (x + 1).sum(), [(6,)], 7),
+        (lambda x: (np.exp(x), np.sqrt(x)), [(6,)], 12),
+        (lambda x: x.T, [(2, 3)], 6),
+    ],
+)
+def test_naive_peak(fn: Any, shapes: list[tuple[int, ...]], elements: int) -> None:
+    assert naive_peak(graph(fn, *(normal(*s) for s in shapes))) == 4 * elements
+
+
+def mlp(x: Any, w: Any, b: Any, v: Any) -> Any:
+    return np.tanh(x @ w + b) @ v
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return softmax(q @ k.swapaxes(-1, -2) * 0.125) @ v
+
+
+def layer_norm(x: Any, g: Any, b: Any) -> Any:
+    mean = x.mean(axis=-1, keepdims=True)
+    var = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(var + 1e-5) * g + b
+
+
+PROGRAMS: dict[str, tuple[Any, list[Any]]] = {
+    "mlp": (mlp, [normal(64, 32), normal(32, 48), normal(48), normal(48, 16)]),
+    "softmax": (softmax, [normal(64, 128)]),
+    "layer_norm": (layer_norm, [normal(64, 96), normal(96), normal(96)]),
+    "attention": (attention, [normal(4, 128, 32), normal(4, 128, 32), normal(4, 128, 32)]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_optimized_work_and_memory_are_no_more_than_naive(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    e = eqsat.optimize(fn).explain(*args)
+    assert e.optimized.kernels <= e.naive.kernels
+    assert e.optimized.nbytes <= e.naive.nbytes
+    assert e.peak_bytes <= e.naive_peak_bytes
+    assert 0 < e.optimized.flops <= 1.5 * e.naive.flops
+
+
+def test_optimized_work_of_one_kernel_by_hand() -> None:
+    f = eqsat.optimize(lambda x, w, b: np.maximum(x @ w + b, 0))
+    x, w, b = normal(6, 8), normal(8, 10), normal(10)
+    f(x, w, b)
+    plan = f.compile(x, w, b).search()
+    (step,) = plan.steps
+    (stage,) = step.group.stages  # type: ignore[union-attr]
+    assert kernel_flops(stage.kernel) == 2 * 6 * 10 * 8 + 2 * 60
+    assert group_bytes(step.group) == 4 * (48 + 80 + 10 + 60)  # type: ignore[union-attr]
+    (shown,) = f.explain(x, w, b).steps
+    assert (shown.flops, shown.nbytes) == (2 * 6 * 10 * 8 + 2 * 60, 4 * (48 + 80 + 10 + 60))
+
+
+def test_text_shows_everything() -> None:
+    fn, args = PROGRAMS["mlp"]
+    f = eqsat.optimize(fn)
+    e = f.explain(*args)
+    text = str(e)
+    for word in ("mlp(x: float32[64,32]", "kernels", "flops", "bytes moved", "memory peak", "predicted", "measured"):
+        assert word in text
+    for word in ("matmul 64×48×32", "tanh", "search:", "stopped by", "error against float64"):
+        assert word in text
+    assert len(e.steps) == e.optimized.kernels
+    assert all(s.kind == "kernel" and s.measured and s.measured > 0 and s.predicted > 0 for s in e.steps)
+    assert e.measured and e.predicted
+
+
+def test_json_round_trip() -> None:
+    fn, args = PROGRAMS["softmax"]
+    e = eqsat.optimize(fn).explain(*args)
+    data = json.loads(e.to_json())
+    assert data["naive"]["flops"] == e.naive.flops
+    assert data["optimized"] == {"flops": e.optimized.flops, "nbytes": e.optimized.nbytes, "kernels": len(e.steps)}
+    assert [s["label"] for s in data["steps"]] == [s.label for s in e.steps]
+    assert data["search"]["stops"] and data["errors"][0]["ours"] <= data["errors"][0]["allowed"]
+    assert data["peak_bytes"] == e.peak_bytes and "_why" not in data
+
+
+def test_source_shows_the_kernels() -> None:
+    fn, args = PROGRAMS["mlp"]
+    f = eqsat.optimize(fn)
+    source = f.source(*args)
+    assert "def " in source and "eqsat_backends.numba_cpu.simd" in source
+    for part in source.split("# " + "-" * 100):
+        compile(part, "kernel", "exec")
+
+
+def test_why() -> None:
+    def fn(x: Any, y: Any, u: Any, v: Any) -> Any:
+        return (x @ y) @ u + np.maximum(v, 0)
+
+    args = normal(40, 30), normal(30, 50), normal(50, 2), normal(40, 2)
+    f = eqsat.optimize(fn, disable="neg_neg")
+    e = f.explain(*args)
+    assert "its terms are in the program" in e.why("contract_associates")
+    assert "matched nothing" in e.why("exp_log") or "class 'approximates'" in e.why("exp_log")
+    assert "matched nothing" in e.why("tanh_exp_form")
+    assert "switched off by disable=" in e.why("neg_neg")
+    assert "class 'approximates'" in e.why("mul_zero")
+    with pytest.raises(OptionError, match=r"contract_asociates.*did you mean 'contract_associates'"):
+        e.why("contract_asociates")
+
+
+def test_why_a_rule_lost_on_cost() -> None:
+    fn, args = PROGRAMS["softmax"]
+    f = eqsat.optimize(fn)
+    search = f.compile(*args).report["search"]
+    fired = [rule for rule, counts in search["matches"].items() if counts["fired"] and rule not in search["rules"]]
+    said = [f.explain(*args).why(rule) for rule in fired]
+    assert said and all("fired" in text for text in said)
+    assert any("lost on cost" in text and "µs against" in text and "+" in text for text in said), said
+
+
+def test_why_a_guard_failed() -> None:
+    (a,) = eqsat.rules.tensors("a")
+
+    def never(m: Any) -> bool:
+        """the moon is full"""
+        return False
+
+    rule = eqsat.rewrite(np.tanh(a), a, id="test.guarded", where=never)
+    eqsat.rules.add(rule)
+    try:
+        said = eqsat.optimize(lambda x: np.tanh(x) + 1).explain(normal(3)).why("test.guarded")
+    finally:
+        eqsat.rules.remove("test.guarded")
+    assert "guard failed" in said and "the moon is full" in said
+
+
+# Progress and interruption
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_silent_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.start -= 10
+        progress("working")
+    eqsat.optimize(lambda x: x * 3 + 2)(normal(3))
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_progress_shows_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress() as progress:
+        progress("too early")
+        assert progress.status is None
+        progress.start -= 10
+        progress("searching")
+        assert progress.status is not None
+        progress("compiling")
+    assert "searching" in terminal.getvalue() or "compiling" in terminal.getvalue()
+
+
+def test_interrupted_search_gives_a_right_program_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eqsat.egraph import saturate
+
+    run_round = saturate._Search.round
+    asked = []
+
+    def interrupted(self: Any, engine: Any) -> bool:
+        if not asked:
+            asked.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return run_round(self, engine)
+
+    def fn(x: Any, y: Any) -> Any:
+        return (np.exp(x) @ y) * 2 + 1
+
+    x, y = normal(5, 6), normal(6, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(saturate._Search, "round", interrupted)
+        f = eqsat.optimize(fn)
+        np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-5)
+    assert "interrupted" in f.compile(x, y).report["search"]["stops"]
+    assert "interrupted" in str(f.explain(x, y))
+    again = eqsat.optimize(fn)
+    assert not again.compile(x, y).cached
+
+
+def test_interrupt_outside_the_search_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eqsat import compiled
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    f = eqsat.optimize(lambda x: x * 5 + 2)
+    x = normal(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "verify", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(x)
+    np.testing.assert_allclose(f(x), x * 5 + 2, rtol=1e-6)
+    assert not f.compile(x).cached
