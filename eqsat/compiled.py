@@ -216,8 +216,14 @@ class Compiled:
         values = evaluate_nodes(nodes, _bind(nodes, self.constant_nodes))
         constants = dict(zip(record.numbers, values, strict=True))
         made = backend(self.options.backend)
-        self.executable: Executable = made.load(record.emitted, constants, self.threads)
+        self.team = self._team(record.report["search"]["predicted"])
+        self.executable: Executable = made.load(record.emitted, constants, self.team)
         self.report = record.report
+
+    def _team(self, predicted: float) -> int:
+        """Threads of a call: one where more would save less than starting them costs."""
+        saved = predicted * (self.threads - 1)
+        return self.threads if saved > self.machine.launch_us * 1e-6 else 1
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
         arrays = leaves if self.free is None else [leaves[i] for i in self.free]
@@ -245,14 +251,14 @@ class Compiled:
             signature=signature if len(signature) < 300 else f"{len(graph.inputs)} arrays",
             naive=naive_work(graph),
             steps=steps,
-            peak_bytes=self.executable.arena_bytes + sum(n.type.nbytes for n in dict.fromkeys(graph.outputs)),
+            peak_bytes=self.executable.peak_bytes,
             naive_peak_bytes=naive_peak(graph),
             search=self.report["search"],
             errors=[asdict(e) for e in self.errors],
             compile_seconds=self.seconds,
             measured=sorted(times)[2],
             cached=self.cached,
-            threads=self.threads,
+            threads=self.team,
             _why=why,
         )
 

@@ -16,13 +16,15 @@ from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
-from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, walk
-from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, Operand, walk
+from eqsat.ir.node import Graph, Node, substitute, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
+from eqsat.plan.masks import split_masked
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
 from eqsat.plan.policy import fusion_policy
 from eqsat.plan.regions import Region, constant_nodes, cut
@@ -74,6 +76,17 @@ class _Assembly:
         self.types[number] = type
         return number
 
+    def buffer(self, size: int, operand: Operand) -> int:
+        """A new tensor of ``size`` elements."""
+        return self.fresh(TensorType((size,), operand.dtype))
+
+    def value(self, tensor: int) -> np.ndarray | None:
+        """The value of a tensor, if the program itself holds it (not an argument that stays constant)."""
+        node = self.constants.get(tensor)
+        if node is None or any(n.op == "input" for n in topological([node])):
+            return None
+        return evaluate_nodes([node], {})[0]
+
     def constant(self, node: Node) -> int:
         """The tensor of a value known at compile time."""
         if node not in self.constant_of:
@@ -108,6 +121,8 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
             progress(f"search: region {len(found) + 1} of {distinct}")
             left = max(0.05, deadline - time.perf_counter())
             share = max(1 / (distinct - len(found)), GREED) * left
+            if any(s.stop == "interrupted" for s in report.saturations):
+                share = 0.05  # Ctrl-C ends the search of the regions that are left, too
             found[key] = _search_region(region, machine, options, share, lowered, report)
         _place(region, found[key], assembly, lowered)
     report.distinct_regions = len(found)
@@ -311,7 +326,10 @@ def _arrange(
         return options.fuse and policy(merged, parts)
 
     steps: list[Step] = []
+    items: list[PlacedGroup | Piece] = []
     for item in Grouping(assembly.pieces, outputs, worth).run():
+        items.extend([item] if isinstance(item, Piece) else split_masked(item, assembly.value, assembly.buffer))
+    for item in items:
         if isinstance(item, Piece):
             steps.append(assembly.references[item.key])
             continue

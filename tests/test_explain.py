@@ -184,7 +184,7 @@ def test_why_a_rule_lost_on_cost() -> None:
 
 
 def test_why_a_guard_failed() -> None:
-    (a,) = eqsat.rules.tensors("a")
+    a, _ = eqsat.rules.tensors("a b")
 
     def never(m: Any) -> bool:
         """the moon is full"""
@@ -270,3 +270,17 @@ def test_interrupt_outside_the_search_leaves_nothing_behind(monkeypatch: pytest.
             f(x)
     np.testing.assert_allclose(f(x), x * 5 + 2, rtol=1e-6)
     assert not f.compile(x).cached
+
+
+def test_memory_of_programs_with_steps_through_the_reference() -> None:
+    def fn(x: Any) -> Any:
+        y = np.sort(np.exp(x), axis=-1)
+        z = np.sort(np.tanh(y), axis=0)
+        return np.cumsum(z * 2, axis=0) + y.sum()
+
+    x = normal(64, 64)
+    f = eqsat.optimize(fn)
+    np.testing.assert_allclose(f(x), fn(x), rtol=1e-4, atol=1e-3)
+    e = f.explain(x)
+    assert 64 * 64 * 4 * 2 <= e.peak_bytes <= e.naive_peak_bytes + 64 * len(e.steps)  # whole cache lines
+    assert {"kernel", "reference"} == {step.kind for step in e.steps}

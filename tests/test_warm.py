@@ -195,7 +195,9 @@ KEYED: dict[str, dict[str, Any]] = {
 def test_the_key_tells_everything_apart_that_a_plan_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from eqsat.cost import machine
 
-    def key(fn: Any = lambda x, w: x @ w, x: Any = np.ones((2, 3), np.float32), **options: Any) -> str:
+    small = np.ones((2, 3), np.float32)
+
+    def key(fn: Any = lambda x, w: x @ w, x: Any = small, **options: Any) -> str:
         program = eqsat.optimize(fn, **{"verify": False, "threads": 2, **options}).compile(x, np.ones((3, 2), x.dtype))
         return program._key()
 

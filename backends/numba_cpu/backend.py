@@ -156,7 +156,7 @@ class CpuExecutable:
         self.outputs: list[int] = list(emitted["outputs"])
         self.threads = threads
         self.emitted = emitted
-        self.arena_bytes = 0
+        self.peak_bytes = 0
         self._packed: dict[tuple[int, PackSpec | None], np.ndarray] = {}
         self.segments = self._build(emitted["steps"])
         self.direct = self._direct_call()
@@ -178,9 +178,26 @@ class CpuExecutable:
                 for tensor in writes:
                     made[tensor] = number
         crossing = {t for t, n in made.items() if used[t] != {n}} | set(self.outputs)
+        self._dead: list[list[int]] = [[] for _ in runs]
+        passed = sorted(crossing - set(self.outputs))
+        for tensor in passed:
+            self._dead[max(used[tensor])].append(tensor)
+        self.peak_bytes = self._peak(crossing & set(made), used, len(runs))
         made_once = len(set(self.outputs)) == len(self.outputs) and all(t in made for t in self.outputs)
         order = [*self.inputs, *self.outputs] if len(runs) == 1 and made_once else None
         return [self._segment(run, crossing, order) for run in runs]
+
+    def _peak(self, stored: set[int], used: Mapping[int, set[int]], runs: int) -> int:
+        """Most bytes alive at once of results and of tensors that runs of steps pass on; arenas come on top."""
+        alive = []
+        for tensor in sorted(stored):
+            last = runs if tensor in self.outputs else max(used[tensor])
+            alive.append((self.types[tensor].nbytes, min(used[tensor]), last))
+        peak = max((sum(n for n, first, last in alive if first <= run <= last) for run in range(runs)), default=0)
+        # Outputs that are inputs, constants or the same tensor again are copied.
+        copied = len(self.outputs) > len(set(self.outputs)) or not set(self.outputs) <= stored
+        results = sum(self.types[t].nbytes for t in self.outputs)
+        return max(peak, results) if copied else peak
 
     def _segment(self, run: list[Mapping[str, Any]], crossing: set[int], order: list[int] | None = None) -> _Segment:
         """``order``: the arguments, where all of the program's are to be passed as they come."""
@@ -249,7 +266,7 @@ class CpuExecutable:
             )
             for t in arguments
         ]
-        self.arena_bytes += arena
+        self.peak_bytes += arena
         return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written)
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
@@ -308,8 +325,10 @@ class CpuExecutable:
             return found
         values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
-        for segment in self.segments:
+        for segment, dead in zip(self.segments, self._dead, strict=True):
             self._run(segment, values)
+            for tensor in dead:
+                del values[tensor]
         seen: set[int] = set(self.inputs) | set(self.constants)
         results = []
         for tensor in self.outputs:

@@ -42,9 +42,9 @@ class NumpyExecutable:
         self.plan = plan
         self.constants = dict(constants)
         self.inputs = list(plan.inputs)
-        self.arena_bytes = sum(
-            plan.types[s.tensors[o]].nbytes for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs
-        )
+        stored = {s.tensors[o] for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs}
+        stored |= {s.tensor for s in plan.steps if isinstance(s, ReferenceStep)}
+        self.peak_bytes = sum(plan.types[t].nbytes for t in (*stored, *plan.outputs))
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         values = {**self.constants, **dict(zip(self.inputs, arrays, strict=True))}

@@ -133,11 +133,13 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
     try:
         graph.run_program(*graph.parse_program("\n".join(lines)))
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
-        size, before = 0, -1
-        while before < size <= limit:
-            graph.run_program(*rounds)
+        changed, size = True, 0
+        # The number of terms may stay the same, or fall, in a round that still changes what equals what.
+        while changed and size <= limit:
+            (outcome,) = graph.run_program(*rounds)
+            changed = outcome.report.updated
             functions = graph.freeze().functions
-            before, size = size, sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
+            size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
     except bindings.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
     return _read(graph)

@@ -58,6 +58,7 @@ class Candidates:
         self.streams: dict[int, list[Stream]] = {}
         self.pool: dict[int, dict[int, Stream]] = {c: {} for c in self.order}
         self.plan: dict[int, dict[int, float]] = {}
+        self.shared: frozenset[int] = frozenset()
         self.unions: dict[tuple[int, ...], float] = {}
         self.users: dict[int, set[int]] = {}
         for c in self.order:
@@ -144,20 +145,27 @@ class Candidates:
     def merged(self) -> frozenset[int]:
         """Contractions cut into several slices by their users.
 
-        Each user alone finds it cheaper to compute its own slice; kernels that read the whole are only made if it
-        is taken to be stored.
+        Each user alone finds it cheaper to compute its own slice; kernels that read the whole are only made if
+        each is taken to pay for its slice alone.
         """
-        cuts: dict[int, int] = {}
+        cuts: dict[int, set[int]] = {}
         for c in self.order:
             for _, node in self.nodes[c]:
                 if node.op == "view" and self.types[c].size < self.types[node.children[0]].size:
-                    cuts[node.children[0]] = cuts.get(node.children[0], 0) + 1
-        many = (c for c, n in cuts.items() if n >= SLICES and c not in self.egraph.const)
+                    cuts.setdefault(node.children[0], set()).add(c)
+        many = (c for c, users in cuts.items() if len(users) >= SLICES and c not in self.egraph.const)
         return frozenset(c for c in many if any(n.op == "contract" for _, n in self.nodes[c]))
 
-    def run(self, stored: frozenset[int] = frozenset(), passes: int = 2) -> None:
-        """Make or refresh every class's streams. ``stored``: tensors whose kernel is paid already."""
+    def run(
+        self, stored: frozenset[int] = frozenset(), passes: int = 2, *, shared: frozenset[int] = frozenset()
+    ) -> None:
+        """Make or refresh every class's streams.
+
+        ``stored``: tensors whose kernel is paid already. ``shared``: those of which a kernel that reads a part
+        pays that part of the kernel's time.
+        """
         self.plan = {}
+        self.shared = shared - stored
         place = {c: number for number, c in enumerate(self.order)}
         behind = set(self.order)
         for _ in range(passes):
@@ -195,10 +203,23 @@ class Candidates:
                 if plan is None or stream.eclass in plan:
                     return float("inf")
                 union.update(plan)
+                if need in self.shared:
+                    union[need] = 0.0
             cost = self.unions[stream.needs] = sum(union.values())
         elif any(stream.eclass in self.plan.get(need, ()) for need in stream.needs if need not in stored):
             return float("inf")
-        return stream.seconds + cost
+        return stream.seconds + cost + self._parts(stream)
+
+    def _parts(self, stream: Stream) -> float:
+        """What it pays for the parts of shared tensors that it reads."""
+        if not self.shared:
+            return 0.0
+        own = ((need, self.plan[need][need]) for need in stream.needs if need in self.shared)
+        return sum(seconds * self.part(stream, need) for need, seconds in own)
+
+    def part(self, stream: Stream, need: int) -> float:
+        """The part of a stored tensor that a stream reads, at most 1."""
+        return min(1.0, stream.reads[need] / max(1.0, self.build.sizes[need]))
 
     def _class(self, c: int, stored: frozenset[int]) -> bool:
         """Recompute the streams of one class; whether they changed."""
@@ -234,10 +255,12 @@ class Candidates:
         price = sum(self.plan[c].values()) if c in self.plan else float("inf")
         if kernels and kernels[0].rank < price:
             best = kernels[0]
-            plan = {c: best.seconds}
+            plan = {c: best.seconds + self._parts(best)}
             for need in best.needs:
                 if need not in stored:
                     plan.update(self.plan[need])
+                    if need in self.shared:
+                        plan[need] = 0.0
             self.plan[c], price = plan, best.rank
         # A little more than its program: what has one user is better inlined there.
         read.rank = 0.0 if c in stored else price * (1 + 1e-6)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eqsat.cost.roofline import Roofline, roofline_of
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.constants import constant_terms
-from eqsat.extract.hypergraph import Choice, Problem, Search, Solution, greedy, reduced, renumbered
+from eqsat.extract.hypergraph import Choice, Problem, Search, Solution, greedy, reduced, renumbered, solution_of
 from eqsat.extract.optimum import Optimum, optimum
 from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Selection, Term
@@ -84,16 +85,18 @@ class _Extraction:
             return [self._selection([], 0.0, 0.0, "nothing to compute")]
         self.candidates.run()
         problem, best = self._greedy(None)
-        hoped = self.candidates.merged()
+        merged = self.candidates.merged()
+        if merged and time.monotonic() < self.deadline:
+            self.candidates.run(passes=1, shared=merged)
+            problem, best = self._greedy((problem, best), merged)
         for _ in range(ROUNDS):
             if time.monotonic() > self.deadline:
                 break
             before = best.cost
-            self.candidates.run(frozenset(best.chosen) | hoped, passes=1)
+            self.candidates.run(frozenset(best.chosen), passes=1)
             problem, best = self._greedy((problem, best))
-            if best.cost >= before * (1 - 1e-9) and not hoped:
+            if best.cost >= before * (1 - 1e-9):
                 break
-            hoped = frozenset()
         return self._optimum((problem, best))
 
     def _pool(self) -> Problem:
@@ -106,8 +109,32 @@ class _Extraction:
                     choices.append(Choice(c, stream.needs, stream.seconds, stream.uid))
         return reduced(Problem(tuple(choices), self.roots))
 
-    def _greedy(self, known: tuple[Problem, Solution] | None) -> tuple[Problem, Solution]:
-        """Greedy choice and local search; what cannot be lowered is refused and the choice made again."""
+    def _together(self, problem: Problem, shared: frozenset[int]) -> Solution | None:
+        """The greedy choice where kernels that read a part of a shared tensor pay that part of its kernel.
+
+        Storing such a tensor pays only if many of its users change at once, which local search does not try.
+        """
+        least = {
+            target: min(problem.choices[n].cost for n in problem.by_target[target])
+            for target in sorted(shared)
+            if target in problem.by_target
+        }
+        choices = []
+        for choice in problem.choices:
+            stream = self.streams[choice.tag]
+            cost = choice.cost - least.get(choice.target, 0.0)
+            cost += sum(least[need] * self.candidates.part(stream, need) for need in choice.needs if need in least)
+            choices.append(replace(choice, cost=cost))
+        found = greedy(Problem(tuple(choices), problem.roots))
+        return None if found is None else solution_of(problem, found.chosen)
+
+    def _greedy(
+        self, known: tuple[Problem, Solution] | None, shared: frozenset[int] = frozenset()
+    ) -> tuple[Problem, Solution]:
+        """Greedy choice and local search; what cannot be lowered is refused and the choice made again.
+
+        ``shared``: tensors that are also tried with several of their users at once.
+        """
         problem = self._pool()
         for repair in range(REPAIRS + 1):
             start = greedy(problem)
@@ -124,6 +151,10 @@ class _Extraction:
             if before is not None:
                 search.offer(before.chosen)
             best = search.run()
+            other = self._together(problem, shared) if shared else None
+            if other is not None:
+                search.offer(Search(problem, other, self.deadline).run().chosen)
+                best = search.best
             # After enough attempts all kernels are checked at once.
             checked = best.chosen.values() if repair < REPAIRS - 1 else range(len(problem.choices))
             if not self._refuse(problem, checked):

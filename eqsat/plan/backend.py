@@ -18,11 +18,11 @@ Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
 class Executable(Protocol):
     """A compiled program. Called with one array per non-constant argument, of the right shape and element type.
 
-    ``arena_bytes``: memory for intermediates and scratch. ``direct``: the quick way in, if there is one; it
+    ``peak_bytes``: memory for intermediates, scratch and results. ``direct``: the quick way in, if there is one; it
     checks each array and refuses any that is not C-contiguous, aligned and of exactly the right type.
     """
 
-    arena_bytes: int
+    peak_bytes: int
     direct: Direct | None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

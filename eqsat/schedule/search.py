@@ -154,7 +154,9 @@ class Search:
             case "Pack":
                 stage, factor = int(node.args[0]), str(node.args[1])
                 form = pricer.problem.stages[stage]
-                at_rows = not any(name.endswith(str(stage)) and name != "rows" for name, _ in block.sizes)
+                # Several stages meet over shared rows only, whichever names the sizes of the block go by.
+                own = any(name.rstrip("0123456789") + str(stage) == name for name, _ in block.sizes)
+                at_rows = len(block.stages) > 1 or not own
                 external = next(f for f in form.factors if f.name == factor).external
                 if form.rows and factor == "b" and external != (at_rows and not inside):
                     return  # a factor that all row blocks share is packed once, outside them
