@@ -42,11 +42,14 @@ def rounds_of(total: float, seconds: float, least: int, most: int) -> int:
     return max(least, min(most, int(seconds / max(total, 1e-9))))
 
 
-def interleaved(runs: Mapping[str, Run], *, seconds: float = 3.0, least: int = 7, most: int = 40) -> dict[str, Time]:
+def interleaved(
+    runs: Mapping[str, Run], *, seconds: float = 3.0, least: int = 7, most: int = 40, pause: float = 0.0
+) -> dict[str, Time]:
     """Times of all contenders, measured in turn for about ``seconds``, ``least`` to ``most`` times each.
 
-    Every batch follows an untimed call, which takes the cold caches and the spinning threads that the
-    contender before left behind; the order rotates from round to round.
+    Every batch follows an untimed call, which takes the cold caches that the contender before left behind,
+    and a ``pause`` (seconds, not counted) in which its waiting threads go to sleep: thread pools spin for
+    tens of milliseconds, on the cores that the next contender needs. The order rotates from round to round.
     """
     calls: dict[str, int] = {}
     total = 0.0
@@ -60,6 +63,7 @@ def interleaved(runs: Mapping[str, Run], *, seconds: float = 3.0, least: int = 7
     for turn in range(rounds_of(total, seconds, least, most)):
         shift = turn % len(names)
         for name in (*names[shift:], *names[:shift]):
+            time.sleep(pause)
             runs[name]()
             taken[name].append(1e3 * batch(runs[name], calls[name]))
     return {name: Time(min(times), statistics.median(times)) for name, times in taken.items()}

@@ -18,6 +18,9 @@ from eqsat.cost.machine import Machine
 
 log = logging.getLogger("bench")
 
+PAUSE = 0.1
+"""Seconds between contenders that use several threads (see ``interleaved``)."""
+
 
 class Contender(Protocol):
     name: str
@@ -159,7 +162,7 @@ def run_workload(
             searched, compiled = cost()
     if ours.name not in runs:
         return None, problems
-    times = interleaved(runs, seconds=seconds, least=least)
+    times = interleaved(runs, seconds=seconds, least=least, pause=PAUSE if limits.threads > 1 else 0.0)
     touched = workload.touched if workload.touched is not None else nbytes(*inputs.values()) + _result_bytes(reference)
     row = Row(
         workload,

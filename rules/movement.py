@@ -125,30 +125,20 @@ def _part_of_concat(m: Match) -> Node | None:
 
 
 def _concat_of_slices(m: Match) -> Node | None:
-    """Neighbouring slices of one tensor, joined: one slice, or the tensor."""
+    """Views of one tensor that continue each other, joined: one view, or the tensor."""
     axis = m.ps_axis
     for map, (source,) in m.forms(m.ps[0], "view"):
-        if m.ps[0].type.size == 0:
-            return None
         assert isinstance(map, ViewMap)
-        first = slice_of(map, source.shape)
-        if first is None:
-            continue
-        starts, sizes = list(first[0]), list(first[1])
+        whole = map
         for part in m.ps[1:]:
-            wanted = list(starts)
-            wanted[axis] += sizes[axis]
-            fits = [
-                found
-                for other, (same,) in m.forms(part, "view")
-                if same is source and isinstance(other, ViewMap)
-                if (found := slice_of(other, source.shape)) is not None and found[0] == wanted
-            ]
-            if not fits:
+            others = [other for other, (same,) in m.forms(part, "view") if same is source]
+            longer = (views.joined((whole, other), axis) for other in others if isinstance(other, ViewMap))
+            found = next((longest for longest in longer if longest is not None), None)
+            if found is None:
                 break
-            sizes[axis] += fits[0][1][axis]
+            whole = found
         else:
-            return build.slices(source, starts, [1] * len(starts), sizes)
+            return build.view(source, whole, "slice")
     return None
 
 
@@ -266,6 +256,9 @@ def _gather_map(f: str) -> object:
 
 
 def _slices_joined(mk: Maker) -> Node:
+    if mk.random.random() < 0.5:
+        y = mk.tensor(3, 1, 4)
+        return build.concat([build.reshape(build.take_range(y, 0, i, i + 1), (1, 4)) for i in range(3)], 0)
     x = mk.tensor(3, 6)
     return build.concat([build.take_range(x, 1, a, b) for a, b in ((0, 2), (2, 3), (3, mk.random.choice((5, 6))))], 1)
 

@@ -8,6 +8,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
+from eqsat.ir.views import ViewMap
 from eqsat.rules import Match, Parts, attributes, contract, gather, rewrite, signed_sum, tensors, whole
 from eqsat.rules.examples import Maker
 
@@ -76,14 +77,23 @@ def slice_of_tensor(m: Match) -> bool:
 def _merge_rows(matches: Sequence[Match]) -> list[Node] | None:
     """One product of all the slices; their concatenation is the tensor itself where they cover it."""
     spec: Spec = matches[0].s
-    bases = {inputs[0] for m in matches for _, inputs in m.forms(m.x, "view")[:1]}
+    starts, bases = [], set()
+    for m in matches:
+        map, inputs = m.forms(m.x, "view")[0]
+        assert isinstance(map, ViewMap)
+        starts.append(map.offset)
+        bases.add(inputs[0])
     if len(spec.rows) != 1 or len(bases) != 1:
         return None
     axis = spec.a.index(spec.rows[0])
     if len({tuple(n for k, n in enumerate(m.x.shape) if k != axis) for m in matches}) != 1:
         return None
-    product = build.contract(spec, build.concat([m.x for m in matches], axis), matches[0].w)
-    return _slices(product, spec.out.index(spec.rows[0]), [m.x.shape[axis] for m in matches])
+    # As they lie in the tensor, so that their concatenation is a view of it.
+    order = sorted(range(len(matches)), key=lambda n: (starts[n], n))
+    slices = [matches[n].x for n in order]
+    product = build.contract(spec, build.concat(slices, axis), matches[0].w)
+    parts = _slices(product, spec.out.index(spec.rows[0]), [x.shape[axis] for x in slices])
+    return [parts[order.index(n)] for n in range(len(matches))]
 
 
 def _split(m: Match) -> Node | None:

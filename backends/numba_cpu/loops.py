@@ -22,7 +22,7 @@ from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Part, Place, Rows, lane_cost, place_of
 from eqsat_backends.numba_cpu.printer import Printer
-from eqsat_backends.numba_cpu.transposes import TransposedMap, transposed_axis
+from eqsat_backends.numba_cpu.transposes import Tiles, TransposedMap, transposed_axis
 
 __all__ = ["emit"]
 
@@ -268,7 +268,9 @@ class _Writer:
             printer.positions[0] = positions
         kept = kernel.extents[shared : kernel.parallel]
         wide = printer.columns.wide(0)
-        self.thread_bytes = WIDE * kernel.body.dtype.itemsize if wide else 0
+        if wide:
+            self.thread_bytes = max(self.thread_bytes, WIDE * kernel.body.dtype.itemsize)
+        self.turn(printer)
         step = self.lanes * (1 if kernel.combine is None or wide else printer.columns.copies(0))
         main = kept[0] // step if kept else 0
 
@@ -297,6 +299,16 @@ class _Writer:
 
         self.phase(body, (stage,), buffers)
 
+    def turn(self, printer: Rows) -> None:
+        """Give a reduction whose operands lie along different axes the scratch to turn blocks of them over."""
+        axis = printer.turned(0)
+        if axis is None:
+            return
+        kernel = printer.stages[0].kernel
+        vector = printer.vector_axis(0, range(printer.shared, len(kernel.extents)))
+        printer.tiles = "scratch"
+        self.thread_bytes = max(self.thread_bytes, Tiles(printer, kernel, vector, axis, "scratch").nbytes)
+
     @staticmethod
     def _walk(printer: Rows, axes: tuple[str, ...], part: Part) -> None:
         if printer.stages[0].kernel.combine is None:
@@ -322,9 +334,10 @@ class _Writer:
         rows, results = math.prod(extents[:shared]), kernel.results
         printer = Rows(self.p, group, self.bases, {})
         outermost = kernel.extents[kernel.parallel]
-        step = (
-            printer.line_step(0) if printer.vector_axis(0, range(shared, len(kernel.extents))) == kernel.parallel else 1
-        )
+        if printer.vector_axis(0, range(shared, len(kernel.extents))) == kernel.parallel:
+            step = printer.line_step(0)
+        else:
+            step = self.lanes if printer.turned(0) == kernel.parallel else 1
         steps = outermost // step
         per = -(-steps // _PARTS)
         if steps < 2:
@@ -350,6 +363,7 @@ class _Writer:
         first = replace(first, extents=(parts, *kernel.extents))
         makers = KernelGroup((replace(group.stages[0], kernel=first, result=operand),), shared + 1, group.operands, ())
         maker = Rows(self.p, makers, self.bases, {})
+        self.turn(maker)
         if positional:
             maker.extremes[0] = "extremes"
 

@@ -22,6 +22,7 @@ from eqsat_backends.numba_cpu.columns import Columns
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
 from eqsat_backends.numba_cpu.places import CHAIN, WIDE, Place, lane_cost, place_of, weight
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine
+from eqsat_backends.numba_cpu.transposes import reduce_turned, turned_axis
 
 __all__ = ["WIDE", "Part", "Place", "Rows", "lane_cost", "place_of"]
 
@@ -57,6 +58,8 @@ class Rows:
         """Positions that an argmax accumulates, where they are not those along its axis."""
         self.extremes: dict[int, str] = {}
         """Address variables for the extremes of an argmax, laid out as its result."""
+        self.tiles: str | None = None
+        """Address of scratch for turned blocks of a single stage's operands (see :meth:`turned`)."""
 
     # which stages run together
 
@@ -210,6 +213,14 @@ class Rows:
             else:
                 self.columns.print(s, positions, vector, split, part)
 
+    def turned(self, s: int) -> int | None:
+        """The axis that a reduction walks in square blocks with the vectorized one, where operands lie along it."""
+        kernel = self.stages[s].kernel
+        if kernel.combine is None or kernel.parallel == len(kernel.extents) or 0 in kernel.extents:
+            return None
+        vector = self.vector_axis(s, range(self.shared, len(kernel.extents)))
+        return turned_axis(kernel, vector, self.p.lanes) if vector >= kernel.parallel else None
+
     def loop(self, stack: ExitStack, extent: int, low: str = "0", high: str | None = None) -> str:
         variable = self.p.fresh("i")
         bounds = str(extent) if high is None else f"{low}, {high}"
@@ -222,6 +233,10 @@ class Rows:
         first, base = kernels[0], len(axes)
         candidates = range(base, len(first.extents))
         vector = min(candidates, key=lambda a: (sum(lane_cost(k, a, self.p.lanes) for k in kernels), -a))
+        turned = self.turned(members[0]) if self.tiles and len(self.stages) == 1 else None
+        if self.tiles and turned is not None and (part is None or vector != base):
+            self._close(members[0], reduce_turned(self, axes, vector, turned, part, self.tiles), axes)
+            return
         reducing = [s for s in members if self.stages[s].kernel.combine is not None]
         extent, lanes = first.extents[vector], self.p.lanes
         unroll = self._unroll(kernels, extent) if reducing else 1
@@ -266,13 +281,16 @@ class Rows:
         for s in members:
             self.live.pop(s, None)
         for s in reducing:
-            kernel = self.stages[s].kernel
-            value = self.finish(s, totals[s], axes)
-            self.store(s, value, axes, None, None)
-            if s in self.extremes:
-                self.store_extreme(s, totals[s].extreme(), axes, None, None)
-            if kernel.parallel == self.shared:
-                self.live[s] = value
+            self._close(s, totals[s], axes)
+
+    def _close(self, s: int, total: Accumulator, axes: tuple[str, ...]) -> None:
+        """Finish and store a whole reduction."""
+        value = self.finish(s, total, axes)
+        self.store(s, value, axes, None, None)
+        if s in self.extremes:
+            self.store_extreme(s, total.extreme(), axes, None, None)
+        if self.stages[s].kernel.parallel == self.shared:
+            self.live[s] = value
 
     def finish(self, s: int, accumulator: Accumulator, axes: tuple[str, ...]) -> Value:
         """The epilogue of a whole reduction."""

@@ -125,6 +125,27 @@ def reshape(shape: Sequence[int], target: Sequence[int]) -> ViewMap:
     return identity(target)
 
 
+def joined(maps: Sequence[ViewMap], axis: int) -> ViewMap | None:
+    """The one view that views of one tensor make when put together along ``axis``; None where they are not one.
+
+    On that axis each must step evenly, by the same stride, and start one stride after the last element before it.
+    """
+    strides = [map.axes[axis][0][1] for map in maps if map.axes[axis]]
+    if any(len(map.axes[axis]) > 1 for map in maps) or any(0 in map.shape for map in maps):
+        return None
+    first, extents = maps[0], [map.shape[axis] for map in maps]
+    stride = strides[0] if strides else maps[1].offset - first.offset if len(maps) > 1 else 0
+    at = first.offset
+    for map, extent in zip(maps, extents, strict=True):
+        others = map.axes[:axis] == first.axes[:axis] and map.axes[axis + 1 :] == first.axes[axis + 1 :]
+        if not others or map.offset != at:
+            return None
+        at += extent * stride
+    if any(s != stride for s in strides):
+        return None
+    return view_map([*first.axes[:axis], [(sum(extents), stride)], *first.axes[axis + 1 :]], first.offset)
+
+
 def _digits(atoms: Sequence[Atom], inner: ViewMap) -> list[Atom] | None:
     """Carry ``atoms``, whose strides count in the flat index of ``inner``'s result, through ``inner``.
 
