@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-CODE = ["eqsat", "rules", "backends", "tests", "bench", "examples"]
+CODE = ["eqsat", "rules", "backends", "tests", "bench", "examples", "checks.py"]
 
 
 def main() -> int:
@@ -19,13 +19,15 @@ def main() -> int:
         if not link.is_symlink():
             link.symlink_to(ROOT / folder)
     failed = 0
+    scripts = Path(sys.executable).parent
     for command in (
-        ["ruff", "check", *CODE],
-        ["ruff", "format", "--check", *CODE],
-        ["mypy", "-p", "eqsat", "-p", "eqsat_rules", "-p", "eqsat_backends"],
+        [sys.executable, "-m", "ruff", "check", *CODE],
+        [sys.executable, "-m", "ruff", "format", "--check", *CODE],
+        [sys.executable, "-m", "mypy", "-p", "eqsat", "-p", "eqsat_rules", "-p", "eqsat_backends"],
+        [str(scripts / "lint-imports"), "--no-logo"],
     ):
-        print("$", *command, flush=True)
-        failed |= subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode
+        print("$", Path(command[0]).name, *command[1:], flush=True)
+        failed |= subprocess.run(command, cwd=ROOT).returncode
     return failed
 
 

@@ -91,7 +91,7 @@ class OptimizedFunction:
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What was chosen for these arguments and why, with every step timed now."""
-        from eqsat.explain.why import why
+        from eqsat.why import why
 
         leaves, _ = self._flatten(args, kwargs)
         program = self.compile(*args, **kwargs)

@@ -136,7 +136,8 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
         changed, size = True, 0
         # The number of terms may stay the same, or fall, in a round that still changes what equals what.
         while changed and size <= limit:
-            (outcome,) = graph.run_program(*rounds)
+            outcomes: Any = graph.run_program(*rounds)
+            (outcome,) = outcomes
             changed = outcome.report.updated
             functions = graph.freeze().functions
             size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
