@@ -24,7 +24,7 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.options import Options
-from eqsat.plan.backend import Executable, backend
+from eqsat.plan.backend import Direct, Executable, backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Progress
 from eqsat.rules.fingerprint import rules_fingerprint
@@ -84,7 +84,7 @@ class Compiled:
     """A program for one set of argument types, ready to be called with the leaves of the arguments.
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
-    None where constants or steps through the reference stand in the way. ``single``: its result is one array.
+    None where steps through the reference stand in the way. ``single``: its result is one array.
     """
 
     def __init__(self, traced: Traced, leaves: Sequence[np.ndarray], options: Options, machine: Machine) -> None:
@@ -102,7 +102,7 @@ class Compiled:
         start = time.perf_counter()
         with Progress() as progress:
             self._compile([_native(leaves[i]) for i in free], progress)
-        self.direct = self.executable.direct if self.free is None else None
+        self.direct = self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
@@ -228,6 +228,23 @@ class Compiled:
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
         arrays = leaves if self.free is None else [leaves[i] for i in self.free]
         return self.traced.rebuild(self.executable(arrays))
+
+    def _direct(self, count: int) -> Direct | None:
+        """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
+        run, free = self.executable.direct, self.free
+        if run is None or free is None:
+            return run
+        held = tuple(self.held.items())
+
+        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            if len(leaves) != count:
+                return None
+            for i, constant in held:
+                if leaves[i] is not constant.array:
+                    return None
+            return run([leaves[i] for i in free])
+
+        return direct
 
     def holds(self, leaves: Sequence[np.ndarray]) -> bool:
         """Whether the constant arguments are the arrays this was compiled with, or equal ones."""

@@ -30,7 +30,7 @@ from eqsat.plan.policy import fusion_policy
 from eqsat.plan.regions import Region, constant_nodes, cut
 from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
-from eqsat.schedule import schedule
+from eqsat.schedule import keeps_tiles, schedule
 
 Progress = Callable[[str], None]
 
@@ -323,7 +323,7 @@ def _arrange(
     policy = fusion_policy(machine)
 
     def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
-        return options.fuse and policy(merged, parts)
+        return options.fuse and policy(merged, parts) and keeps_tiles([p.group for p in parts], merged.group)
 
     steps: list[Step] = []
     items: list[PlacedGroup | Piece] = []

@@ -48,13 +48,24 @@ def b_not_number(m: Match) -> bool:
 
 
 def b_only_known(m: Match) -> bool:
-    """the second factor is known when compiled, the first is not"""
-    return m.known(m.b) and not m.known(m.a)
+    """the second factor is known when compiled and not a number, the first is not known"""
+    return m.known(m.b) and m.value(m.b) is None and not m.known(m.a)
+
+
+def new_scale(m: Match) -> bool:
+    """the tensor is not known as a number times the same factor already"""
+    return not any(m.a in f and any(m.value(t) is not None for t in f) for _, f in m.forms(m.root, "mul"))
+
+
+def program_tensor(m: Match) -> bool:
+    """the tensor is one of the program's"""
+    return m.original(m.root)
 
 
 def both_known(m: Match) -> bool:
-    """both factors are known when compiled, and the rest is not"""
-    return m.known(m.b) and m.known(m.c) and not m.known(m.a)
+    """both factors are known when compiled, not both numbers, and the rest is not known"""
+    numbers_only = m.value(m.b) is not None and m.value(m.c) is not None
+    return m.known(m.b) and m.known(m.c) and not numbers_only and not m.known(m.a)
 
 
 def b_repeats(m: Match) -> bool:
@@ -86,6 +97,29 @@ def own_scaled(m: Match) -> bool:
 
 def _sum_in_sum(mk: Maker) -> Node:
     return call("add", call("add", mk.tensor(4), mk.tensor(4)), mk.tensor(3, 4))
+
+
+def _plain(value: float, bits: int) -> float:
+    """The number of few digits that a value rounded a few times was, or the value: 561 for 560.99994, 1 for 0.9999999.
+
+    Scales that should cancel would otherwise leave ever new numbers near 1.
+    """
+    if value == 0 or not math.isfinite(value):
+        return value
+    mantissa, exponent = math.frexp(value)
+    short = math.ldexp(round(mantissa * 4096) / 4096, exponent)
+    return short if abs(short - value) <= abs(value) * 2.0 ** (3 - bits) else value
+
+
+def _numbers_meet(m: Match) -> Node | None:
+    one, other = m.value(m.p), m.value(m.q)
+    if m.root.dtype.kind != "float" or one is None or other is None:
+        return call("mul", m.a, call("mul", m.p, m.q))
+    value = _plain(float(one) * float(other), 53 if m.root.dtype.bits == 64 else 24)
+    if value and math.isfinite(value) and not 2.0**-100 < abs(value) < 2.0**100:
+        return None  # (p·a)·q may be finite where a·(p·q) is not
+    scaled = m.a if value == 1 else call("mul", m.a, build.scalar(value, m.a))
+    return build.broadcast_to(scaled, m.root.shape)
 
 
 def _negated(m: Match) -> Node:
@@ -157,10 +191,10 @@ div_one = rewrite(x / 1, x, numerics="exact")
 div_itself = rewrite(x / x, 1, numerics="approximates", doc="loses NaN, infinity and 0/0")
 zero_div = rewrite(0 / x, 0, numerics="approximates", doc="loses NaN and 0/0")
 mul_itself = rewrite(x * x, op("square", x), both_ways=True, numerics="exact")
-mul_numbers = rewrite((p * a) * q, a * (p * q), doc="numbers meet")
+mul_numbers = rewrite((p * a) * q, _numbers_meet, where=new_scale, doc="(p·a)·q = a·(p·q): numbers meet")
 mul_number_outward = rewrite((p * a) * b, p * (a * b), where=b_not_number)
 mul_known_meet = rewrite((a * b) * c, a * (b * c), where=both_known)
-square_scaled = rewrite(op("square", p * x), op("square", p) * op("square", x))
+square_scaled = rewrite(op("square", p * x), op("square", p) * op("square", x), where=program_tensor)
 square_neg = rewrite(op("square", -x), op("square", x), numerics="exact")
 
 div_power_of_two = rewrite(
@@ -172,9 +206,9 @@ div_known = rewrite(
 )
 div_repeated = rewrite(a / b, a * op("reciprocal", b), where=b_repeats, doc="one division per row")
 div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
-div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)])
+div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)], where=b_not_number)
 div_number_inward = rewrite((a * b) / p, a * (b / p), where=b_only_known)
-mul_number_over = rewrite((p * a) / b, p * (a / b))
+mul_number_over = rewrite((p * a) / b, p * (a / b), where=b_not_number)
 reciprocal_definition = rewrite(1 / x, op("reciprocal", x), both_ways=True, numerics="exact")
 mul_reciprocal = rewrite(a * op("reciprocal", b), a / b, doc="the reverse of dividing by the reciprocal")
 reciprocal_reciprocal = rewrite(op("reciprocal", op("reciprocal", x)), x)

@@ -163,8 +163,8 @@ def _joined(m: Match) -> Node | None:
 def _scale_moved(m: Match) -> Node | None:
     """(x·v)@w with v along axes that w has too: x@(v·w)."""
     spec: Spec = m.s
-    if m.x.type.ndim != len(spec.a):
-        return None
+    if m.x.shape != np.broadcast_shapes(m.x.shape, m.v.shape) or m.x.type.ndim != len(spec.a):
+        return None  # x is repeated along an axis of v: the product does not say so
     scale, own = squeeze(m.v, spec.a)
     if not set(own) <= set(spec.b):
         return None
@@ -335,6 +335,10 @@ def _diagonal_of_product(mk: Maker) -> Node:
     return build.view(product, views.strided((2, 3), (9, 4)))
 
 
+def _transposed_product(mk: Maker) -> Node:
+    return build.transpose(build.matmul(mk.tensor(2, 3, 4), mk.tensor(4, 5)), mk.random.choice(([1, 0, 2], [2, 1, 0])))
+
+
 def _low_rank_sum(mk: Maker) -> Node:
     outer = build.matmul(mk.tensor(4, 1), mk.tensor(1, 4))
     whole = call("add", mk.tensor(4, 4), outer)
@@ -395,7 +399,9 @@ contract_absorbs_view = rewrite(
     where=[permutes, few_forms],
     doc="a transposed, reshaped or broadcast factor is another spec",
 )
-contract_absorbs_result_view = rewrite(view(contract(a, b, s), mp), _absorb_result, where=few_forms, numerics="exact")
+contract_absorbs_result_view = rewrite(
+    view(contract(a, b, s), mp), _absorb_result, where=few_forms, numerics="exact", example=_transposed_product
+)
 contract_diagonal = rewrite(
     view(contract(a, b, s), mp), _diagonal, doc="a diagonal of a product", example=_diagonal_of_product
 )

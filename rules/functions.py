@@ -141,6 +141,13 @@ sigmoid_exp_form = rewrite(np.exp(x) / (1 + np.exp(x)), op("sigmoid", x))
 sigmoid_complement = rewrite(1 - op("sigmoid", x), op("sigmoid", -x))
 sigmoid_tanh_form = rewrite(0.5 + 0.5 * np.tanh(0.5 * x), op("sigmoid", x))
 sigmoid_tanh_product = rewrite(0.5 * (1 + np.tanh(0.5 * x)), op("sigmoid", x))
+tanh_halved = family(
+    [
+        (0.5 * (1 + np.tanh(a)), op("sigmoid", 2 * a)),
+        (0.5 * (x * (1 + np.tanh(a))), x * op("sigmoid", 2 * a)),
+    ],
+    doc="half of 1 + tanh is a sigmoid, which does not cancel near -1",
+)
 tanh_exp_form = rewrite((np.exp(x) - np.exp(-x)) / (np.exp(x) + np.exp(-x)), np.tanh(x))
 tanh_sigmoid_form = rewrite(2 * op("sigmoid", 2 * x) - 1, np.tanh(x))
 silu_written = rewrite(x * op("sigmoid", x), op("silu", x))

@@ -282,12 +282,18 @@ def _products_joined(mk: Maker) -> Node:
 
 
 def _embedding(mk: Maker) -> Node:
-    return make("gather", (mk.known(5, 4), build.const([[3, 0], [1, 4]])), 0)
+    index = make("argmax", (mk.tensor(2, 2, 5),), (2,))
+    return make("gather", (mk.known(5, 4), index), 0)
 
 
 def _embedded_product(mk: Maker) -> Node:
-    rows = make("gather", (mk.known(5, 4), build.const([3, 0, 1])), 0)
-    return build.matmul(rows, mk.known(4, 3))
+    index = make("argmax", (mk.tensor(3, 5),), (1,))
+    return build.matmul(make("gather", (mk.known(5, 4), index), 0), mk.known(4, 3))
+
+
+def _cut_padding(mk: Maker) -> Node:
+    padded = build.pad(mk.tensor(4, 3), [(2, 1), (0, 2)], mk.random.choice((0.0, 7.0)))
+    return build.slices(padded, [2, 0], [1, 1], [mk.random.randint(1, 4), 3])
 
 
 def _embedded_map(mk: Maker) -> Node:
@@ -339,7 +345,7 @@ concat_of_products = rewrite(
     doc="[x@w; y@w] = [x; y]@w with a known w",
 )
 pad_pad = rewrite(op("pad", op("pad", x, attrs=pe), attrs=pd), _pad_pad, where=same_padding, numerics="exact")
-slice_of_pad = rewrite(view(op("pad", x, attrs=pd), mp), _slice_of_pad, numerics="exact")
+slice_of_pad = rewrite(view(op("pad", x, attrs=pd), mp), _slice_of_pad, numerics="exact", example=_cut_padding)
 sum_of_pad = rewrite(reduction("reduce_sum", op("pad", x, attrs=pd), ax), _sum_of_pad, where=zero_padding)
 gather_of_product = rewrite(
     contract(op("gather", x, i, attrs=k), w, s),

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,13 +34,22 @@ from eqsat.ir.kernel import (
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import DType, float32, float64, int64
-from eqsat.schedule import LoopRule, ScheduleError, estimate, fuse_benefit, lane_axis, schedule
+from eqsat.schedule import (
+    LoopRule,
+    ScheduleError,
+    estimate,
+    fuse_benefit,
+    installed_loop_rules,
+    lane_axis,
+    schedule,
+)
 from eqsat.schedule.decode import decode
 from eqsat.schedule.evaluate import evaluate
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry, Search
+from eqsat.schedule.space import space_of
 from eqsat.schedule.tiles import TILES, best_tiles, ceil_div
 from eqsat_rules.loops import LOOP_RULES
 
@@ -139,6 +149,46 @@ def perceptron(rows: int, width: int, hidden: int, const: bool = True) -> Kernel
     one = Kernel((rows, hidden, width), 2, "sum", first, Call("tanh", (Acc(f),), f), (x, u), between, 0, (hidden, 1))
     two = Kernel((rows, width, hidden), 2, "sum", second, Acc(f), (between, v), y, 0, (width, 1))
     return KernelGroup((Stage(one, (0, 1), None), Stage(two, (FromStage(0), 2), 3)), 1, (x, u, v, y), (3,), "mlp")
+
+
+def product_and_map(rows: int, columns: int, depth: int) -> KernelGroup:
+    """A product whose second factor lies transposed, kept, and a function of it, by rows."""
+    f = float32
+    x, w, y = Operand(f, rows * depth), Operand(f, columns * depth), Operand(f, rows * columns)
+    product = Call("mul", (Load(0, 0, (depth, 0, 1), f), Load(1, 0, (0, depth, 1), f)), f)
+    one = Kernel((rows, columns, depth), 2, "sum", product, Acc(f), (x, w), y, 0, (columns, 1))
+    kept = Call("relu", (Load(0, 0, (columns, 1), f),), f)
+    two = Kernel((rows, columns), 2, None, kept, Acc(f), (y,), y, 0, (columns, 1))
+    return KernelGroup((Stage(one, (0, 1), 2), Stage(two, (FromStage(0),), 3)), 1, (x, w, y, y), (2, 3), "kept")
+
+
+def turned_values(group: KernelGroup, keys: int, width: int) -> KernelGroup:
+    """An attention whose values lie transposed, so that both products need their second factor packed."""
+    last = group.stages[-1]
+    assert isinstance(last.kernel.body, Call)
+    weights, values = last.kernel.body.args
+    assert isinstance(values, Load)
+    body = replace(last.kernel.body, args=(weights, replace(values, strides=(keys * width, 0, keys, 1))))
+    return replace(group, stages=(*group.stages[:-1], replace(last, kernel=replace(last.kernel, body=body))))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 4, 13, 64])
+def test_every_group_has_a_nest(rows: int, threads: int) -> None:
+    for columns, depth in ((4, 1), (64, 8), (40, 50)):
+        for host in (DESK, TINY):
+            assert schedule(product_and_map(rows, columns, depth), host, threads=threads).candidates
+            group = turned_values(attention(24, rows, columns, depth), columns, depth)
+            assert schedule(group, host, threads=threads).candidates
+
+
+def test_saturation_ends_only_when_a_round_changes_nothing() -> None:
+    # A round that only merges terms makes none, or fewer; the rules' order must not decide where it ends.
+    target = target_of(DESK)
+    space = space_of(problem_of(product_and_map(64, 64, 8)), target)
+    texts = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    sizes = {saturate_nests(order, space.facts, space.root).size for order in (texts, texts[::-1])}
+    assert len(sizes) == 1
 
 
 # legality: run nests over index sets

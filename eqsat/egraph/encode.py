@@ -66,6 +66,10 @@ class Interner:
         return found
 
 
+def number_or_array_key(value: Number | ConstArray) -> str:
+    return value.digest if isinstance(value, ConstArray) else number_key(value)
+
+
 class Terms:
     """The term store. ``constants``: input nodes whose values are known when the program is compiled."""
 
@@ -442,6 +446,8 @@ class Terms:
                 raise RuleError(
                     f"rule {rule!r} makes a tensor of type {self.types[a]} equal one of type {self.types[b]}"
                 )
+            if self._differ(a, b):
+                continue
             keep, gone = (a, b) if a < b else (b, a)
             self._row("equal", 0, (keep, gone))
             self._parent[gone] = keep
@@ -452,6 +458,17 @@ class Terms:
             for number in moved:
                 self._rekey(number, rule)
             self._users[keep].extend(n for n in moved if self.terms[n].live)
+
+    def _differ(self, a: int, b: int) -> bool:
+        """Whether two classes have known values that are not the same: equal as reals, but rounded otherwise.
+
+        Merged, they would equate 1 with 0.9999999, and every multiple of one with that of the other.
+        """
+        for known in (self._value, self._array):
+            one, other = known[a], known[b]
+            if one is not None and other is not None and number_or_array_key(one) != number_or_array_key(other):
+                return True
+        return False
 
     def _merge_facts(self, keep: int, gone: int) -> None:
         news = self._known[keep] != self._known[gone]

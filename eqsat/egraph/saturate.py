@@ -178,6 +178,9 @@ class _Search:
         if self.store.size_of(root.attrs) >= CLASS_CAP:
             self.refuse(active, "the tensor has many forms already")
             return
+        if self.store.is_known(root.attrs):
+            self.refuse(active, "the tensor is known when compiled")  # it costs nothing however it is written
+            return
         match = Match(names, self.store)
         for guard in active.rule.where:
             if not guard.test(match):

@@ -2,7 +2,7 @@
 
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Scheduled, estimate, fuse_benefit, schedule
+from eqsat.schedule.scheduler import Scheduled, estimate, fuse_benefit, keeps_tiles, schedule
 
 __all__ = [
     "LoopRule",
@@ -11,6 +11,7 @@ __all__ = [
     "estimate",
     "fuse_benefit",
     "installed_loop_rules",
+    "keeps_tiles",
     "lane_axis",
     "schedule",
 ]

@@ -152,6 +152,20 @@ def _row_bytes(group: KernelGroup, number: int) -> float:
     return stage.kernel.results / max(1, _row_count(group)) * stage.kernel.out.dtype.itemsize
 
 
+def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
+    """Whether every contraction that runs by register tiles in ``parts`` does so in ``fused``.
+
+    It does not where no shared axis is one of its rows: then each position has a whole product to do by vectors.
+    """
+
+    def tiled(group: KernelGroup) -> int:
+        if not any(stage.kernel.is_contraction for stage in group.stages):
+            return 0
+        return sum(form.contraction for form in problem_of(group).stages)
+
+    return tiled(fused) >= sum(tiled(part) for part in parts)
+
+
 def fuse_benefit(parts: Sequence[KernelGroup], fused: KernelGroup, machine: Machine, threads: int = 1) -> float:
     """Seconds saved by running ``fused`` in place of ``parts`` one after the other; negative when it costs."""
     return sum(estimate(part, machine, threads) for part in parts) - estimate(fused, machine, threads)
