@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from eqsat_backends.numba_cpu.accumulators import Accumulator
-from eqsat_backends.numba_cpu.axes import maps_of
+from eqsat_backends.numba_cpu.axes import loads, maps_of
 from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
 from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, WIDE, weight
-from eqsat_backends.numba_cpu.printer import View
+from eqsat_backends.numba_cpu.printer import Access, View, affine
 
 if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.nests import Rows
@@ -110,6 +110,10 @@ class Columns:
                     here = [*positions, f"{first} + {row}" if row else first, *walked]
                     here[vector] = j
                     values.append(p.value(kernel.body, View(tuple(here), vector, self.rows.rule(s))))
+                for row in range(rows, 2 * rows):
+                    here = [*positions, f"{first} + {row}", *walked]
+                    here[vector] = j
+                    self._prefetch(s, here, vector)
                 accumulator = self.rows.accumulator(s, rows)
                 for name, value in zip(accumulator.names, values, strict=True):
                     p.bind(name, value.name)
@@ -142,6 +146,17 @@ class Columns:
                     walked = [self.rows.loop(stack, extent) for extent in others]
                     sweep(combine(i, rows, walked))
             sweep(finish)
+
+    def _prefetch(self, s: int, positions: list[str], vector: int) -> None:
+        """Ask for what the next rows read here: hardware prefetching starts afresh at every page of each row."""
+        kernel = self.rows.stages[s].kernel
+        for load in dict.fromkeys(loads(kernel.body)):
+            if load.strides[vector] != 1 or not load.strides[kernel.parallel] or load.gathers:
+                continue
+            access = self.rows.rule(s)(load)
+            if isinstance(access, Access):
+                address = affine(access.base, access.offset, access.strides, positions, load.dtype.itemsize)
+                self.p.line(f"prefetch({address})")
 
     def _reduce(
         self,

@@ -16,6 +16,7 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``to_T(v)``                    conversion as in C; to b1: is not 0
 ``store(address, v)``          ``storen(address, v, n)``: the first n
 ``stream(address, v)``         store past the caches, to an aligned address; ``fence()`` orders such stores
+``prefetch(address)``          ask for the cache line there; any address will do
 ``scatter(address, v, step)``  elements ``step`` bytes apart; ``scattern(address, v, step, n)``
 ``sum_lanes(v)``               all lanes combined pairwise, result in every lane; also prod, max, min
 ``argmax_lanes(v, i)``         the i that goes with the extreme (the first NaN if any; ties: least i)
@@ -150,6 +151,12 @@ def _stream(e: Lanes, address: Value, value: Value) -> None:
     kept = _to_memory(e, value)
     made = e.b.store(kept, _pointer(e, address, kept.type), align=min(64, BYTES[e.kind(value)] * e.lanes))
     made.set_metadata("nontemporal", e.b.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+def _prefetch(e: Lanes, address: Value) -> None:
+    """To read, into the second level."""
+    flags = (ir.Constant(I32, flag) for flag in (0, 2, 1))
+    e.call("llvm.prefetch.p0", ir.VoidType(), _pointer(e, address, ir.IntType(8)), *flags)
 
 
 def _storen(e: Lanes, address: Value, value: Value, count: Value) -> None:
@@ -361,6 +368,7 @@ for _name, _function in FUNCTIONS.items():
 
 store = _define("store", 2, _void, _store)
 fence = _define("fence", 0, _void, lambda e: e.b.fence("seq_cst"), 1)
+prefetch = _define("prefetch", 1, _void, _prefetch, 1)
 storen = _define("storen", 3, _void, _storen)
 stream = _define("stream", 2, _void, _stream)
 scatter = _define("scatter", 3, _void, _scatter)

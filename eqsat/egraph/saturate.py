@@ -178,8 +178,8 @@ class _Search:
         if self.store.size_of(root.attrs) >= CLASS_CAP:
             self.refuse(active, "the tensor has many forms already")
             return
-        if self.store.is_known(root.attrs):
-            self.refuse(active, "the tensor is known when compiled")  # it costs nothing however it is written
+        if self.store.value_of(root.attrs) is not None:
+            self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
         match = Match(names, self.store)
         for guard in active.rule.where:
