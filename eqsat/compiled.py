@@ -168,7 +168,7 @@ class Compiled:
         progress("compile: kernels")
         emitted = made.emit(plan)
         numbers = sorted(plan.constants)
-        constants = nodes_to_json([plan.constants[n] for n in numbers])
+        constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
         return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))
 
     def search(self, progress: Callable[[str], None] = lambda text: None) -> Plan:
@@ -208,11 +208,13 @@ class Compiled:
             },
         }
 
+    def _leaves(self) -> dict[str, ConstArray]:
+        """The program's own constants, by digest."""
+        nodes = topological(self.traced.graph.outputs)
+        return {n.attrs.digest: n.attrs for n in nodes if isinstance(n.attrs, ConstArray)}
+
     def _load(self, record: Record) -> None:
-        leaves = {
-            n.attrs.digest: n.attrs for n in topological(self.traced.graph.outputs) if isinstance(n.attrs, ConstArray)
-        }
-        nodes = nodes_from_json(record.constants, leaves.__getitem__)
+        nodes = nodes_from_json(record.constants, self._leaves().__getitem__)
         values = evaluate_nodes(nodes, _bind(nodes, self.constant_nodes))
         constants = dict(zip(record.numbers, values, strict=True))
         made = backend(self.options.backend)

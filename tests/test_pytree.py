@@ -289,3 +289,9 @@ def test_a_traced_array_keeps_to_its_trace() -> None:
         trace(lambda x: x + kept[0], (np.ones(2),), {})
     with pytest.raises(TypeError, match="outside the call that made it"):
         _ = kept[0] + 1
+
+
+def test_masked_arrays_are_refused() -> None:
+    spec = ArgSpec(lambda x: x)
+    with pytest.raises(UnsupportedDTypeError, match="masked"):
+        spec.flatten((np.ma.masked_equal(np.arange(3.0), 1.0),), {})

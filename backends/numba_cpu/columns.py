@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.axes import loads, maps_of
 from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
-from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, WIDE, weight
+from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, FAR, WIDE, weight
 from eqsat_backends.numba_cpu.printer import Access, View, affine
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Columns:
         vector, reduced = kernel.parallel - 1, kernel.extents[kernel.parallel :]
         walked = max((strides[kernel.parallel] for strides in maps_of(kernel)), default=0)
         size = kernel.body.dtype.itemsize
-        rows_far = walked * size >= 8192 and math.prod(reduced) >= 16 and weight(kernel) <= 12
+        rows_far = walked * size >= FAR and math.prod(reduced) >= 16 and weight(kernel) <= 12
         return rows_far and kernel.extents[vector] >= 32 * self.p.lanes
 
     def _wide(self, s: int, positions: list[str], vector: int, split: Part | None) -> None:

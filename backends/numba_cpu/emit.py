@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from eqsat.cost.machine import caches
 from eqsat.ir.kernel import Call, Kernel, KernelGroup, Load
 from eqsat.ir.nest import Nest
 from eqsat.plan.stages import depends_on, reuses_both_factors
 from eqsat_backends.numba_cpu.emitted import Emitted
+from eqsat_backends.numba_cpu.places import FAR
 
 
 def emit_group(group: KernelGroup, nest: Nest | None) -> Emitted:
@@ -27,13 +29,22 @@ def emit_group(group: KernelGroup, nest: Nest | None) -> Emitted:
 
 
 def _known_matrix(kernel: Kernel) -> bool:
-    """Whether this is a matrix known at compile time times a vector.
+    """Whether this is a matrix known at compile time times a vector, best packed in panels.
 
-    Packed in panels it streams at twice the speed: prefetchers follow one run of memory, not the rows of a tile.
+    So it streams from caches at twice the speed: prefetchers follow one run of memory, not the rows of a tile.
+    From memory several long rows at a time, with software prefetch, are faster than one run.
     """
     if not kernel.is_contraction or not isinstance(kernel.body, Call):
         return False
     for factor in kernel.body.args:
         if isinstance(factor, Load) and kernel.operands[factor.operand].const and not factor.gathers:
+            if kernel.operands[factor.operand].nbytes > caches()[-1][1] and _long_rows(kernel, factor):
+                return False
             return any(depends_on(factor, a) and kernel.extents[a] > 1 for a in range(kernel.parallel))
     return False
+
+
+def _long_rows(kernel: Kernel, matrix: Load) -> bool:
+    """Whether it is rows of the matrix that are summed, and a reduction of columns takes long pieces of them."""
+    rows = [n for n, s in zip(kernel.extents[: kernel.parallel], matrix.strides, strict=False) if s == 1]
+    return bool(rows) and rows[0] * matrix.dtype.itemsize >= FAR

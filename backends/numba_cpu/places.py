@@ -10,12 +10,14 @@ from eqsat.ir.types import row_major
 from eqsat_backends.numba_cpu.axes import maps_of, unique
 from eqsat_backends.numba_cpu.printer import Access
 
-__all__ = ["BLOCK", "CHAIN", "WIDE", "Place", "lane_cost", "place_of", "weight"]
+__all__ = ["BLOCK", "CHAIN", "FAR", "WIDE", "Place", "lane_cost", "place_of", "weight"]
 
 CHAIN = 256
 """Longest run of additions into one accumulator; longer sums are summed in blocks."""
 BLOCK = 64
 """Steps of a loop between two additions of its accumulators into the totals, in such sums."""
+FAR = 8192
+"""Bytes from one row to the next at which short pieces of rows defeat prefetching."""
 WIDE = 4096
 """Elements of a row that a reduction of columns takes at a time when it accumulates in scratch."""
 _HEAVY = {"exp": 14, "expm1": 18, "log": 20, "log1p": 26, "tanh": 22, "erf": 24, "sigmoid": 22, "sin": 40, "cos": 40}

@@ -87,6 +87,9 @@ class _Refused(Exception):
 
 def _array(value: Any) -> np.ndarray:
     """The array of an ndarray, NumPy scalar, or anything with ``__dlpack__`` or ``__array__``."""
+    if isinstance(value, np.ma.MaskedArray):
+        advice = "pass .filled(…) and choose with np.where"
+        raise _Refused(UnsupportedDTypeError, f" is a masked array, whose mask would be lost: {advice}")
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):

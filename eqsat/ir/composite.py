@@ -9,7 +9,7 @@ import numpy as np
 
 from eqsat.ir import build
 from eqsat.ir.build import call, reduce, scalar
-from eqsat.ir.node import Node
+from eqsat.ir.node import Node, topological
 from eqsat.ir.table import Op, make, register
 from eqsat.ir.types import TensorType
 
@@ -128,3 +128,16 @@ def expand(node: Node) -> Node:
     expansion = OPS[node.op].expansion
     assert expansion is not None
     return expansion(node.inputs, node.attrs)
+
+
+def without_composites(outputs: Sequence[Node]) -> list[Node]:
+    """The outputs with every composite node in simpler operators; inputs are the same nodes."""
+    from eqsat.ir.table import OPS
+
+    done: dict[Node, Node] = {}
+    for node in topological(outputs):
+        inputs = [done[i] for i in node.inputs]
+        done[node] = node if inputs == list(node.inputs) else make(node.op, inputs, node.attrs)
+        if OPS[node.op].kind == "composite":
+            done[node] = expand(done[node])
+    return [done[o] for o in outputs]

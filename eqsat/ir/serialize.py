@@ -1,10 +1,13 @@
-"""Nodes as plain JSON data and back; arrays stay outside, named by their digest."""
+"""Nodes as plain JSON data and back; large arrays that the reader has stay outside, named by digest."""
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.spec import Spec
@@ -14,7 +17,7 @@ from eqsat.ir.types import DTYPES, DType, TensorType
 from eqsat.ir.views import ViewMap, view_map
 
 SMALL = 64
-"""Constants up to this many elements are written out; larger ones are named by digest."""
+"""Constants up to this many elements are written out as numbers; larger ones are named by digest, or as bytes."""
 
 
 def type_to_json(type: TensorType) -> list[Any]:
@@ -30,7 +33,7 @@ def _number(value: float | int | bool) -> Any:
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _attrs_to_json(attrs: object) -> Any:
+def _attrs_to_json(attrs: object, named: Container[str] | None) -> Any:
     match attrs:
         case None | bool() | int() | str():
             return attrs
@@ -54,7 +57,10 @@ def _attrs_to_json(attrs: object) -> Any:
             if attrs.array.size <= SMALL:
                 values = [_number(v) for v in attrs.array.reshape(-1).tolist()]
                 return {"value": [values, *type_to_json(attrs.type)]}
-            return {"const": attrs.digest}
+            if named is None or attrs.digest in named:
+                return {"const": attrs.digest}
+            data = base64.b64encode(np.ascontiguousarray(attrs.array).tobytes()).decode()
+            return {"array": [data, *type_to_json(attrs.type)]}
     raise TypeError(f"attributes of type {type(attrs).__name__} cannot be stored")
 
 
@@ -80,22 +86,28 @@ def _attrs_from_json(data: Any, constant: Callable[[str], ConstArray]) -> object
         case "pad":
             fill = float(value[1]) if isinstance(value[1], str) else value[1]
             return PadAttrs(tuple((low, high) for low, high in value[0]), fill)
-        case "value":
-            import numpy as np
-
+        case "array":
             of = type_from_json(value[1:])
-            flat = [float(v) if isinstance(v, str) else v for v in value[0]]
-            return ConstArray(np.array(flat, of.dtype.numpy).reshape(of.shape), of.dtype)
+            flat = np.frombuffer(base64.b64decode(value[0]), of.dtype.numpy)
+            return ConstArray(flat.reshape(of.shape), of.dtype)
+        case "value":
+            of = type_from_json(value[1:])
+            values = [float(v) if isinstance(v, str) else v for v in value[0]]
+            return ConstArray(np.array(values, of.dtype.numpy).reshape(of.shape), of.dtype)
         case "const":
             return constant(value)
     raise ValueError(f"unknown attributes {kind!r}")
 
 
-def nodes_to_json(outputs: Sequence[Node]) -> dict[str, Any]:
-    """Every node that the outputs need, as rows [op, operand rows, attributes]."""
+def nodes_to_json(outputs: Sequence[Node], named: Container[str] | None = None) -> dict[str, Any]:
+    """Every node that the outputs need, as rows [op, operand rows, attributes].
+
+    ``named``: digests of the arrays that are given again when the rows are read (None: all are); any other array,
+    such as one that the search folded, is written out.
+    """
     order = topological(outputs)
     row = {node: n for n, node in enumerate(order)}
-    rows = [[node.op, [row[i] for i in node.inputs], _attrs_to_json(node.attrs)] for node in order]
+    rows = [[node.op, [row[i] for i in node.inputs], _attrs_to_json(node.attrs, named)] for node in order]
     return {"nodes": rows, "outputs": [row[o] for o in outputs]}
 
 
