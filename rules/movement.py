@@ -242,8 +242,10 @@ def _gather_then_contract(m: Match) -> Node | None:
 
 def gather_folds(m: Match) -> bool:
     """table and weight are known, and their product is not four times the table"""
-    size = m.w.type.size // max(1, m.w.shape[0]) * m.x.shape[0]
-    return m.known(m.x) and m.known(m.w) and size <= 4 * m.x.type.size
+    if not (m.known(m.x) and m.known(m.w)):
+        return False
+    columns = m.w.type.size // max(1, m.w.shape[0]) if m.w.shape else 1
+    return bool(columns * m.x.shape[0] <= 4 * m.x.type.size)
 
 
 def table_known(m: Match) -> bool:

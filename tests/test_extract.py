@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 
 from eqsat.cost.machine import Level, Machine
 from eqsat.cost.roofline import Roofline, roofline_of
+from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
+from eqsat.extract.candidates import Candidates
 from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
 from eqsat.extract.optimum import optimum
@@ -35,6 +38,7 @@ from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, TensorType, float32, float64, int64
 from eqsat.plan.lower import lower
+from eqsat.rules import select
 
 RATES = Roofline(
     fma32=2e-11, fma64=4e-11, levels=((32e3, 2e11), (1e6, 8e10), (3e7, 3e10), (float("inf"), 1e10)), step=5e-7
@@ -332,6 +336,19 @@ def test_softmax_is_three_kernels_that_share_the_exponential_or_not() -> None:
     assert len(stored) in (3, 4)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_every_class_has_a_kernel(axis: int) -> None:
+    """Reductions with kept axes lie in memory as those without do, and are not read themselves."""
+    x = arg(0, 8, 8, 8, 1, dtype=float64)
+    out = composite("log_softmax", [build.call("tanh", x)], axis)
+    egraph = saturate([out], rules=select("reassociates", ()), nodes=2000, seconds=20.0)
+    for step in (0.0, 5e-7, 1e-3):
+        candidates = Candidates(egraph, replace(RATES, step=step))
+        candidates.run()
+        computed = [c for c in candidates.order if c not in candidates.inputs | egraph.const]
+        assert all(candidates.pool[c] for c in computed)
+
+
 def test_elementwise_chains_are_one_kernel_and_fusion_can_be_off() -> None:
     x = arg(0, 100_000)
     y = build.call("sqrt", build.call("add", build.call("mul", x, x), build.scalar(1.0, x)))
@@ -376,6 +393,44 @@ def test_cheaper_equal_program_is_chosen() -> None:
     assert [k.type.shape for k in best.kernels] == [(300,), (300,)]
     assert all(best.seconds <= other.seconds for other in others)
     assert best.bound == pytest.approx(best.seconds)
+
+
+def steps_of_a_recurrence(merge: bool) -> SaturatedEGraph:
+    """h ← tanh(x[t]@u + h@w) over five steps; ``merge``: the x[t]@u are also slices of x@u."""
+    steps, width = 5, 512
+    x, h, u, w = arg(0, steps, width), arg(1, 1, width), arg(2, width, width), arg(3, width, width)
+    builder = Builder((2, 3))
+    whole = build.matmul(x, u)
+    slices = []
+    for t in range(steps):
+        slices.append(build.matmul(build.take_range(x, 0, t, t + 1), u))
+        h = build.call("tanh", build.call("add", slices[-1], build.matmul(h, w)))
+    builder.add(h)
+    for t, part in enumerate(slices):
+        if merge:
+            builder.equal(part, build.take_range(whole, 0, t, t + 1))
+    return builder.finish(h)
+
+
+def test_slices_of_one_product_are_bought_together() -> None:
+    """The weights of one product are read once instead of once a step, though no step alone gains by it."""
+    best = extract(steps_of_a_recurrence(True), RATES, lowers=can_lower, seconds=10.0)[0]
+    assert (5, 512) in [k.type.shape for k in best.kernels]
+    assert len(best.kernels) == 6
+    alone = extract(steps_of_a_recurrence(False), RATES, lowers=can_lower, seconds=10.0)[0]
+    assert best.seconds < 0.7 * alone.seconds
+
+
+def test_a_product_that_is_too_large_for_its_slices_is_not_bought() -> None:
+    x, u = arg(0, 4096, 512), arg(1, 512, 512)
+    whole = build.matmul(x, u)
+    builder = Builder((1,))
+    outputs = [build.call("tanh", build.matmul(build.take_range(x, 0, t, t + 1), u)) for t in (3, 77)]
+    builder.add(*outputs)
+    for t, y in zip((3, 77), outputs, strict=True):
+        builder.equal(y.inputs[0], build.take_range(whole, 0, t, t + 1))
+    stored = kernels(builder.finish(*outputs))
+    assert all(k.type.shape == (1, 512) for k in stored)
 
 
 def test_constants_are_folded_and_only_those_needed() -> None:

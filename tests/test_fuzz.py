@@ -15,6 +15,8 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from eqsat.ir.node import topological
+from eqsat.ir.table import OPS
 from eqsat.verify import fuzz
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.programs import NN, Input, Program, Step, check, evaluate, minimise, noise
@@ -272,6 +274,19 @@ def test_rounding_noise_of_a_graph() -> None:
     assert 0 < noise[1] < 6e3 * 1e-6
     assert noise[2] < 1e-6
     assert noise[3] == 0.0
+
+
+def test_rounding_inside_a_composite_is_seen() -> None:
+    """Far left, gelu cancels: one unit of its tanh is many of its result."""
+    from eqsat.ir import build
+    from eqsat.ir.composite import composite, without_composites
+
+    x = build.const(np.linspace(-4.0, -3.0, 50))
+    outputs = [build.reduce("reduce_sum", composite("gelu_tanh", [x]), (0,)), composite("silu", [x])]
+    simple = without_composites(outputs)
+    assert [n.type for n in simple] == [n.type for n in outputs]
+    assert not any(OPS[n.op].kind == "composite" for n in topological(simple))
+    assert rounding_noise(simple, {})[0] > 10 * rounding_noise(outputs, {})[0]
 
 
 @pytest.mark.slow

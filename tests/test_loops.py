@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGro
 from eqsat.ir.kernel import Literal as Number
 from eqsat.ir.nest import Loop, TileOp
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
+from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.loops import emit
@@ -410,6 +412,48 @@ def test_far_columns_are_summed_through_scratch() -> None:
     check(single((columns, 5, 7), 1, "max", nested, [(float32, 35 * columns)]))
 
 
+@pytest.mark.parametrize(("columns", "cache", "packed"), [(2048, 1, False), (2048, 1 << 40, True), (512, 1, True)])
+def test_known_matrices_from_memory_are_read_by_long_rows(
+    columns: int, cache: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that caches hold, or whose rows are short, are packed."""
+    monkeypatch.setattr("eqsat_backends.numba_cpu.emit.caches", lambda: (("L3", cache, True),))
+    body = call("mul", Load(0, 0, (0, 1), float32), Load(1, 0, (1, columns), float32))
+    group = single((columns, 40), 1, "sum", body, [(float32, 40), (float32, 40 * columns)])
+    matrix = replace(group.operands[1], const=True)
+    kernel = replace(group.stages[0].kernel, operands=(group.operands[0], matrix))
+    known = replace(
+        group,
+        stages=(replace(group.stages[0], kernel=kernel),),
+        operands=(group.operands[0], matrix, group.operands[2]),
+    )
+    assert bool(emit_group(known, None).packs) == packed
+    assert "prefetch(" in check(group).source or columns < 2048
+
+
+@pytest.mark.parametrize("combine", ["sum", "max"])
+@pytest.mark.parametrize("shape", [(64, 64), (200, 331), (331, 200), (512, 300), (17, 40), (16, 16)])
+def test_operands_along_different_axes_are_turned_in_blocks(shape: Strides, combine: str) -> None:
+    """Σ x[i, j]·y[j, i], whole, by rows of a batch, and over a third axis."""
+    m, n = shape
+    size = m * n
+    pair = call("mul", Load(0, 0, (n, 1), float32), Load(1, 0, (1, m), float32))
+    whole = check(single((m, n), 0, combine, pair, [(float32, size)] * 2))
+    assert "transpose_" in whole.source and whole.thread_bytes > 0
+    batch = call("mul", Load(0, 0, (size, n, 1), float32), Load(1, 0, (size, 1, m), float32))
+    given_ = [(float32, 3 * size)] * 2
+    epilogue = call("neg", Acc(float32))
+    assert "transpose_" in check(single((3, m, n), 1, combine, batch, given_, epilogue)).source
+    check(single((3, m, n), 0, combine, batch, given_))
+
+
+def test_short_axes_and_operands_along_one_axis_are_not_turned() -> None:
+    short = call("mul", Load(0, 0, (8, 1), float32), Load(1, 0, (1, 500), float32))
+    assert "transpose_" not in check(single((500, 8), 0, "sum", short, [(float32, 4000)] * 2)).source
+    along = call("mul", Load(0, 0, (64, 1), float32), Load(1, 0, (64, 1), float32))
+    assert "transpose_" not in check(single((64, 64), 0, "sum", along, [(float32, 4096)] * 2)).source
+
+
 # groups of stages
 
 
@@ -488,6 +532,7 @@ def test_stages_that_keep_axes_of_their_own() -> None:
 def test_stores_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stored past the caches, where alignment allows, is what would be stored through them."""
     monkeypatch.setattr("eqsat_backends.numba_cpu.loops._last_level_cache", lambda: 1)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.nests.ALIGNED_BYTES", 0)
     x = Load(0, 0, (1,), float32)
     assert "stream(" in check(single((1003,), 1, None, call("exp", x), [(float32, 1003)])).source
     assert "stream(" in check(softmax(9, 128)).source

@@ -392,6 +392,17 @@ def test_constant_arguments_are_known_by_content() -> None:
     assert _programs(f) == 2
 
 
+def test_calls_with_the_same_constants_are_direct_and_others_are_not_mixed_up() -> None:
+    f = eqsat.optimize(lambda x, w: x @ w, const="w", threads=1)
+    x, w, other = normal(3, 4), normal(4, 5), normal(4, 5)
+    for again in (w, w, w, other, w, other, other, w.copy(), w):
+        close(f(x, again), x @ again)
+    assert _programs(f) == 2
+    with pytest.raises(TypeError):
+        f(x)
+    close(f(normal(2, 4), w).shape, (2, 5))
+
+
 def test_constant_changed_in_place_is_not_mixed_up() -> None:
     f = eqsat.optimize(lambda x, w, b: x @ w + b, const=("w", "b"))
     x, w, b = normal(3, 4), normal(4, 5), normal(5)

@@ -19,7 +19,7 @@ from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
-from eqsat.plan.group import Grouping, Piece, PlacedGroup
+from eqsat.plan.group import Grouping, Piece, PlacedGroup, Worth
 from eqsat.plan.lower import lower
 from eqsat.plan.memory import Lifetime, assign
 from eqsat.plan.regions import cut
@@ -72,10 +72,10 @@ class Program:
                 buffers[number] = node.attrs.array.reshape(-1)
         return buffers, bound
 
-    def check(self) -> list[PlacedGroup]:
+    def check(self, worth: Worth = lambda merged, parts: True) -> list[PlacedGroup]:
         """Run the groups and compare with the reference."""
         stored = frozenset(self.id(o) for o in self.outputs)
-        groups = [g for g in Grouping(self.pieces, stored, lambda *_: True).run() if isinstance(g, PlacedGroup)]
+        groups = [g for g in Grouping(self.pieces, stored, worth).run() if isinstance(g, PlacedGroup)]
         buffers, bound = self.values()
         for placed in groups:
             for tensor, operand in zip(placed.tensors, placed.group.operands, strict=True):
@@ -103,6 +103,22 @@ def test_softmax_is_one_group_that_computes_its_exponentials_once() -> None:
         (placed,) = Program([expand(composite("softmax", [arg(0, 4, 6, 8)], axis))]).check()
         costly = [s for s in placed.group.stages if "exp" in repr(s.kernel)]
         assert len(costly) == 1
+
+
+def test_groups_never_need_one_another() -> None:
+    """Each half of a ladder reads the other's product: as two groups neither could run first."""
+    x, y, z, scale = arg(0, 40, 33), arg(1, 40, 33), arg(2, 40, 33), arg(3, 40)
+    one = build.matmul(x, build.transpose(x, (1, 0)))
+    two = build.matmul(y, build.transpose(z, (1, 0)))
+    normed = expand(composite("rms_norm", [build.call("erf", one), scale], 1e-5))
+    top = build.call("maximum", two, normed)
+    bottom = build.call("minimum", two, build.call("expm1", build.call("tanh", one)))
+
+    def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
+        return sum(stage.kernel.is_contraction for stage in merged.group.stages) < 2
+
+    for outputs in ([top, bottom], [bottom, top], [bottom, top, one]):
+        Program(outputs).check(worth)
 
 
 def test_axes_that_are_contiguous_stay_inside_a_block() -> None:
@@ -281,3 +297,7 @@ def test_nodes_survive_json() -> None:
     table = {n.attrs.digest: n.attrs for n in topological(nodes) if isinstance(n.attrs, ConstArray)}
     data = json.loads(json.dumps(nodes_to_json(nodes)))
     assert nodes_from_json(data, table.__getitem__) == nodes
+    # Arrays that the reader does not have, such as those that the search folded, are in the data themselves.
+    folded = [build.const(np.arange(100).reshape(4, 25)), build.const(rng.standard_normal((9, 9)) > 0), *nodes]
+    data = json.loads(json.dumps(nodes_to_json(folded, table)))
+    assert nodes_from_json(data, table.__getitem__) == folded

@@ -408,3 +408,27 @@ def test_siblings_merge_all_at_once_and_only_with_known_weights() -> None:
     assert (5, 11) in {t.shape for t in graph.types.values()}
     unknown = saturate(outputs, rules=rules.select(), seconds=20)
     assert (5, 11) not in {t.shape for t in unknown.types.values()}
+
+
+def test_a_scale_along_an_axis_that_the_other_factor_repeats_stays() -> None:
+    mk = Maker(0)
+    x, g, w = mk.tensor(2, 1), mk.known(1, 9), mk.known(9, 1)
+    for y in (build.matmul(call("mul", x, g), w), build.matmul(build.matmul(x, g), w)):
+        graph = saturate([y], rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
+        assert graph.types[graph.outputs[0]].shape == (2, 1)
+
+
+def test_elements_taken_of_a_known_table_meet_numbers_and_vectors() -> None:
+    mk = Maker(0)
+    table, number, vector = mk.known(5), mk.known(), mk.known(2)
+    one = build.gather(table, build.const(np.asarray(1)), 0)
+    two = build.gather(table, build.const(np.array([1, 3])), 0)
+    products = [
+        build.contract(make_spec("", "", ""), one, number),
+        build.contract(make_spec("", "i", "i"), one, vector),
+        build.contract(make_spec("i", "", "i"), two, number),
+        build.contract(make_spec("i", "i", ""), two, vector),
+    ]
+    for product in products:
+        graph = saturate([product], rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
+        assert graph.types[graph.outputs[0]] == product.type

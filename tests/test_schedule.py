@@ -40,6 +40,7 @@ from eqsat.schedule import (
     estimate,
     fuse_benefit,
     installed_loop_rules,
+    keeps_tiles,
     lane_axis,
     schedule,
 )
@@ -705,3 +706,20 @@ def test_schedules_do_not_depend_on_hashing() -> None:
 
 def test_results_are_remembered() -> None:
     assert schedule(gemm(96, 70, 130), DESK) is schedule(gemm(96, 70, 130), DESK)
+
+
+def test_products_that_share_only_a_batch_keep_no_tiles() -> None:
+    """Stages run by heads leave a whole product to each position: that is done by vectors, so they stay apart."""
+    heads, m, k = 8, 64, 256
+    f = float32
+    x, e, v, y = (Operand(f, heads * n) for n in (k * m, k * m, k * m, m * m))
+    grown = Kernel(
+        (heads, k * m), 2, None, Call("exp", (Load(0, 0, (k * m, 1), f),), f), Acc(f), (x,), e, 0, (k * m, 1)
+    )
+    factors = Load(0, 0, (k * m, 1, 0, m), f), Load(1, 0, (k * m, 0, 1, m), f)
+    product = Kernel((heads, m, m, k), 3, "sum", Call("mul", factors, f), Acc(f), (e, v), y, 0, (m * m, m, 1))
+    one = KernelGroup((Stage(grown, (0,), 1),), 0, (x, e), (1,), "exp")
+    two = KernelGroup((Stage(product, (0, 1), 2),), 0, (e, v, y), (2,), "product")
+    fused = KernelGroup((Stage(grown, (0,), 1), Stage(product, (FromStage(0), 2), 3)), 1, (x, e, v, y), (1, 3), "both")
+    assert not keeps_tiles([one, two], fused)
+    assert keeps_tiles([one], one) and keeps_tiles([], attention(4, 64, 64, 32))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import eqsat
 from eqsat import nn
 from eqsat.errors import EqsatError, UnsupportedDTypeError
-from eqsat.frontends.trace import run_by_reference
+from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.types import DTYPES
 
 FLOATS = ("float32", "float64")
@@ -469,3 +469,12 @@ def test_a_wrong_function_is_caught() -> None:
     for wrong in (x + 1e-9, x.astype("f4"), x[None]):
         with pytest.raises(AssertionError):
             same(wrong, x)
+
+
+def test_a_mean_is_one_node_with_and_without_kept_axes() -> None:
+    """So that a mean and a variance of the same array share their first pass."""
+    x = np.ones((3, 4, 5), np.float32)
+    traced = trace(lambda x: (x.mean(axis=1), x.var(axis=1), x.mean(axis=1, keepdims=True)), (x,), {})
+    assert sum(node.op == "reduce_sum" for node in traced.graph.nodes()) == 2
+    assert sum(node.op == "div" for node in traced.graph.nodes()) == 2
+    assert [node.shape for node in traced.graph.outputs] == [(3, 5), (3, 5), (3, 1, 5)]

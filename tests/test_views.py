@@ -84,6 +84,39 @@ def test_refuses_what_is_not_of_the_form() -> None:
     assert views.compose(merged, views.slices((24,), (0,), (1,), (5,))) is None
 
 
+@given(st.data())
+def test_views_that_continue_each_other_are_one(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3)))
+    outer, _ = data.draw(step(shape))
+    if not outer.shape:
+        return
+    axis = data.draw(st.integers(0, len(outer.shape) - 1))
+    extent = outer.shape[axis]
+    ends = sorted({extent, *data.draw(st.lists(st.integers(1, extent), max_size=3))})
+    parts = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        starts = [start if a == axis else 0 for a in range(len(outer.shape))]
+        sizes = [end - start if a == axis else n for a, n in enumerate(outer.shape)]
+        parts.append(views.compose(outer, views.slices(outer.shape, starts, [1] * len(starts), sizes)))
+    x = np.arange(math.prod(shape)).reshape(shape)
+    if None in parts:
+        return
+    found = views.joined([part for part in parts if part is not None], axis)
+    assert found is not None or any(len(atoms) > 1 for atoms in outer.axes)
+    if found is not None:
+        assert found.shape == outer.shape
+        assert (read(found, x) == read(outer, x)).all()
+
+
+def test_views_that_do_not_continue_each_other_stay_apart() -> None:
+    rows = [views.slices((6, 4), (i, 0), (1, 1), (1, 4)) for i in range(6)]
+    assert views.joined(rows, 0) == views.identity((6, 4))
+    assert views.joined(rows[::2], 0) == views.slices((6, 4), (0, 0), (2, 1), (3, 4))
+    assert views.joined([rows[0], rows[2], rows[3]], 0) is None
+    assert views.joined([rows[0], views.slices((6, 4), (1, 1), (1, 1), (1, 3))], 0) is None
+    assert views.joined([views.slices((6, 4), (0, 0), (2, 1), (2, 4)), rows[3]], 0) is None
+
+
 def test_empty() -> None:
     assert views.broadcast((0, 3), (2, 0, 3)).shape == (2, 0, 3)
     assert views.compose(views.identity((4, 0)), views.transpose((4, 0), (1, 0))) is not None

@@ -55,6 +55,11 @@ class Runtime:
         """Whether programs can have more than one thread."""
         return bool(self._words[0])
 
+    def keep_for_ever(self) -> None:
+        """Never free the pool: its workers may be polling it after the interpreter has ended."""
+        for array in (self._words, self._pool):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+
     def forget_workers(self) -> None:
         """In a forked child: the workers exist in the parent only, whatever they were doing."""
         blocks = int(self._pool[self._start + 1])
@@ -66,6 +71,7 @@ class Runtime:
 def runtime() -> Runtime:
     """The process's pool."""
     found = Runtime()
+    found.keep_for_ever()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.forget_workers)
     return found

@@ -169,8 +169,10 @@ def _mean(node: Node, axes: tuple[int, ...], keepdims: bool, count: float | None
     n = 1
     for axis in axes:
         n *= node.shape[axis]
-    total = _fold("reduce_sum", node, axes, keepdims)
-    return call("div", total, scalar(n if count is None else count, total))
+    total = _fold("reduce_sum", node, axes, False)
+    mean = call("div", total, scalar(n if count is None else count, total))
+    # Kept axes come last, so that a mean is the same node with and without them.
+    return build.reshape(mean, [1 if a in axes else e for a, e in enumerate(node.shape)]) if keepdims else mean
 
 
 def _floating(name: str, a: Any, dtype: DTypeLike | None) -> Node:

@@ -132,7 +132,7 @@ class Grouping:
                 if source is None or of[source] == of[number]:
                     continue
                 members = sorted(groups[of[source]] + groups[of[number]])
-                if not self._acyclic(members):
+                if not self._acyclic(members, groups, of):
                     continue
                 placed = self.build(members)
                 parts = tuple(p for p in (self.build(groups[of[n]]) for n in (source, number)) if p is not None)
@@ -159,36 +159,37 @@ class Grouping:
         assert kernel is not None
         return kernel
 
-    def _acyclic(self, members: Sequence[int]) -> bool:
-        """Whether no path leaves the members and comes back."""
+    def _acyclic(self, members: Sequence[int], groups: dict[int, list[int]], of: dict[int, int]) -> bool:
+        """Whether no path leaves the members and comes back; a group on the way runs as a whole."""
         inside = set(members)
-        outside = {u for m in members for u in self.users.get(self.pieces[m].tensor, ()) if u not in inside}
-        seen = set()
-        stack = sorted(outside)
-        last = max(members)
+        stack = list(members)
+        seen: set[int] = set()
         while stack:
-            at = stack.pop()
-            if at in inside:
-                return False
-            if at in seen or at > last:
-                continue
-            seen.add(at)
-            stack.extend(self.users.get(self.pieces[at].tensor, ()))
+            for user in self.users.get(self.pieces[stack.pop()].tensor, ()):
+                if user in inside or of[user] in seen:
+                    continue
+                seen.add(of[user])
+                for mate in groups[of[user]]:
+                    if not inside.isdisjoint(self.users.get(self.pieces[mate].tensor, ())):
+                        return False
+                    stack.append(mate)
         return True
 
     def _order(self, groups: dict[int, list[int]], of: dict[int, int]) -> list[int]:
         order: list[int] = []
-        done: set[int] = set()
+        done: dict[int, bool] = {}
 
         def visit(key: int) -> None:
             if key in done:
+                assert done[key], "groups that need one another"
                 return
-            done.add(key)
+            done[key] = False
             for member in groups[key]:
                 for tensor in self.pieces[member].reads:
                     for source in self._sources(tensor):
                         if of[source] != key:
                             visit(of[source])
+            done[key] = True
             order.append(key)
 
         for number in range(len(self.pieces)):
