@@ -276,6 +276,20 @@ def test_rounding_noise_of_a_graph() -> None:
     assert noise[3] == 0.0
 
 
+def test_what_is_left_of_inf_minus_inf_is_open() -> None:
+    infinite = Input("v0", "np.array([np.inf, 1.0], np.float32)", False)
+    cancels = Program((infinite,), (Step("v1", "mul", "np.tanh(v0 * 2 - v0)", False, False),), ("v1",))
+    plain = Program((infinite,), (Step("v1", "mul", "np.tanh(v0 * 2)", False, False),), ("v1",))
+
+    def optimizer(last: float) -> Callable[[Function], Function]:
+        return lambda function: lambda v0: (np.array([last, np.tanh(v0[1] * 2 - v0[1])], np.float32),)
+
+    assert check(cancels, optimizer(1.0), NN) is None
+    assert check(cancels, as_written, NN) is None
+    wrong = check(plain, optimizer(np.nan), NN)
+    assert wrong is not None and "NaN or inf in another place" in wrong.message
+
+
 def test_rounding_inside_a_composite_is_seen() -> None:
     """Far left, gelu cancels: one unit of its tanh is many of its result."""
     from eqsat.ir import build

@@ -46,7 +46,9 @@ class Program:
         self.pieces: list[Piece] = []
         for node in order:
             if node in self.stored and node.op != "input":
-                low = lower(self.term(node, node))
+                term = self.term(node, node)
+                assert isinstance(term, Term)
+                low = lower(term)
                 assert low is not None, node
                 reads = tuple(r.eclass for r in low.reads)
                 for kernel in low.kernels:
@@ -55,7 +57,7 @@ class Program:
     def id(self, node: Node) -> int:
         return self.ids.setdefault(node, len(self.ids))
 
-    def term(self, node: Node, root: Node) -> Term | Read:  # type: ignore[return]
+    def term(self, node: Node, root: Node) -> Term | Read:
         leaf = node.op == "input" or (node.op == "const" and node.type.size > 1)
         if leaf or (node in self.stored and node is not root):
             return Read(self.id(node), node.type, node.op == "const")
@@ -230,7 +232,9 @@ def test_what_has_no_common_cut_is_not_lowered() -> None:
     node = build.take_range(merged, 0, 1, 8)
     program = Program.__new__(Program)
     program.ids, program.stored = {}, set()
-    assert lower(program.term(node, node)) is None
+    term = program.term(node, node)
+    assert isinstance(term, Term)
+    assert lower(term) is None
 
 
 def test_spec_of_einsum_lowered() -> None:
