@@ -20,6 +20,7 @@ from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.loops import emit
+from eqsat_backends.numba_cpu.printer import Access, Printer, View
 
 Strides = tuple[int, ...]
 
@@ -556,3 +557,21 @@ def test_the_comparison_is_not_blind() -> None:
     arrays = operands(group)
     got, _ = run(wrong, arrays, 1)
     assert not np.allclose(got[1], expected(group, arrays)[1], rtol=1e-4)
+
+
+def test_values_of_a_branch_that_belong_outside_go_before_the_choice() -> None:
+    """What only the last branch needs, and does not depend on it, must not come between `if` and `else`."""
+
+    def no_loads(load: Load) -> Access:
+        raise AssertionError(load)
+
+    p = Printer(16)
+    with p.scope("def kernel(unit):"):
+        with p.scope("if unit < 3:"):
+            p.line("pass")
+        with p.scope("else:"):
+            value = p.value(Number(2.0, float32), View((), None, no_loads))
+            p.line(f"use({value.name})")
+    text = p.text()
+    assert text.index("splat") < text.index("if unit") < text.index("else:")
+    compile(text, "<kernel>", "exec")

@@ -111,6 +111,8 @@ class _Scope:
     binds: frozenset[str]
     lines: list[str] = field(default_factory=list)
     known: dict[str, Value] = field(default_factory=dict)
+    choice: int = 0
+    """The line at which the last block without `else` began."""
 
 
 class Printer:
@@ -131,8 +133,17 @@ class Printer:
         outer = self._scopes[-1]
         inner = _Scope(outer.indent + 1, frozenset(binds))
         self._scopes.append(inner)
+        start = len(outer.lines)
         yield
         self._scopes.pop()
+        if header.startswith(("else", "elif")):
+            # values of the branch that belong outside it go before the whole choice, not between its branches
+            hoisted = outer.lines[start:]
+            del outer.lines[start:]
+            outer.lines[outer.choice : outer.choice] = hoisted
+            outer.choice += len(hoisted)
+        else:
+            outer.choice = len(outer.lines)
         outer.lines.append("    " * outer.indent + header)
         outer.lines.extend(inner.lines or ["    " * inner.indent + "pass"])
 
