@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from eqsat.cost.movement import thrashes
 from eqsat.ir.kernel import KernelGroup, Load
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat_backends.numba_cpu.axes import map_axes
-from eqsat_backends.numba_cpu.contract_layout import UPDATE_DEPTH, thrashes, tile_size
+from eqsat_backends.numba_cpu.contract_layout import UPDATE_DEPTH, tile_size
 from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Axes, Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, loads, plain

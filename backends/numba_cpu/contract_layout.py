@@ -20,6 +20,9 @@ STREAMED = 1024 * 1024
 KEEP_AHEAD = 16
 """Steps of k at which a factor that is packed on the fly is prefetched."""
 
+CLAIM_DEPTH = 24
+"""Steps of k of a tile from which asking for its results' cache lines beforehand costs nothing."""
+
 PREFETCH = 6144
 """Bytes ahead at which such a factor is prefetched."""
 
@@ -59,24 +62,22 @@ class Sums:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do."""
+    """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do.
+
+    ``place``: address and bytes between rows of its results, where each row of them is contiguous.
+    """
 
     base: str
     row: int
     rows: str
     columns: str
     stored: bool
+    place: tuple[str, int] | None = None
 
 
 def padded_row(size: int) -> int:
     """``size`` bytes as an odd number of cache lines: rows this far apart spread over all sets of a cache."""
     return (-(-size // 64) | 1) * 64
-
-
-def thrashes(row: int, rows: int) -> bool:
-    """Whether ``rows`` streams ``row`` bytes apart fall on too few sets of an L1 cache (64 sets of 64 bytes)."""
-    sets = [row * i // 64 % 64 for i in range(rows)]
-    return max(map(sets.count, sets), default=0) > 4
 
 
 def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat_backends.numba_cpu.contract_layout import (
+    CLAIM_DEPTH,
     KEEP_AHEAD,
     PREFETCH,
     STREAMED,
@@ -315,16 +316,37 @@ class ContractPrinter:
             sums = self.sums
             base = address(sums.base, (sums.row, minus(m, sums.m)), (self.size, minus(n, sums.n)))
             return Target(base, sums.row, rows, columns, False)
-        kernel = self.c.kernel
-        m_stride, n_stride = self.c.out_stride("m"), self.c.out_stride("n")
-        plain_store = is_accumulator(kernel.epilogue) and kernel.out.dtype == self.c.dtype
-        if plain_store and m_stride is not None and n_stride == 1:
-            terms = [(kernel.store_strides[axis] * self.size, name) for axis, name in sorted(self.coordinates.items())]
-            terms += [(self.size, str(kernel.store_offset)), (m_stride * self.size, m), (self.size, n)]
-            return Target(address(self.store_base, *terms), m_stride * self.size, rows, columns, True)
+        place = self.destination(m, n)
+        if place and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
+            return Target(*place, rows, columns, True, place)
         row = self.columns * self.size
         base = address("scratch", (1, str(self.scratch.take(self.rows * row))))
-        return Target(base, row, rows, columns, False)
+        return Target(base, row, rows, columns, False, place)
+
+    def destination(self, m: str, n: str) -> tuple[str, int] | None:
+        """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous."""
+        kernel, strides, size = self.c.kernel, self.c.kernel.store_strides, self.c.kernel.out.dtype.itemsize
+        m_stride, n_stride, axes = self.c.out_stride("m"), self.c.out_stride("n"), self.c.group("n")
+        if m_stride is None or not axes or strides[axes[-1]] != 1:
+            return None
+        terms = [(strides[axis] * size, name) for axis, name in sorted(self.coordinates.items())]
+        terms += [(size, str(kernel.store_offset)), (m_stride * size, m)]
+        if n_stride == 1:
+            terms.append((size, n))
+        elif kernel.extents[axes[-1]] % self.columns == 0:
+            terms += [(strides[axis] * size, name) for axis, name in sorted(self.split("n", n).items())]
+        else:
+            return None
+        return address(self.store_base, *terms), m_stride * size
+
+    def claim(self, target: Target) -> None:
+        """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
+        if target.place is None or self.span["k"] < CLAIM_DEPTH:
+            return
+        self.module.use("tiles", "claim_rows")
+        width = self.columns * self.c.kernel.out.dtype.itemsize
+        claim = self.module.define("claim", f"claim_rows({width}, {target.place[1]})")
+        self.p.line(f"{claim}({target.place[0]}, {target.rows})")
 
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
@@ -348,6 +370,8 @@ class ContractPrinter:
                 raise ValueError(
                     f"the nest ends in {self.span[group]} positions of {group}, its tile has {self.unit[group]}"
                 )
+        if op.name == "fma":
+            self.claim(target)
         arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == 0"]

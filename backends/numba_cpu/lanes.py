@@ -166,6 +166,20 @@ class Lanes:
     def copysign(self, magnitude: Value, sign: Value) -> Value:
         return self.intrinsic("copysign", magnitude, sign)
 
+    def has_lookup(self, x: Value) -> bool:
+        """Whether :meth:`lookup` can give values like ``x``."""
+        return self.kind(x) == "f32" and self.lanes % 16 == 0 and "avx512f" in cpu_features()
+
+    def lookup(self, table: Sequence[float], index: Value) -> Value:
+        """Entries of a table of 32 float32, which two registers hold, chosen by the low 5 bits of each lane."""
+        register = ir.VectorType(ELEMENTS["f32"], 16)
+        low, high = (
+            ir.Constant(register, [ir.Constant(ELEMENTS["f32"], number) for number in table[i : i + 16]])
+            for i in (0, 16)
+        )
+        name = "llvm.x86.avx512.vpermi2var.ps.512"
+        return self.join([self.call(name, register, low, part, high) for part in self.chunks(16, index)])
+
     # comparison and choice
 
     def compare(self, op: str, a: Value, b: Value) -> Value:

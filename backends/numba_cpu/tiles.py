@@ -113,11 +113,11 @@ class _Writer:
         function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
         return self.b.call(function, [x, y, z])
 
-    def prefetch(self, pointer: Any) -> None:
+    def prefetch(self, pointer: Any, write: bool = False) -> None:
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, _I32, _I32, _I32])
         name = "llvm.prefetch.p0"
         function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
-        self.b.call(function, [pointer, *(ir.Constant(_I32, flag) for flag in (0, 3, 1))])
+        self.b.call(function, [pointer, *(ir.Constant(_I32, flag) for flag in (int(write), 3, 1))])
 
     def loop(self, count: Any, step: int, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """``for i in range(0, count - step + 1, step)``: ``carried`` values go round; returns the last ones."""
@@ -247,6 +247,23 @@ def fma_tile(
                 w.store(total, at)
 
     return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), generate)
+
+
+@functools.cache
+def claim_rows(width: int, row: int) -> Tile:
+    """``claim(to, rows)``: ask for ``rows`` pieces of ``width`` bytes, ``row`` bytes apart, to be written soon."""
+
+    def generate(builder: Any, values: list[Any]) -> None:
+        w = _Writer(builder, "float32", 1)
+
+        def piece(_: Any, carried: list[Any]) -> list[Any]:
+            for line in range(0, width, 64):
+                w.prefetch(w.at(carried[0], line), write=True)
+            return [w.at(carried[0], row)]
+
+        w.loop(values[1], 1, [w.pointer(values[0])], piece)
+
+    return _macro("claim_rows", 2, generate)
 
 
 @functools.cache

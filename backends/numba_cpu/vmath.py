@@ -9,6 +9,7 @@ NaN, infinities, signed zeros, subnormal arguments and results follow C.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -64,6 +65,27 @@ _ERF_LARGE = (
     *(-1.1286523177618393, -0.635135318283273, -0.1062640617089792, 0.023786074921868745, -0.003654078611237843),
     *(0.00032572280481813057, -1.1528589395457716e-05),
 )
+# Taylor coefficients of erf around the multiples of 1/8 below 4, one table a power; erf rounds to 1 beyond the end
+_ERF_STEP, _ERF_END = 1 / 8, 3.92
+
+
+def _erf_tables(degree: int) -> tuple[tuple[float, ...], ...]:
+    """Row k: coefficients of r^k in erf(c + r) - r, for c = 0, 1/8, …: derivatives by the Hermite recurrence, over k!.
+
+    Without r, which is added on its own, a rounded coefficient costs little where erf is small.
+    """
+    rows: list[tuple[float, ...]] = []
+    for c in (number * _ERF_STEP for number in range(32)):
+        hermite = [1.0, 2 * c]
+        for k in range(1, degree):
+            hermite.append(2 * c * hermite[k] - 2 * k * hermite[k - 1])
+        slope = 2 / math.sqrt(math.pi) * math.exp(-c * c)
+        first, *rest = ((-1) ** k * slope * hermite[k] / math.factorial(k + 1) for k in range(degree))
+        rows.append((math.erf(c), first - 1, *rest))
+    return tuple(zip(*rows, strict=True))
+
+
+_ERF_TABLES = _erf_tables(5)
 # sin r = r + r³·P(r²), cos r = 1 - r²/2 + r⁴·P(r²) on |r| ≤ π/4
 _SIN_F64 = (
     *(-0.16666666666666632, 0.00833333333332231, -0.0001984126982972264, 2.755731366129635e-06),
@@ -215,12 +237,29 @@ def erf(e: Lanes, x: Value) -> Value:
     """(2, 1) ulp; never beyond ±1."""
     if e.kind(x) == "f64":
         return e.libm("erf", x)
+    if e.has_lookup(x):
+        return _erf_by_table(e, x)
     small = e.madd(x, e.poly(e.mul(x, x), _ERF_SMALL), x)
     t = e.at_most(e.abs(x), 3.93)
     rounded, n, r = _reduce_exp(e, e.mul(t, e.poly(t, _ERF_LARGE)))
     rest = _scale(e, e.poly(r, (1.0, 1.0, *_EXP["f32"])), rounded, n)
     large = e.copysign(e.sub(e.like(x, 1.0), rest), x)
     return e.select(e.compare("<", t, e.like(t, _ERF_SPLIT)), small, large)
+
+
+def _erf_by_table(e: Lanes, x: Value) -> Value:
+    """Float32: a Taylor polynomial around the nearest multiple of 1/8, its coefficients looked up."""
+    t = e.abs(x)
+    nearest = e.add(t, e.like(t, _ROUND["f32"] * _ERF_STEP))  # the multiple's number is in the low bits
+    r = e.sub(t, e.sub(nearest, e.like(t, _ROUND["f32"] * _ERF_STEP)))
+    number = e.bits(nearest)
+    start, *slopes = (e.lookup(table, number) for table in _ERF_TABLES)
+    result = slopes[-1]
+    for coefficient in reversed(slopes[:-1]):
+        result = e.madd(result, r, coefficient)
+    result = e.madd(result, r, e.add(start, r))
+    one = e.like(x, 1.0)
+    return e.copysign(e.select(e.compare(">", t, e.like(t, _ERF_END)), one, result), x)
 
 
 def sigmoid(e: Lanes, x: Value) -> Value:

@@ -30,6 +30,9 @@ SLOTS: dict[str, float] = {
 }  # fmt: skip
 """Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
 
+CACHE_SETS, CACHE_WAYS = 64, 8
+"""Sets and lines of a set of an L1 cache. Larger ones have more lines to a set: they are no worse."""
+
 FLOPS: dict[str, int] = {
     "fma": 2, "cast": 0, "where": 0, "wrap_index": 0, "exp": 20, "expm1": 24, "log": 20, "log1p": 24, "sin": 20,
     "cos": 20, "tanh": 24, "erf": 28, "sigmoid": 22, "pow": 40, "sqrt": 4, "rsqrt": 5, "div": 4, "reciprocal": 4,
@@ -38,6 +41,16 @@ FLOPS: dict[str, int] = {
 
 GATHER_SLOTS = 4.0
 """Slots of one lane's load at a data-dependent or strided address, next to a contiguous one."""
+
+
+def thrashes(row_bytes: int, rows: int) -> bool:
+    """Whether streams ``row_bytes`` apart crowd into so few sets of an L1 cache that they evict one another.
+
+    One line of a set is left to the other stream of a contraction. Measured: 14 rows over two sets run as if they
+    were spread, over one set at three quarters of the speed.
+    """
+    sets = [row_bytes * i // LINE % CACHE_SETS for i in range(rows if row_bytes else 0)]
+    return max(map(sets.count, set(sets)), default=0) >= CACHE_WAYS
 
 
 @dataclass(frozen=True, slots=True)

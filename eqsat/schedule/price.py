@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Target
 from eqsat.schedule.problem import Problem, Source
 from eqsat.schedule.tiles import CALL, ceil_div, step_slots, tile_seconds, update_seconds
@@ -192,14 +193,6 @@ class Pricer:
         if form.contraction and axis == "m":
             return step_slots(rest, 2) / step_slots(step, 2)
         return rest / step
-
-
-def thrashes(row_bytes: int, rows: int) -> bool:
-    """Whether streams ``row_bytes`` apart crowd into too few of the 64 sets of an 8-way L1 cache."""
-    if row_bytes == 0:
-        return False
-    sets = [row_bytes * i // 64 % 64 for i in range(rows)]
-    return max(map(sets.count, set(sets)), default=0) > 4
 
 
 def loop_moved(whole: Summary, body: Summary, moved: Moved, steps: float) -> Moved:
