@@ -21,6 +21,12 @@ LOOP = 2.0
 RESTART = 0.5e-6
 """Seconds until a stream from memory that starts at a new place is up to speed."""
 
+PAGE = 25.0
+"""Slots that a piece of a row on a page of its own takes: the translation, and prefetching that starts afresh."""
+
+PAGES = 64
+"""Pages whose translations are at hand."""
+
 Moved = tuple[float, float, float]
 """Bytes that come from L2, L3 and memory."""
 
@@ -128,7 +134,7 @@ class Pricer:
         if not b:
             if not second.direct:
                 return None
-            if second.contiguous and second.row_bytes >= 2048:  # a new page each step of k, and few cache sets
+            if second.contiguous and second.row_bytes >= 1024:  # a new page every few steps of k, and few cache sets
                 seconds += k * 4 * slot
                 if thrashes(second.row_bytes, min(k, 64)):
                     seconds += k * n * dtype.itemsize / target.bandwidth[0]
@@ -147,7 +153,7 @@ class Pricer:
         if not a and thrashes(first.row_bytes, m):
             seconds += m * k * 64 / self.target.bandwidth[0]
         if n * form.dtype.itemsize < 4096 <= second.row_bytes:
-            seconds += k * 25 * slot  # pieces of rows: a new page each, and prefetching starts afresh
+            seconds += k * PAGE * slot  # pieces of rows
         return seconds
 
     def vector(self, stage: int, lanes: int) -> float:
@@ -248,9 +254,12 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
         shared = axis in ("rows", "outer")
         share = rest / step if shared else pricer.ratio(stage, axis.rstrip("0123456789"), step, rest)
     control = LOOP * pricer.target.slot(form.dtype)
-    depth = dict(block.sizes).get(f"k{stage}", 1)
-    if stage in pricer.streamed and axis[0] == "n" and depth < form.extent("k"):
+    sizes = dict(block.sizes)
+    if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += RESTART
+    if form.contraction and axis[0] == "m" and n > PAGES and form.result_row_bytes >= 4096:
+        if sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize < 4096:
+            control += n * PAGE * pricer.target.slot(form.dtype)  # results go out as pieces of rows
     return n // step + share, ceil_div(n, step) * control
 
 

@@ -103,6 +103,12 @@ class StageForm:
         return tuple(found)
 
     @cached_property
+    def result_row_bytes(self) -> int:
+        """Bytes from one row of a contraction's results to the next (the innermost axis of m)."""
+        rows = self.named.get("m", ())
+        return abs(self.kernel.store_strides[rows[-1]]) * self.kernel.out.dtype.itemsize if rows else 0
+
+    @cached_property
     def epilogue_slots(self) -> float:
         """Slots of the epilogue for one result, loads included."""
         slots = slots_of(self.functions)
