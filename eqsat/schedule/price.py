@@ -257,9 +257,9 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += RESTART
-    if form.contraction and axis[0] == "m" and n > PAGES and form.result_row_bytes >= 4096:
-        if sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize < 4096:
-            control += n * PAGE * pricer.target.slot(form.dtype)  # results go out as pieces of rows
+    piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
+    if form.contraction and axis[0] == "m" and n > PAGES and piece < 4096 <= form.result_row_bytes:
+        control += n * PAGE * pricer.target.slot(form.dtype)  # results go out as pieces of rows
     return n // step + share, ceil_div(n, step) * control
 
 
