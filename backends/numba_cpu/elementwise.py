@@ -60,16 +60,18 @@ def maximum(e: Lanes, a: Value, b: Value) -> Value:
     """The greater; NaN if either is. One instruction when ``a`` is a number known at compile time."""
     if e.kind(a) == "b1":
         return e.b.or_(a, b)
-    greater = e.select(e.compare(">", a, b), a, b)
-    return e.select(e.is_nan(a), a, greater) if e.is_float(a) else greater
+    if not e.is_float(a):
+        return e.select(e.compare(">", a, b), a, b)
+    return e.select(e.is_nan(a), a, e.extremum("max", a, b))
 
 
 def minimum(e: Lanes, a: Value, b: Value) -> Value:
     """The smaller; NaN if either is."""
     if e.kind(a) == "b1":
         return e.b.and_(a, b)
-    smaller = e.select(e.compare("<", a, b), a, b)
-    return e.select(e.is_nan(a), a, smaller) if e.is_float(a) else smaller
+    if not e.is_float(a):
+        return e.select(e.compare("<", a, b), a, b)
+    return e.select(e.is_nan(a), a, e.extremum("min", a, b))
 
 
 def _relu(e: Lanes, x: Value) -> Value:

@@ -199,6 +199,23 @@ class Lanes:
     def not_(self, mask: Value) -> Value:
         return self.b.xor(mask, self.const("b1", 1))
 
+    def extremum(self, name: str, a: Value, b: Value) -> Value:
+        """``max`` or ``min`` of two vectors of floats in one instruction: ``b`` where either is NaN.
+
+        Spelled as comparison and choice, LLVM would merge it with a test for NaN around it, into twice the work.
+        """
+        kind, features = self.kind(a), cpu_features()
+        for bits, extension in ((512, "avx512f"), (256, "avx")):
+            native = bits // 8 // BYTES[kind]
+            if extension not in features or self.lanes % native:
+                continue
+            suffix = ("ps" if kind == "f32" else "pd") + f".{bits}"
+            rounding = [ir.Constant(I32, 4)] if bits == 512 else []
+            pieces = zip(self.chunks(native, a), self.chunks(native, b), strict=True)
+            instruction = f"llvm.x86.{'avx512' if bits == 512 else 'avx'}.{name}.{suffix}"
+            return self.join([self.call(instruction, x.type, x, y, *rounding) for x, y in pieces])
+        return self.select(self.compare(">" if name == "max" else "<", a, b), a, b)
+
     def at_least(self, x: Value, bound: float) -> Value:
         """``max(x, bound)``; NaN stays (one instruction: x86 min and max return their second operand on NaN)."""
         limit = self.like(x, bound)

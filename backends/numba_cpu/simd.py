@@ -382,12 +382,20 @@ wrap_indexn = _define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32"
 _COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def _across(combine: Build) -> Build:
-    return lambda e, v: e.across(lambda a, b: combine(e, a, b), v)
+def _across(name: str, combine: Build) -> Build:
+    def build(e: Lanes, v: Value) -> Value:
+        if name not in ("max", "min") or not e.is_float(v):
+            return e.across(lambda a, b: combine(e, a, b), v)
+        # one test for NaN, beside the rounds instead of in each
+        best = e.across(lambda a, b: e.extremum(name, a, b), v)
+        bad = e.any(e.is_nan(v))
+        return e.b.select(bad, e.like(v, float("nan")), best)
+
+    return build
 
 
 for _name, _combine in _COMBINES.items():
-    globals()[f"{_name}_lanes"] = _define(f"{_name}_lanes", 1, _same, _across(FUNCTIONS[_combine].build))
+    globals()[f"{_name}_lanes"] = _define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
 for _name, _op in (("max", ">"), ("min", "<")):
     globals()[f"beyond_{_name}"] = _define(
         f"beyond_{_name}", 2, lambda x, best: Vector("b1", x.lanes) if x == best else None, _beyond(_op)
