@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, walk
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.plan.stages import rewrite_kernel
+from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.axes import map_strides, simplify
 from eqsat_backends.numba_cpu.contract import in_place, needs_copy, packs_for
 from eqsat_backends.numba_cpu.contract_layout import padded_row, tile_size
@@ -22,7 +23,7 @@ from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, depend
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
 from eqsat_backends.numba_cpu.printer import Printer
-from eqsat_backends.numba_cpu.source import Module, Scratch, address
+from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
 from eqsat_backends.numba_cpu.tiles import tile_shape
 
 BLOCK_BYTES = 96 * 1024
@@ -299,7 +300,32 @@ class _Blocks:
                     for number in private:
                         printers[number].sources["b"] = printers[number].pack_private("b")
                     p.line(f"packed = {outer}")
-            self._stages(printers, fixed, start, stop)
+            asks = self._asks(outer) if blocks == 1 and units > 1 else []
+            self._stages(printers, fixed, start, stop, asks)
+
+    def _asks(self, outer: str) -> list[tuple[str, Share]]:
+        """Addresses, and shares of each row, of what the products of the next outer position read."""
+        p, fixed = self.p, len(self.outer)
+        wanted: dict[tuple[int, Load], Share] = {}
+        for number, product in self.products.items():
+            c, sources = product.contraction, self.group.stages[number].sources
+            for load in (plain(c.a, c.dtype), plain(c.b, c.dtype)):
+                source = sources[load.operand] if load else None
+                share = share_of(load, c.kernel.extents, fixed, self.rows) if load else None
+                if load and share and isinstance(source, int):
+                    wanted[source, replace(load, operand=0)] = share
+        if not wanted or sum(share.piece for share in wanted.values()) * self.rows > UNIT_BYTES:
+            return []
+        following = p.fresh("following")
+        p.bind(following, f"{outer} + 1")
+        where = self._coordinates(following)
+        asks = []
+        for (source, load), share in wanted.items():
+            ahead, size = p.fresh("ahead"), load.dtype.itemsize
+            terms = [(size * stride, at) for stride, at in zip(load.strides, where, strict=False)]
+            p.bind(ahead, address(self.bases[source], (size, str(load.offset)), *terms))
+            asks.append((ahead, share))
+        return asks
 
     def _coordinates(self, outer: str) -> tuple[str, ...]:
         """Names of the positions along the outer shared axes."""
@@ -318,7 +344,14 @@ class _Blocks:
         row = place.shared[-1] if place.shared else place_of(kernel, self.group.shared, "")[1]
         return row * self.block * kernel.out.dtype.itemsize
 
-    def _stages(self, printers: dict[int, ContractPrinter], fixed: tuple[str, ...], start: str, stop: str) -> None:
+    def _stages(
+        self,
+        printers: dict[int, ContractPrinter],
+        fixed: tuple[str, ...],
+        start: str,
+        stop: str,
+        asks: list[tuple[str, Share]],
+    ) -> None:
         p, group = self.p, self.group
         rest = len(printers) < len(group.stages)
         wide = address("scratch", (1, str(self.scratch.take(WIDE * 8)))) if rest else None
@@ -340,7 +373,11 @@ class _Blocks:
                 continue
             row = p.fresh("r")
             with p.scope(f"for {row} in range({start}, {stop}):", row):
+                for ahead, share in asks:
+                    for line in share.lines():
+                        p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
                 rows.emit((*fixed, row), members)
+            asks = []
 
 
 def _loads_of(expr: Expr) -> list[Load]:
