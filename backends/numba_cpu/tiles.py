@@ -231,20 +231,33 @@ def fma_tile(
         carried = w.loop(k, unroll, [*streams, *start], steps(unroll))
         left = builder.and_(k, ir.Constant(_I64, unroll - 1))
         sums = w.loop(left, 1, carried, steps(1))[ends:]
-        first = builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0)) if accumulate else None
-        for cell, (i, j) in enumerate(cells):
+        totals = []
+        for cell in range(len(cells)):
             total = sums[cell]
             for chain in range(1, chains):
                 total = builder.fadd(total, sums[chain * len(cells) + cell])
-            at = w.at(c, i * c_row + j * width)
-            if accumulate:
-                # added at the end: a chain of additions per block rounds less than one through all of k
-                before = load(w.at(c, i * c_row), j)
-                total = builder.fadd(builder.select(first, w.zero, before), total)
-            if tail and j == vectors - 1:
-                w.store_first(total, at, tail)
-            else:
-                w.store(total, at)
+            totals.append(total)
+
+        def finish(added: bool) -> None:
+            for total, (i, j) in zip(totals, cells, strict=True):
+                value = builder.fadd(total, load(w.at(c, i * c_row), j)) if added else total
+                at = w.at(c, i * c_row + j * width)
+                if tail and j == vectors - 1:
+                    w.store_first(value, at, tail)
+                else:
+                    w.store(value, at)
+
+        if not accumulate:
+            finish(False)
+            return
+        # added at the end: a chain of additions per block rounds less than one through all of k. A branch and not a
+        # choice of what to add: LLVM would load all of it first, and spill it
+        first = builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0))
+        with builder.if_else(first) as (then, otherwise):
+            with then:
+                finish(False)
+            with otherwise:
+                finish(True)
 
     return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), generate)
 
