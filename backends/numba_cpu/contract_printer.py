@@ -317,27 +317,29 @@ class ContractPrinter:
             base = address(sums.base, (sums.row, minus(m, sums.m)), (self.size, minus(n, sums.n)))
             return Target(base, sums.row, rows, columns, False)
         place = self.destination(m, n)
-        if place and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
+        exact = self.c.out_stride("m") is not None
+        if place and exact and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
             return Target(*place, rows, columns, True, place)
         row = self.columns * self.size
         base = address("scratch", (1, str(self.scratch.take(self.rows * row))))
         return Target(base, row, rows, columns, False, place)
 
     def destination(self, m: str, n: str) -> tuple[str, int] | None:
-        """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous."""
+        """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
+
+        Where m is several axes, rows past the end of the innermost one lie elsewhere.
+        """
         kernel, strides, size = self.c.kernel, self.c.kernel.store_strides, self.c.kernel.out.dtype.itemsize
-        m_stride, n_stride, axes = self.c.out_stride("m"), self.c.out_stride("n"), self.c.group("n")
-        if m_stride is None or not axes or strides[axes[-1]] != 1:
+        axes = {group: self.c.group(group) for group in "mn"}
+        step = {group: strides[axes[group][-1]] if axes[group] else 0 for group in "mn"}
+        whole = {group: self.c.out_stride(group) is not None for group in "mn"}
+        if step["n"] != 1 or not (whole["n"] or kernel.extents[axes["n"][-1]] % self.columns == 0):
             return None
         terms = [(strides[axis] * size, name) for axis, name in sorted(self.coordinates.items())]
-        terms += [(size, str(kernel.store_offset)), (m_stride * size, m)]
-        if n_stride == 1:
-            terms.append((size, n))
-        elif kernel.extents[axes[-1]] % self.columns == 0:
-            terms += [(strides[axis] * size, name) for axis, name in sorted(self.split("n", n).items())]
-        else:
-            return None
-        return address(self.store_base, *terms), m_stride * size
+        for group, position in (("m", m), ("n", n)):
+            known = {} if whole[group] else self.split(group, position)
+            terms += [(strides[axis] * size, name) for axis, name in known.items()] or [(step[group] * size, position)]
+        return address(self.store_base, (size, str(kernel.store_offset)), *terms), step["m"] * size
 
     def claim(self, target: Target) -> None:
         """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
