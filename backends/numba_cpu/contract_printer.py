@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-
-from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat_backends.numba_cpu.contract_layout import (
     CLAIM_DEPTH,
@@ -20,97 +16,15 @@ from eqsat_backends.numba_cpu.contract_layout import (
     loops_over,
     padded_row,
     sink,
-    tile_size,
     walks,
 )
-from eqsat_backends.numba_cpu.factors import Contraction, is_accumulator, plain
-from eqsat_backends.numba_cpu.printer import Access, Printer, Value, View, affine
-from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
+from eqsat_backends.numba_cpu.contract_packing import ContractPacking
+from eqsat_backends.numba_cpu.factors import is_accumulator
+from eqsat_backends.numba_cpu.source import address, minus
 
 
-class ContractPrinter:
-    """Prints one contraction with ``printer``.
-
-    ``bases``: address expressions of the operands; ``store``: of the output; ``fixed``: names of the coordinates of
-    the axes that are in no group. ``packed``: operands that come packed by a ``PackSpec``. ``tile``: the nest's
-    tile operation, which says how wide panels are. Ranges and spans may be narrowed (a block of rows) before
-    :meth:`walk`.
-    """
-
-    def __init__(
-        self,
-        module: Module,
-        printer: Printer,
-        scratch: Scratch,
-        contraction: Contraction,
-        bases: Mapping[int, str],
-        store: str,
-        tile: TileOp,
-        fixed: tuple[str, ...] = (),
-        packed: frozenset[int] = frozenset(),
-    ) -> None:
-        self.module, self.p, self.scratch = module, printer, scratch
-        self.c, self.bases, self.store_base = contraction, bases, store
-        self.size = contraction.dtype.itemsize
-        self.lanes = lanes = printer.lanes
-        self.dtype = contraction.dtype.name
-        self.extent = {group: contraction.extent(group) for group in "bmnk"}
-        self.rows, self.columns = tile_size(contraction, tile, lanes)
-        self.unit = {"b": 1, "m": self.rows, "n": self.columns, "k": 1}
-        self.range: dict[str, Range] = {group: ("0", str(extent)) for group, extent in self.extent.items()}
-        self.span = dict(self.extent)
-        self.coordinates = dict(enumerate(fixed))
-        self.batch = "0"
-        self.packed = packed
-        self.sums: Sums | None = None
-        self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
-        self.sources: dict[str, Factor | None] = {which: self.constant(which) for which in "ab"}
-
-    # factors
-
-    def factor(self, which: str) -> Expr:
-        return self.c.a if which == "a" else self.c.b
-
-    def width(self, which: str) -> int:
-        """Positions in a register tile."""
-        return self.rows if which == "a" else self.columns
-
-    def constant(self, which: str) -> Factor | None:
-        """The factor as packed when the plan was built."""
-        load = plain(self.factor(which), self.c.dtype)
-        if load is None or load.operand not in self.packed:
-            return None
-        return self.panels(which, self.bases[load.operand])
-
-    def panels(self, which: str, base: str) -> Factor:
-        """All of a factor as panels of one tile's width, every batch one after the other."""
-        width, k = self.width(which), self.extent["k"]
-        extent = self.extent["m" if which == "a" else "n"]
-        whole = -(-extent // width) * width * k * self.size
-        return Factor(base, k * self.size, width * self.size, self.size, batch_step=whole)
-
-    def direct(self, which: str) -> Factor | None:
-        """The factor read where it lies, or None where a tile cannot."""
-        load = plain(self.factor(which), self.c.dtype)
-        if load is None:
-            return None
-        step, k_step = self.c.stride(load, "m" if which == "a" else "n"), self.c.stride(load, "k")
-        if step is None or k_step is None or (which == "b" and step != 1):
-            return None
-        return Factor(self.base(load), step * self.size, k_step * self.size, step * self.size, in_place=True)
-
-    def source(self, which: str) -> Factor:
-        found = self.sources[which] or self.direct(which)
-        if found is None:
-            raise ValueError(
-                f"factor {which} of this contraction cannot be read in place, and the nest does not pack it"
-            )
-        return replace(found, batch=self.batch)
-
-    def base(self, load: Load) -> str:
-        """The address of a load at the first position of m, n and k."""
-        terms = [(load.strides[axis] * load.dtype.itemsize, name) for axis, name in sorted(self.coordinates.items())]
-        return address(self.bases[load.operand], *terms, (load.dtype.itemsize, str(load.offset)))
+class ContractPrinter(ContractPacking):
+    """Prints one contraction. Ranges and spans may be narrowed (to a block of rows) before :meth:`walk`."""
 
     # nest
 
@@ -176,135 +90,11 @@ class ContractPrinter:
         self.p.bind(stop, share if extent % unit == 0 else f"min({share}, {extent})")
         return start, stop
 
-    def split(self, group: str, position: str) -> dict[int, str]:
-        """Names of the coordinates, along each axis of a group, of a flattened position."""
-        axes, extents = self.c.group(group), self.c.kernel.extents
-        if len(axes) == 1:
-            return {axes[0]: position}
-        found, below = {}, 1
-        for number, axis in reversed(list(enumerate(axes))):
-            above = position if below == 1 else f"({position}) // {below}"
-            if number:
-                above = f"({above}) % {extents[axis]}"
-            name = self.p.fresh(f"{group}{number}_")
-            self.p.bind(name, above)
-            found[axis] = name
-            below *= extents[axis]
-        return found
-
     def new_sums(self) -> Sums:
         """Room for the partial sums of the current block."""
         row = padded_row(-(-self.span["n"] // self.columns) * self.columns * self.size)
         base = address("scratch", (1, str(self.scratch.take(self.span["m"] * row))))
         return Sums(base, row, self.range["m"][0], self.range["n"][0])
-
-    # packing
-
-    def pack_shared(self, which: str, shared: Scratch) -> int:
-        """Print this thread's share of packing all of a factor to the shared scratch, at the offset returned."""
-        group, width = ("m" if which == "a" else "n"), self.width(which)
-        packed = self.panels(which, "0")
-        extent, k = self.extent[group], self.extent["k"]
-        offset = shared.take(self.extent["b"] * packed.batch_step)
-        by_depth = which == "b" and self.direct(which) is not None
-        piece = 16 if by_depth else width
-        per_batch = -(-(k if by_depth else extent) // piece)
-        units = self.extent["b"] * per_batch
-        unit, start = self.p.fresh("unit"), self.p.fresh("k" if by_depth else group)
-        with self.p.scope(f"for {unit} in range({units} * tid // nt, {units} * (tid + 1) // nt):", unit):
-            place = unit
-            if self.c.batch:
-                self.batch, place = self.p.fresh("b"), f"{unit} % {per_batch}"
-                self.p.bind(self.batch, f"{unit} // {per_batch}")
-                self.coordinates.update(self.split("b", self.batch))
-            self.p.bind(start, address("0", (piece, place)))
-            packed = replace(packed, base=address("shared", (1, str(offset))), batch=self.batch)
-            if by_depth:
-                stop = f"{start}_stop"
-                self.p.bind(stop, f"min({start} + {piece}, {k})")
-                self.copy_panels(packed, "0", str(extent), start, stop, k)
-            else:
-                self.copy_panel(packed, which, start, "0", str(k))
-        return offset
-
-    def pack_private(self, which: str, on_the_fly: bool = False) -> Factor:
-        """Copy the current block of a factor to this thread's scratch.
-
-        ``on_the_fly``: a second factor may be copied by the first row of tiles, which reads it where it lies.
-        """
-        group = "m" if which == "a" else "n"
-        (start, stop), (k, k_stop) = self.range[group], self.range["k"]
-        span, k_span = self.span[group], self.span["k"]
-        load = plain(self.factor(which), self.c.dtype)
-        if which == "b":
-            size = -(-span // self.columns) * self.columns * k_span * self.size
-            packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
-        elif load is not None and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
-            column = padded_row(span * self.size)
-            size = column * k_span
-            packed = Factor("", self.size, column, self.size, start, k)
-        else:
-            row = padded_row(k_span * self.size)
-            size = row * span
-            packed = Factor("", row, self.size, row, start, k)
-        packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(size)))))
-        if which == "a":
-            self.copy_rows(packed, start, stop, k, k_stop)
-        elif self.direct("b") is not None and on_the_fly:
-            self.keeping = self.range["m"][0]
-        elif self.direct("b") is not None:
-            self.copy_panels(packed, start, stop, k, k_stop, k_span)
-        else:
-            panel = self.p.fresh("n")
-            with self.p.scope(f"for {panel} in range({start}, {stop}, {self.columns}):", panel):
-                self.copy_panel(packed, "b", panel, k, k_stop)
-        return packed
-
-    def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
-        """Print the copy of a block of the first factor."""
-        place, rows, depth = self.direct("a"), minus(m_stop, m), minus(k_stop, k)
-        if place is not None and place.k_step == self.size and packed.k_step == self.size:
-            copy = self.copier("copy", packed.row, place.row)
-            self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {rows}, {depth})")
-        elif place is not None and place.step == self.size and packed.step == self.size:
-            copy = self.copier("copy", packed.k_step, place.k_step)
-            self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
-        else:
-            self.evaluate_rows(packed, m, m_stop, k, k_stop)
-
-    def copy_panels(self, packed: Factor, n: str, n_stop: str, k: str, k_stop: str, k_span: int) -> None:
-        """Print the copy of a block of a second factor that is contiguous along n, all panels in one sweep."""
-        place = self.direct("b")
-        assert place is not None
-        self.module.use("tiles", "pack_panels")
-        pack = self.module.define(
-            "pack",
-            f'pack_panels("{self.dtype}", {self.lanes}, {self.columns}, '
-            f"{self.columns * k_span * self.size}, {packed.k_step}, {place.k_step})",
-        )
-        self.p.line(f"{pack}({packed.at(n, k)}, {place.at(n, k)}, {minus(k_stop, k)}, {minus(n_stop, n)})")
-
-    def copy_panel(self, packed: Factor, which: str, start: str, k: str, k_stop: str) -> None:
-        """Print the copy of one panel: as many positions as a register tile is wide, from ``start``."""
-        group = "m" if which == "a" else "n"
-        width, extent, depth = self.width(which), self.extent[group], minus(k_stop, k)
-        count = str(width) if extent % width == 0 else f"min({width}, {minus(str(extent), start)})"
-        load = plain(self.factor(which), self.c.dtype)
-        step, k_step = (self.c.stride(load, group), self.c.stride(load, "k")) if load else (None, None)
-        if load is not None and step is not None and k_step is not None and 1 in (step, k_step):
-            source = address(self.base(load), (step * self.size, start), (k_step * self.size, k))
-            if step == 1:
-                copy = self.copier("copy", packed.k_step, k_step * self.size)
-                self.p.line(f"{copy}({packed.at(start, k)}, {source}, {depth}, {count})")
-            else:
-                copy = self.copier("transpose", packed.k_step, step * self.size)
-                self.p.line(f"{copy}({packed.at(start, k)}, {source}, {count}, {depth})")
-        else:
-            self.evaluate_panel(packed, which, start, count, k, k_stop)
-
-    def copier(self, name: str, to_row: int, from_row: int) -> str:
-        self.module.use("tiles", f"{name}_block")
-        return self.module.define(name, f'{name}_block("{self.dtype}", {self.lanes}, {to_row}, {from_row})')
 
     # tile
 
@@ -444,88 +234,3 @@ class ContractPrinter:
         else:
             with self.p.scope(f"if {stop} == {extent}:"):
                 self.epilogue(target)
-
-    # elementwise parts
-
-    def sweep(
-        self,
-        group: str,
-        start: str,
-        stop: str,
-        body: Callable[[dict[int, str], str, View], None],
-        aligned: bool = True,
-    ) -> None:
-        """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
-
-        A vector lies along the group's innermost axis; where axes are too short or uneven for that, one
-        position is done at a time. ``body`` gets the coordinates, the position, and a view for the printer.
-        ``aligned``: the range starts at a multiple of the lanes, and ends at one or where the group ends.
-        """
-        axes, extents = self.c.group(group), self.c.kernel.extents
-        whole = bool(axes) and (len(axes) == 1 or (aligned and extents[axes[-1]] % self.lanes == 0))
-        step = self.lanes if whole else 1
-        position = self.p.fresh("j")
-        with self.p.scope(f"for {position} in range({start}, {stop}, {step}):", position):
-            count = None
-            if whole and (extents[axes[-1]] % self.lanes or not aligned):
-                count = self.p.fresh("count")
-                self.p.bind(count, f"min({self.lanes}, {minus(stop, position)})")
-            coordinates = self.split(group, position)
-            body(coordinates, position, View((), axes[-1] if whole else None, self.rule, count))
-
-    def rule(self, load: Load) -> Access:
-        return Access(self.bases[load.operand], load.offset, load.strides)
-
-    def view(self, view: View, coordinates: Mapping[int, str], acc: Value | None = None) -> View:
-        """``view`` with the coordinates of all axes (0 along those that do not matter)."""
-        known = {**self.coordinates, **coordinates}
-        axes = tuple(known.get(axis, "0") for axis in range(len(self.c.kernel.extents)))
-        return replace(view, axes=axes, acc=acc)
-
-    def epilogue(self, target: Target) -> None:
-        """Print the epilogue of the tile, and the stores of its results."""
-        kernel, size = self.c.kernel, self.size
-        m, n = self.range["m"][0], self.range["n"][0]
-        row = self.p.fresh("i")
-        with self.p.scope(f"for {row} in range({target.rows}):", row):
-            at_row = self.split("m", address("0", (1, m), (1, row)))
-
-            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                where = address(target.base, (target.row, row), (size, minus(position, n)))
-                kind = f"{self.p.type(self.c.dtype)}({where})"
-                acc = self.p.fresh("acc")
-                self.p.bind(acc, f"load_{kind}" if view.vector is not None else f"bcast_{kind}")
-                value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
-                full = self.view(view, {**at_row, **coordinates}, value)
-                result = self.p.value(kernel.epilogue, full)
-                strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
-                to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
-                self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
-
-            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector)
-
-    def evaluate_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
-        """Print the evaluation of a block of the first factor, row by row."""
-        row = self.p.fresh("m")
-        with self.p.scope(f"for {row} in range({m}, {m_stop}):", row):
-            at_row = self.split("m", row)
-
-            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
-                self.p.store(packed.at(row, position), 0 if view.vector is None else 1, value, view.count)
-
-            self.sweep("k", k, k_stop, vector, self.span["k"] % self.lanes == 0 or self.span["k"] == self.extent["k"])
-
-    def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
-        """Print the evaluation of one panel of a factor."""
-        depth = self.p.fresh("k")
-        with self.p.scope(f"for {depth} in range({k}, {k_stop}):", depth):
-            at_depth = self.split("k", depth)
-
-            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                value = self.p.value(self.factor(which), self.view(view, {**at_depth, **coordinates}))
-                to = address(packed.at(start, depth), (self.size, minus(position, start)))
-                self.p.store(to, 0 if view.vector is None else 1, value, view.count)
-
-            aligned = self.width(which) % self.lanes == 0
-            self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector, aligned)
