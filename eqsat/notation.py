@@ -47,7 +47,7 @@ __all__ = ["Axis", "axes", "axis", "compute", "max", "min", "op", "prod", "sum"]
 def _reduced(kind: str, element: Any, over: Any) -> Element:
     value = as_element(element)
     axes = []
-    for a in [over] if isinstance(over, Axis) else over:
+    for a in over if isinstance(over, (tuple, list)) else [over]:
         if not isinstance(a, Axis):
             raise ShapeError(f"over={a!r}: reduce over axes made by eqsat.axis", LINE.get())
         if a.dim not in value.axes:
@@ -135,6 +135,8 @@ def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | b
 
     Raises ``BoundsError`` for accesses out of range and ``ShapeError`` for axes that do not fit.
     """
+    if not isinstance(outside, (int, float, type(None))):
+        raise ShapeError(f"eqsat.compute: outside must be a number or None, not {outside!r}", user_line())
     if CURRENT.get() is None:
         return run_by_reference(lambda: compute(shape, element, outside=outside), (), {})
     out = registry.located("eqsat.compute", _output_axes, shape, element)

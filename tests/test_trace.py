@@ -414,7 +414,7 @@ def test_scipy_ufuncs_dispatch() -> None:
     from scipy import special
 
     x = np.linspace(-3, 3, 7, dtype="f4")
-    check(lambda x: (special.erf(x), special.expit(x), special.erfc(x), special.log_expit(x)), x, scale=8)
+    check(lambda x: (special.erf(x), special.expit(x), special.log_expit(x)), x, scale=8)
     check(lambda x: special.xlogy(x, np.abs(x)), x, scale=4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import ShapeError, UnsupportedOpError
-from eqsat.frontends.convert import known_dtype, lift, normalize_axes, normalize_axis, promote, together, traced
+from eqsat.frontends.convert import (
+    check_casts,
+    known_dtype,
+    lift,
+    normalize_axes,
+    normalize_axis,
+    promote,
+    together,
+    traced,
+    truth,
+)
 from eqsat.frontends.reductions import sum_
 from eqsat.frontends.registry import implements
 from eqsat.frontends.shapes import diagonal, diagonal_node
@@ -116,7 +127,7 @@ def _cheapest_pair(
 def _parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
     """Labels of every operand and of the result; an ellipsis becomes labels …0, …1 from the right."""
     text = subscripts.replace(" ", "")
-    if not all(c.isalpha() or c in ",.->" for c in text) or text.count("->") > 1:
+    if not all((c.isascii() and c.isalpha()) or c in ",.->" for c in text) or text.count("->") > 1:
         raise ValueError(f"einsum: {subscripts!r} has characters other than letters, ',', '...' and '->'")
     given, arrow, result = text.partition("->")
     parts = given.split(",")
@@ -149,16 +160,20 @@ def _expand(part: str, width: int) -> list[Label]:
 
 @implements(np.einsum)
 def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> TracedArray:
-    rest = {k: v for k, v in kwargs.items() if k not in ("order", "casting") and v is not None}
+    casting = kwargs.pop("casting", "safe")
+    rest = {k: v for k, v in kwargs.items() if k != "order" and v is not None}
     if out is not None or set(rest) - {"dtype"}:
         raise UnsupportedOpError("np.einsum(out=…) is not supported on traced arrays: use its result", LINE.get())
     if isinstance(operands[0], str):
         subscripts, *arrays = operands
     else:
         subscripts, arrays = _interleaved(operands)
-    shapes = [traced(a).shape for a in arrays]
+    arrays = [traced(a) for a in arrays]
+    shapes = [a.shape for a in arrays]
     labels, result = _parse(subscripts, [len(s) for s in shapes])
     dtype = known_dtype(rest["dtype"]) if rest else promote(*arrays)
+    if rest:
+        check_casts("einsum", arrays, dtype, casting)
     try:
         return TracedArray(einsum_nodes([lift(a, dtype) for a in arrays], labels, result))
     except ValueError as error:
@@ -214,17 +229,24 @@ def inner(a: Any, b: Any, /) -> Any:
     return tensordot(x, y, ((-1,), (-1,)))
 
 
-@implements(np.outer, np.linalg.outer)
+@implements(np.outer)
 def outer(a: Any, b: Any, out: Any = None) -> Any:
     x, y = traced(a), traced(b)
     column = TracedArray(build.reshape(x.node, (x.size, 1)))
     return apply(np.multiply, (column, TracedArray(build.reshape(y.node, (y.size,)))), out=out)
 
 
+@implements(np.linalg.outer)
+def linalg_outer(x1: Any, x2: Any, /) -> Any:
+    x, y = traced(x1), traced(x2)
+    if x.ndim != 1 or y.ndim != 1:
+        raise ValueError(f"outer: the arrays must have one axis each, not shapes {x.shape} and {y.shape}")
+    return outer(x, y)
+
+
 @implements(np.vecdot, np.linalg.vecdot)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, **kwargs: Any) -> TracedArray:
-    x, y = (_last(traced(v), axis) for v in (x1, x2))
-    return einsum("...i,...i->...", x, y)
+    return _rows("vecdot", "...i,...i->...", *(_last(traced(v), axis) for v in (x1, x2)))
 
 
 def _last(x: TracedArray, axis: int) -> TracedArray:
@@ -232,10 +254,23 @@ def _last(x: TracedArray, axis: int) -> TracedArray:
     return TracedArray(build.transpose(x.node, [*(i for i in range(x.ndim) if i != at), at]))
 
 
+def _rows(name: str, spec: str, x1: Any, x2: Any) -> TracedArray:
+    """An einsum over last axes, none of which is stretched."""
+    x, y = traced(x1), traced(x2)
+    extents: dict[str, int] = {}
+    for part, shape in zip(spec.partition("->")[0].split(","), (x.shape, y.shape), strict=True):
+        letters = part.removeprefix("...")
+        if len(shape) < len(letters) or any(
+            extents.setdefault(c, n) != n for c, n in zip(letters, shape[-len(letters) :], strict=True)
+        ):
+            raise ShapeError(f"{name}: shapes {x.shape} and {y.shape} do not fit", LINE.get())
+    return einsum(spec, x, y)
+
+
 for _name, _spec in (("matvec", "...ij,...j->...i"), ("vecmat", "...i,...ij->...j")):
     _function = getattr(np, _name, None)  # since NumPy 2.2
     if _function is not None:
-        implements(_function)(lambda x1, x2, /, _spec=_spec: einsum(_spec, x1, x2))
+        implements(_function)(lambda x1, x2, /, _name=_name, _spec=_spec: _rows(_name, _spec, x1, x2))
 
 
 @implements(np.tensordot, np.linalg.tensordot)
@@ -243,11 +278,13 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
     x, y = traced(a), traced(b)
     if isinstance(axes, (int, np.integer)):
         count = int(axes)
-        left, right = list(range(x.ndim - count, x.ndim)), list(range(count))
+        left, right = list(range(-count, 0)), list(range(count))
     else:
         left, right = ([*side] if isinstance(side, (tuple, list)) else [side] for side in axes)
     left = [normalize_axis(i, x.ndim) for i in left]
     right = [normalize_axis(i, y.ndim) for i in right]
+    if len(set(left)) != len(left) or len(set(right)) != len(right):
+        raise ValueError(f"tensordot: an axis occurs twice in {left} or {right}")
     if len(left) != len(right) or any(x.shape[i] != y.shape[j] for i, j in zip(left, right, strict=False)):
         raise ValueError(f"tensordot: shapes {x.shape} and {y.shape} do not fit along axes {left} and {right}")
     x_names: list[Label] = [f"a{i}" for i in range(x.ndim)]
@@ -281,9 +318,18 @@ def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> TracedArra
 
 @implements(np.linalg.multi_dot)
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    result: Any = arrays[0]
-    for array in arrays[1:]:  # the search finds the cheapest order
-        result = dot(result, array)
+    if out is not None:
+        raise UnsupportedOpError("np.linalg.multi_dot(out=…) is not supported on traced arrays", LINE.get())
+    factors: list[Any] = [traced(a) for a in arrays]
+    ranks = [f.ndim for f in factors]
+    if len(ranks) < 2:
+        raise ValueError("multi_dot: two arrays or more are needed")
+    if len(ranks) > 2 and (any(n != 2 for n in ranks[1:-1]) or not {ranks[0], ranks[-1]} <= {1, 2}):
+        listed = ", ".join(str(f.shape) for f in factors)
+        raise ValueError(f"multi_dot: matrices, and vectors only at the ends, not shapes {listed}")
+    result = factors[0]
+    for factor in factors[1:]:  # the search finds the cheapest order
+        result = dot(result, factor)
     return result
 
 
@@ -292,31 +338,54 @@ def matrix_power(a: Any, n: Any) -> Any:
     count = operator.index(n)
     if count < 1:
         raise UnsupportedOpError("np.linalg.matrix_power is supported for n ≥ 1", LINE.get())
-    result = traced(a)
+    base = traced(a)
+    if base.ndim < 2 or base.shape[-1] != base.shape[-2]:
+        raise ValueError(f"matrix_power: the last two axes must be equal, not shape {base.shape}")
+    result = base
     for _ in range(count - 1):
-        result = matmul(result, a)
+        result = matmul(result, base)
     return result
 
 
-@implements(np.linalg.norm, np.linalg.vector_norm)
+@implements(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
-    node = lift(x)
-    if not node.dtype.is_float:
-        node = build.cast(node, known_dtype(np.float64))
-    axes = normalize_axes(axis, node.type.ndim)
+    ndim = traced(x).ndim
+    if axis is None and ord is None:
+        return _vector_norm(lift(x), 2, tuple(range(ndim)), keepdims)
+    axes = normalize_axes(axis, ndim)
+    if len(axes) == 1:
+        return _vector_norm(lift(x), 2 if ord is None else ord, axes, keepdims)
+    if len(axes) != 2:
+        raise ValueError(f"norm: a vector has one axis and a matrix two, not {len(axes)} of shape {traced(x).shape}")
+    if ord in (None, "fro"):
+        return _vector_norm(lift(x), 2, axes, keepdims)
+    raise UnsupportedOpError(f"np.linalg.norm(ord={ord!r}) of a matrix is not supported: use None or 'fro'", LINE.get())
+
+
+@implements(np.linalg.vector_norm)
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> TracedArray:
+    return _vector_norm(lift(x), ord, normalize_axes(axis, traced(x).ndim), keepdims)
+
+
+@implements(np.linalg.matrix_norm)
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> TracedArray:
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+def _vector_norm(node: Node, ord: Any, axes: tuple[int, ...], keepdims: bool) -> TracedArray:
+    if not isinstance(ord, (int, float)) or math.isnan(ord):
+        raise ValueError(f"norm: ord={ord!r} is not an order of vectors")
+    node = node if node.dtype.is_float else build.cast(node, known_dtype(np.float64))
     size = call("abs", node)
-    if ord in (None, "fro") or (ord == 2 and (len(axes) == 1)):
-        total = build.reduce("reduce_sum", call("square", node), axes, keepdims=keepdims)
-        return TracedArray(call("sqrt", total))
-    if len(axes) == 1 and ord in (np.inf, -np.inf):
+    if ord == 2:
+        return TracedArray(call("sqrt", build.reduce("reduce_sum", call("square", node), axes, keepdims=keepdims)))
+    if ord == math.inf and 0 in node.shape:
+        return sum_(TracedArray(size), axes, keepdims=keepdims)
+    if ord in (math.inf, -math.inf):
         return TracedArray(build.reduce("reduce_max" if ord > 0 else "reduce_min", size, axes, keepdims=keepdims))
-    if len(axes) == 1 and isinstance(ord, (int, float)) and ord > 0:
-        if ord == 1:
-            return TracedArray(build.reduce("reduce_sum", size, axes, keepdims=keepdims))
-        total = build.reduce("reduce_sum", call("pow", size, scalar(ord, size)), axes, keepdims=keepdims)
-        return TracedArray(call("pow", total, scalar(1 / ord, total)))
-    raise UnsupportedOpError(
-        f"np.linalg.norm(ord={ord!r}) over axes {axes} is not supported: vectors take ord=None, inf, -inf or a "
-        "positive number, matrices ord=None or 'fro'",
-        LINE.get(),
-    )
+    if ord == 0:
+        return TracedArray(build.reduce("reduce_sum", build.cast(truth(node), node.dtype), axes, keepdims=keepdims))
+    if ord == 1:
+        return TracedArray(build.reduce("reduce_sum", size, axes, keepdims=keepdims))
+    total = build.reduce("reduce_sum", call("pow", size, scalar(ord, size)), axes, keepdims=keepdims)
+    return TracedArray(call("pow", total, scalar(1 / ord, total)))

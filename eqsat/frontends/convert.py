@@ -116,6 +116,14 @@ def together(*values: object) -> list[Node]:
     return [lift(value, dtype) for value in values]
 
 
+def check_casts(name: str, values: Sequence[object], dtype: DType, casting: Any) -> None:
+    """Refuse what NumPy does not cast by the rule ``casting``, such as floats to integers by ``same_kind``."""
+    for value in values:
+        given = value.dtype if isinstance(value, TracedArray) else np.asarray(value).dtype
+        if not np.can_cast(given, dtype.numpy, casting):
+            raise UnsupportedDTypeError(f"{name}: cannot cast {given} to {dtype} by the rule {casting!r}", LINE.get())
+
+
 def normalize_axis(axis: Any, ndim: int) -> int:
     """``axis`` in [0, ndim); NumPy's AxisError outside, ConcretizationError if it is traced."""
     import operator

@@ -19,6 +19,7 @@ from eqsat.errors import BoundsError, ConcretizationError, ShapeError, Unsupport
 from eqsat.frontends import registry
 from eqsat.frontends.convert import is_weak, known_dtype, lift, promote
 from eqsat.frontends.indexing import flat_index, gather_flat
+from eqsat.frontends.shapes import pad_constant
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.ufuncs import apply
@@ -86,6 +87,13 @@ class _Scalar:
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         self.__index__()
+
+    def __float__(self) -> NoReturn:
+        raise ConcretizationError(
+            "the value of an axis or an element is not known: use NumPy's functions, not those of math", user_line()
+        )
+
+    __int__ = __float__
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -345,7 +353,7 @@ def _in_range(node: Node, parts: list[Index | Element]) -> Node:
             assert isinstance(part, Index)
             parts[axis] = part + before
     value = OUTSIDE.get()
-    return node if value is None else build.pad(node, widths, value)
+    return node if value is None else pad_constant(node, widths, value)
 
 
 def _strided(node: Node, parts: Sequence[Index]) -> tuple[Node, tuple[Dim, ...]]:

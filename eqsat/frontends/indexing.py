@@ -62,9 +62,7 @@ def _index_items(item: Any) -> list[Any]:
 def _entries(index: Any, shape: tuple[int, ...]) -> list[Any]:
     """The index with its Ellipsis written out: one entry per axis, and Nones."""
     given = index if isinstance(index, tuple) else (index,)
-    for position, item in enumerate(given):  # a known mask must fit the axes it stands for
-        if isinstance(item, (list, np.ndarray)) and not holds_traced(item) and np.asarray(item).dtype == np.bool_:
-            _check_mask(np.asarray(item), shape, given, position)
+    _check_masks(given, shape)
     items = [part for item in given for part in _index_items(item)]
     used = sum(1 for item in items if item is not None and item is not Ellipsis)
     dots = sum(1 for item in items if item is Ellipsis)
@@ -80,13 +78,33 @@ def _entries(index: Any, shape: tuple[int, ...]) -> list[Any]:
     return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
 
 
-def _check_mask(mask: np.ndarray, shape: tuple[int, ...], given: tuple[Any, ...], position: int) -> None:
-    before = [x for x in given[:position] if x is not None]
-    if any(x is Ellipsis for x in before):
-        return
-    axes = shape[len(before) : len(before) + mask.ndim]
-    if axes != mask.shape:
-        raise BoundsError(f"boolean index of shape {mask.shape} does not fit axes of shape {axes}", LINE.get())
+def _check_masks(given: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    """A known mask must fit the axes it stands for, which an Ellipsis before it moves to the end."""
+    used = [_axes_used(item) for item in given]
+    for position, item in enumerate(given):
+        mask = _known_mask(item)
+        if mask is None:
+            continue
+        after_dots = any(x is Ellipsis for x in given[:position])
+        first = len(shape) - sum(used[position:]) if after_dots else sum(used[:position])
+        axes = shape[max(first, 0) : max(first, 0) + mask.ndim]
+        if axes != mask.shape and sum(used) <= len(shape):
+            raise BoundsError(f"boolean index of shape {mask.shape} does not fit axes of shape {axes}", LINE.get())
+
+
+def _known_mask(item: Any) -> np.ndarray | None:
+    if not isinstance(item, (list, np.ndarray)) or holds_traced(item):
+        return None
+    array = np.asarray(item)
+    return array if array.dtype == np.bool_ else None
+
+
+def _axes_used(item: Any) -> int:
+    """How many axes an entry of an index stands for."""
+    if item is None or item is Ellipsis:
+        return 0
+    mask = _known_mask(item)
+    return 1 if mask is None else mask.ndim
 
 
 def getitem(x: TracedArray, index: Any) -> TracedArray:

@@ -10,8 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ConcretizationError, ShapeError, UnsupportedOpError
-from eqsat.frontends.convert import known_dtype, lift, normalize_axis, promote, together, traced, truth, view_of
+from eqsat.errors import ConcretizationError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends.convert import (
+    check_casts,
+    known_dtype,
+    lift,
+    normalize_axis,
+    promote,
+    together,
+    traced,
+    truth,
+    view_of,
+)
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.ufuncs import apply
@@ -19,6 +29,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.elementwise import broadcast_shapes
 from eqsat.ir.node import LINE
+from eqsat.ir.types import bool_
 
 
 def _parts(name: str, arrays: Any) -> list[Any]:
@@ -32,9 +43,10 @@ def _parts(name: str, arrays: Any) -> list[Any]:
     return parts
 
 
-def _joined(name: str, parts: Sequence[Any], axis: int, dtype: Any) -> TracedArray:
+def _joined(name: str, parts: Sequence[Any], axis: int, dtype: Any = None, casting: Any = "same_kind") -> TracedArray:
     """Parts of equal rank along an axis; the error lists all the shapes."""
     kind = known_dtype(dtype) if dtype is not None else promote(*parts)
+    check_casts(name, parts, kind, casting)
     nodes = [lift(p, kind) for p in parts]
     shapes = [n.shape for n in nodes]
     if len({(*s[:axis], *s[axis + 1 :]) if len(s) > axis else s for s in shapes}) > 1 or len(set(map(len, shapes))) > 1:
@@ -46,15 +58,17 @@ def _joined(name: str, parts: Sequence[Any], axis: int, dtype: Any) -> TracedArr
 def concatenate(
     arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: Any = "same_kind"
 ) -> Any:
+    given = list(arrays)
     parts = _parts("concatenate", arrays)
     if out is not None:
         raise UnsupportedOpError("np.concatenate(out=…) is not supported on traced arrays: use its result", LINE.get())
-    if axis is None:
+    if axis is None:  # the only case in which Python numbers may stand among the arrays
+        dtype = dtype if dtype is not None else promote(*given).numpy
         parts = [TracedArray(build.reshape(lift(p), (traced(p).size,))) for p in parts]
         axis = 0
     if traced(parts[0]).ndim == 0:
         raise ShapeError("zero-dimensional arrays cannot be concatenated; use np.stack", LINE.get())
-    return _joined("concatenate", parts, normalize_axis(axis, traced(parts[0]).ndim), dtype)
+    return _joined("concatenate", parts, normalize_axis(axis, traced(parts[0]).ndim), dtype, casting)
 
 
 @implements(np.stack)
@@ -64,24 +78,31 @@ def stack(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, cas
     if len(set(shapes)) > 1:
         raise ShapeError(f"stack: all arrays must have the same shape, not {', '.join(map(str, shapes))}", LINE.get())
     at = normalize_axis(axis, len(shapes[0]) + 1)
-    return _joined("stack", [TracedArray(build.expand_dims(lift(p), (at,))) for p in parts], at, dtype)
+    return _joined("stack", [TracedArray(build.expand_dims(lift(p), (at,))) for p in parts], at, dtype, casting)
 
 
-def _shaped(name: str, arrays: Any, shape: Callable[[tuple[int, ...]], tuple[int, ...]], axis: int | None) -> Any:
+def _shaped(
+    name: str,
+    arrays: Any,
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]],
+    axis: int | None,
+    dtype: Any = None,
+    casting: Any = "same_kind",
+) -> Any:
     parts = _parts(name, arrays)
     nodes = [TracedArray(build.reshape(lift(p), shape(traced(p).shape))) for p in parts]
     along = axis if axis is not None else (0 if nodes[0].ndim == 1 else 1)
-    return _joined(name, nodes, along, None)
+    return _joined(name, nodes, along, dtype, casting)
 
 
 @implements(np.vstack)
 def vstack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any:
-    return _shaped("vstack", tup, lambda s: (1, *(s or (1,))) if len(s) < 2 else s, 0)
+    return _shaped("vstack", tup, lambda s: (1, *(s or (1,))) if len(s) < 2 else s, 0, dtype, casting)
 
 
 @implements(np.hstack)
 def hstack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any:
-    return _shaped("hstack", tup, lambda s: s or (1,), None)
+    return _shaped("hstack", tup, lambda s: s or (1,), None, dtype, casting)
 
 
 @implements(np.column_stack)
@@ -96,7 +117,7 @@ def dstack(tup: Any) -> Any:
 
 @implements(np.append)
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
-    return concatenate((arr, values), axis=axis)
+    return concatenate((traced(arr), traced(values)), axis=axis)
 
 
 @implements(np.array_split)
@@ -141,6 +162,8 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[TracedArray]:
 
 @implements(np.vsplit)
 def vsplit(ary: Any, indices_or_sections: Any) -> list[TracedArray]:
+    if traced(ary).ndim < 2:
+        raise ValueError(f"vsplit: an array of two or more axes is needed, not shape {traced(ary).shape}")
     return split(ary, indices_or_sections, 0)
 
 
@@ -154,6 +177,8 @@ def unstack(x: Any, /, *, axis: Any = 0) -> tuple[TracedArray, ...]:
 
 @implements(np.meshgrid)
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[TracedArray, ...]:
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
     axes = [traced(x) for x in xi]
     n = len(axes)
     shape = [x.size for x in axes]
@@ -190,22 +215,27 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> TracedArray:
 
 @implements(np.clip)
 def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    x: Any = traced(a)
     low = a_min if a_min is not None else min
     high = a_max if a_max is not None else max
-    result: Any = traced(a)
-    if low is not None:
-        result = apply(np.maximum, (result, low))
-    if high is not None:
-        result = apply(np.minimum, (result, high))
-    if out is None:
-        return TracedArray(result.node)
-    return apply(np.positive, (result,), out=out)
+    if x.dtype.kind == "i":  # Python ints that no element can pass bound nothing, also beyond the type
+        limits = np.iinfo(x.dtype)
+        low = None if type(low) is int and low <= limits.min else low
+        high = None if type(high) is int and high >= limits.max else high
+    dtype = promote(x, *(b for b in (low, high) if b is not None))  # of all three at once
+    result = lift(x, dtype)
+    for ufunc, bound in ((np.maximum, low), (np.minimum, high)):
+        if bound is not None:
+            result = apply(ufunc, (TracedArray(result), TracedArray(lift(bound, dtype)))).node
+    return TracedArray(result) if out is None else apply(np.positive, (TracedArray(result),), out=out)
 
 
 @implements(np.round, np.around)
 def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     node = lift(a)
     places = operator.index(decimals)
+    if node.dtype == bool_:
+        raise UnsupportedDTypeError("np.round of bool has type float16 in NumPy: cast before", LINE.get())
     if not node.dtype.is_float:
         if places < 0:
             raise UnsupportedOpError("np.round of integers to tens is not supported: use x // 10 * 10", LINE.get())
@@ -247,6 +277,8 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     x: Any = traced(a)
     at = normalize_axis(axis, x.ndim)
+    if operator.index(n) < 0:
+        raise ValueError(f"diff: the order must not be negative, not {n}")
     for _ in range(operator.index(n)):
         stop = x.shape[at]
         later, earlier = (build.take_range(x.node, at, lo, max(lo, hi)) for lo, hi in ((1, stop), (0, stop - 1)))

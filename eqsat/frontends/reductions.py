@@ -49,6 +49,14 @@ def _accumulator(node: Node, dtype: DTypeLike | None) -> DType:
     return int64 if node.dtype in (bool_, int32) else node.dtype
 
 
+def _axes(axis: Any, node: Node) -> tuple[int, ...]:
+    """The axes of a reduction; NumPy lets a 0-d array have an axis 0 here, with nothing to reduce over."""
+    if node.type.ndim == 0 and not isinstance(axis, tuple) and axis is not None:
+        normalize_axis(axis, 1)
+        return ()
+    return normalize_axes(axis, node.type.ndim)
+
+
 def _fold(kind: str, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     return build.reduce(kind, node, axes, keepdims=bool(keepdims))
 
@@ -60,12 +68,12 @@ def _keep(keepdims: Any) -> bool:
 def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any) -> TracedArray:
     node = lift(a)
     node = build.cast(node, _accumulator(node, dtype))
-    boolean = node.dtype == bool_
-    if boolean:  # asked for with dtype=bool: or, and
+    if node.dtype == bool_:  # asked for with dtype=bool: or, and
         empty = op == "mul"
         result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty).node
-        return TracedArray(result)
-    result = _fold(kind, node, normalize_axes(axis, node.type.ndim), _keep(keepdims))
+        op = "logical_and" if empty else "logical_or"
+    else:
+        result = _fold(kind, node, _axes(axis, node), _keep(keepdims))
     if initial is not _NONE and initial is not None:
         result = call(op, result, lift(initial, result.dtype))
     return TracedArray(result)
@@ -105,7 +113,7 @@ def _extreme(name: str, kind: str, op: str) -> Callable[..., TracedArray]:
     ) -> TracedArray:
         _check(name, where, out)
         node = lift(a)
-        axes = normalize_axes(axis, node.type.ndim)
+        axes = _axes(axis, node)
         start = lift(initial, node.dtype) if initial is not _NONE and initial is not None else None
         if start is not None and any(node.shape[i] == 0 for i in axes):
             shape = [1 if i in axes else n for i, n in enumerate(node.shape)]
@@ -125,7 +133,7 @@ implements(np.min, np.amin)(_extreme("min", "reduce_min", "minimum"))
 def _quantify(kind: str, a: Any, axis: Any, keepdims: Any, empty: bool) -> TracedArray:
     """Any and all: the extreme of bools, with the value of the empty case."""
     node = truth(a if isinstance(a, Node) else lift(a))
-    axes = normalize_axes(axis, node.type.ndim)
+    axes = _axes(axis, node)
     if any(node.shape[i] == 0 for i in axes):
         shape = [1 if i in axes else n for i, n in enumerate(node.shape) if i not in axes or _keep(keepdims)]
         return TracedArray(zeros(shape, bool_, empty))

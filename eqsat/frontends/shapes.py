@@ -37,7 +37,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
 
 
 def _row_order(name: str, order: str) -> None:
-    if order not in ("C", "A", "K"):
+    if order not in ("C", "A", "K") or (order == "K" and name == "reshape"):
         raise UnsupportedOpError(f"{name}(order={order!r}) is not supported: transpose before and after", LINE.get())
 
 
@@ -204,10 +204,15 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> TracedArray:
             return flip(swapaxes(m, first, second), second)
 
 
-@implements(np.diagonal, np.linalg.diagonal)
+@implements(np.diagonal)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TracedArray:
     x = traced(a)
     return view_of(x, diagonal_node(x.node, offset, normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)))
+
+
+@implements(np.linalg.diagonal)
+def linalg_diagonal(x: Any, /, *, offset: int = 0) -> TracedArray:
+    return diagonal(x, offset, -2, -1)
 
 
 def diagonal_node(x: Node, offset: int, first: int, second: int) -> Node:
@@ -302,15 +307,17 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tr
     if isinstance(pad_width, dict):
         table = [(0, 0)] * x.ndim
         for axis, width in pad_width.items():
-            low, high = (width, width) if isinstance(width, int) else width
+            low, high = np.broadcast_to(np.asarray(width), (2,)).tolist()
             table[normalize_axis(axis, x.ndim)] = (low, high)
     else:
         table = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
-    widths = [(int(low), int(high)) for low, high in table]
+    widths = [(operator.index(low), operator.index(high)) for low, high in table]
     if any(low < 0 or high < 0 for low, high in widths):
         raise ValueError("index can't contain negative values")
     if mode == "constant":
-        return TracedArray(_pad_constant(node, widths, kwargs.pop("constant_values", 0)))
+        values = kwargs.pop("constant_values", 0)
+        if not kwargs:
+            return TracedArray(pad_constant(node, widths, values))
     if mode not in ("edge", "reflect", "symmetric", "wrap", "empty") or kwargs:
         raise UnsupportedOpError(
             f"np.pad(mode={mode!r}) with {sorted(kwargs)} is not supported: use 'constant', 'edge', 'reflect', "
@@ -326,7 +333,8 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tr
     return TracedArray(node)
 
 
-def _pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Node:
+def pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Node:
+    """``node`` with ``widths`` elements of ``values`` before and after each axis, cast to its type."""
     if isinstance(values, TracedArray):
         raise UnsupportedOpError("np.pad with a traced value: join with np.concatenate", LINE.get())
     table = np.broadcast_to(np.asarray(values), (len(widths), 2)).astype(node.dtype.numpy)
@@ -344,6 +352,8 @@ def _pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Nod
 
 
 def _triangle(node: Node, k: int, below: bool) -> Node:
+    if node.type.ndim == 0:
+        raise ValueError("a triangle needs at least one axis, not a 0-d array")
     if node.type.ndim < 2:
         node = build.broadcast_to(node, (node.type.size, node.type.size))
     rows, cols = node.shape[-2:]

@@ -26,6 +26,8 @@ UFUNCS: dict[np.ufunc, Builder] = {}
 SCIPY: dict[str, Builder] = {}
 """The same by name for ``scipy.special``, which is imported by the user if at all."""
 
+SCIPY_ADVICE = {"erfc": "write 1 - erf(x), which is 0 where erfc(x) is below the rounding of 1"}
+
 ACCUMULATE: dict[np.ufunc, Any] = {np.add: np.cumsum, np.multiply: np.cumprod}
 REDUCE: dict[np.ufunc, Any] = {
     np.add: np.sum,
@@ -76,8 +78,16 @@ def _always(x: Node) -> Node:
     return build.broadcast_to(scalar(True, bool_), x.shape)
 
 
-def _scaled(name: str, factor: float) -> Builder:
-    return lambda x: call("mul", call(name, x), scalar(factor, x))
+def _log(base: int) -> Builder:
+    """A logarithm to another base, whole where it lies within rounding of a whole number, as of 1000 to base 10."""
+
+    def builder(x: Node) -> Node:
+        y = call("mul", call("log", x), scalar(1 / math.log(base), x))
+        whole = call("round", y)
+        reach = call("mul", call("abs", whole), scalar(4 * float(np.finfo(x.dtype.numpy).eps), x))
+        return call("where", call("le", call("abs", call("sub", y, whole)), reach), whole, y)
+
+    return builder
 
 
 def _isinf(x: Node) -> Node:
@@ -121,7 +131,13 @@ def _heaviside(x: Node, h: Node) -> Node:
 
 
 def _cbrt(x: Node) -> Node:
-    return call("mul", call("sign", x), call("pow", call("abs", x), scalar(1 / 3, x)))
+    size = call("abs", x)
+    root = call("pow", size, scalar(1 / 3, x))
+    # One Newton step: 1/3 is rounded, which costs digits of large and small numbers. Where it has no value, at 0, inf
+    # and nan, x is its own root.
+    gap = call("sub", root, call("div", size, call("square", root)))
+    step = call("sub", root, call("mul", gap, scalar(1 / 3, x)))
+    return call("where", call("isfinite", step), call("mul", call("sign", x), step), x)
 
 
 def _hypot(x: Node, y: Node) -> Node:
@@ -158,8 +174,8 @@ UFUNCS.update(
         np.exp: _op("exp"),
         np.exp2: lambda x: call("pow", scalar(2, x), x),
         np.log: _op("log"),
-        np.log2: _scaled("log", 1 / math.log(2)),
-        np.log10: _scaled("log", 1 / math.log(10)),
+        np.log2: _log(2),
+        np.log10: _log(10),
         np.log1p: _op("log1p"),
         np.expm1: _op("expm1"),
         np.sqrt: _op("sqrt"),
@@ -215,7 +231,6 @@ UFUNCS.update(
 SCIPY.update(
     {
         "erf": _op("erf"),
-        "erfc": lambda x: call("sub", scalar(1, x), call("erf", x)),
         "expit": _op("sigmoid"),
         "log_expit": lambda x: call(
             "sub", call("minimum", x, scalar(0, x)), call("log1p", call("exp", call("neg", call("abs", x))))
@@ -235,7 +250,7 @@ def _builder(ufunc: np.ufunc) -> Builder:
         if special is not None and getattr(special, name, None) is ufunc:
             found = SCIPY.get(name)
             if found is None:
-                raise registry.refuse(f"scipy.special.{name}")
+                raise registry.refuse(f"scipy.special.{name}", SCIPY_ADVICE.get(name, ""))
     if found is None:
         raise registry.refuse(f"np.{ufunc.__name__}")
     return found
@@ -268,14 +283,17 @@ def _fits(value: Any, dtype: np.dtype) -> bool:
     return bool(limits.min <= value <= limits.max)
 
 
-def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype: Any = None) -> Any:
-    """A ufunc's call on operands of which one at least is traced."""
-    if ufunc is np.matmul:
-        result = registry.FUNCTIONS[np.matmul](*operands)
-    elif ufunc is np.divmod:
-        return apply(np.floor_divide, operands), apply(np.remainder, operands)
-    elif ufunc in registry.FUNCTIONS:
-        result = registry.FUNCTIONS[ufunc](*operands)
+def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype: Any = None, **options: Any) -> Any:
+    """A ufunc's call on operands of which one at least is traced; ``options`` are of functions of whole rows."""
+    if ufunc is np.divmod:
+        results = [apply(f, operands, dtype=dtype) for f in (np.floor_divide, np.remainder)]
+        outs = (None, None) if out is None else out
+        return tuple(r if o is None else _into(o, r) for r, o in zip(results, outs, strict=True))
+    if ufunc in registry.FUNCTIONS:
+        if dtype is not None:
+            types = loop_types(ufunc, operands, dtype)
+            operands = tuple(TracedArray(lift(o, known_dtype(t))) for o, t in zip(operands, types, strict=False))
+        result = registry.FUNCTIONS[ufunc](*operands, **options)
     else:
         result = TracedArray(_elementwise(ufunc, operands, dtype))
     return result if out is None else _into(out, result)
@@ -318,14 +336,15 @@ def _into(out: Any, result: TracedArray) -> TracedArray:
             "let the function make a new array, y = a + b",
             LINE.get(),
         )
-    if result.shape != out.shape:
+    fits = all(n in (1, m) for n, m in zip(result.shape[::-1], out.shape[::-1], strict=False))
+    if result.ndim > out.ndim or not fits:
         raise ShapeError(f"in place: the result has shape {result.shape}, the output {out.shape}", LINE.get())
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
         raise UnsupportedDTypeError(
             f"in place: cannot cast the result from {result.dtype} to {out.dtype} (same_kind); write y = a + b instead",
             LINE.get(),
         )
-    out.assign(build.cast(result.node, out.node.dtype))
+    out.assign(build.broadcast_to(build.cast(result.node, out.node.dtype), out.shape))
     return out
 
 
@@ -341,6 +360,14 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
             f"np.{ufunc.__name__}(where=…) is not supported on traced arrays: use np.where on its result", LINE.get()
         )
     if method == "__call__":
+        for option in given.keys() - {"out", "dtype"}:
+            if option not in ("axis", "axes", "keepdims"):
+                raise TypeError(f"{ufunc.__name__}() got an unexpected keyword argument {option!r}")
+            if option != "axis" or ufunc is not np.vecdot:
+                raise UnsupportedOpError(
+                    f"np.{ufunc.__name__}({option}=…) is not supported on traced arrays: transpose before and after",
+                    LINE.get(),
+                )
         return apply(ufunc, inputs, **given)
     if method == "outer":
         a, b = (traced(value) for value in inputs)

@@ -1,0 +1,212 @@
+"""Corners of NumPy's functions: options, odd shapes, and what NumPy refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends.trace import run_by_reference
+from tests.test_trace import check
+
+M = np.arange(6, dtype="f4").reshape(2, 3) - 2
+CUBE = np.arange(18, dtype="f4").reshape(2, 3, 3)
+SQUARE = np.arange(9, dtype="f8").reshape(3, 3) - 3
+INTS = np.arange(-2, 4, dtype="i4")
+BOOLS = np.array([True, False, True])
+ROW = np.arange(3, dtype="f4")
+
+
+def run(fn: Callable[..., Any], *args: Any) -> Any:
+    return run_by_reference(fn, args, {})
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_logarithms_of_powers_are_whole(dtype: str) -> None:
+    tens, twos = 10.0 ** np.arange(-30, 31).astype(dtype), 2.0 ** np.arange(-60, 61).astype(dtype)
+    assert np.array_equal(run(np.log10, tens), np.arange(-30, 31))
+    assert np.array_equal(run(np.log2, twos), np.arange(-60, 61))
+    rest = np.array([0, -0.0, -1, np.inf, np.nan, 1, 3, 999, 1001, 1e-3], dtype)
+    check(lambda x: (np.log2(x), np.log10(x)), rest, scale=2)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_cube_roots_over_the_whole_range(dtype: str) -> None:
+    limits = np.finfo(dtype)
+    x = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30, 1000, -27, limits.max, limits.tiny], dtype)
+    got, want = run(np.cbrt, x), np.cbrt(x)
+    np.testing.assert_allclose(got, want, rtol=2 * limits.eps, atol=0)
+    assert np.array_equal(np.signbit(got[:2]), np.signbit(want[:2]))
+
+
+def test_a_function_that_would_lose_its_tail_is_refused() -> None:
+    from scipy import special
+
+    with pytest.raises(UnsupportedOpError, match="1 - erf"):
+        run(special.erfc, ROW)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.divmod(x, 2, out=(x.copy(), x.copy())),
+        lambda x: (lambda y: (np.divmod(x, 2, out=(y, None)), y))(x.copy()),
+        lambda x: (lambda y: (np.multiply(x[0], 2, out=y), y))(x.copy()),
+        lambda x: (lambda y: (np.matmul(x, np.eye(3, dtype="f4"), out=y), y))(x.copy()),
+        lambda x: np.matmul(x, x.T, dtype="f8"),
+        lambda x: np.matmul(x, x.T, dtype="i4"),
+        lambda x: np.vecdot(x, x, axis=0),
+        lambda x: np.add(x, x, nonsense=1),
+    ],
+)
+def test_options_of_ufuncs(fn: Callable[..., Any]) -> None:
+    check(fn, M)
+
+
+@pytest.mark.parametrize("option", [{"axes": [(0, 1), (1, 0), (0, 1)]}, {"axis": 0}, {"keepdims": True}])
+def test_options_of_products_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedOpError, match="matmul"):
+        run(lambda x: np.matmul(x, x.T, **option), M)
+
+
+def test_products_stretch_no_axis_of_theirs() -> None:
+    for a, b in (((1,), (3,)), ((2, 1), (2, 3)), ((2, 3), (2, 3)), ((), (3,)), ((4, 1, 3), (2, 3))):
+        check(np.vecdot, np.ones(a, "f4"), np.ones(b, "f4"))
+    for name, a, b in (("matvec", (2, 3), (1,)), ("vecmat", (1,), (2, 3)), ("matvec", (2, 3), (4, 3))):
+        if hasattr(np, name):
+            check(getattr(np, name), np.ones(a, "f4"), np.ones(b, "f4"))
+
+
+@pytest.mark.parametrize("axes", [3, 2, 1, 0, -1, ([0, 0], [0, 1]), ([0, 1], [1, 0]), ([1], [0, 1])])
+def test_axes_of_tensordot(axes: Any) -> None:
+    check(lambda a, b: np.tensordot(a, b, axes=axes), SQUARE, np.ones((3, 3, 3)))
+    check(lambda a, b: np.tensordot(a, b, axes=axes), SQUARE, SQUARE)
+
+
+@pytest.mark.parametrize("x", [CUBE, SQUARE, M, ROW], ids=["cube", "square", "matrix", "row"])
+def test_linear_algebra_of_last_axes(x: np.ndarray) -> None:
+    check(np.linalg.diagonal, x)
+    check(lambda x: np.linalg.diagonal(x, offset=1), x)
+    check(np.linalg.trace, x)
+    check(lambda x: np.linalg.matrix_power(x, 2), x)
+    check(lambda x: np.linalg.matrix_power(x, 1), x)
+    check(lambda x: np.linalg.outer(x, x), x)
+    check(lambda x: np.linalg.multi_dot([x, x, x]), x)
+    check(np.linalg.matrix_norm, x)
+
+
+@pytest.mark.parametrize("order", [None, "fro", 2, 1, 0, 3, 0.5, -1, np.inf, -np.inf])
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1), (0, 1, 2)])
+def test_norms(order: Any, axis: Any) -> None:
+    for x in (CUBE, SQUARE, ROW + 1, INTS + 5, np.zeros((0, 2))):
+        try:
+            check(lambda x: np.linalg.norm(x, order, axis=axis, keepdims=True), x, scale=4)
+        except UnsupportedOpError:
+            assert len(axis or x.shape) == 2
+        check(lambda x: np.linalg.vector_norm(x, ord=2 if order is None else order, axis=axis), x, scale=4)
+
+
+def test_clip_promotes_once() -> None:
+    check(lambda b, i: (np.clip(b, 0, i), np.clip(b, i, 1)), BOOLS, INTS[:3])
+    check(lambda b, x: np.clip(b, 0, x), BOOLS, ROW)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-(2**70), 2**70), (0, 2**40), (-(2**31), 2**31 - 1), (0.5, 2), (2**40, None), (None, -(2**40))]
+)
+def test_bounds_of_clip_beyond_the_type(low: Any, high: Any) -> None:
+    try:
+        check(lambda x: x.clip(low, high), INTS)
+    except OverflowError:
+        with pytest.raises(OverflowError):
+            run(lambda x: x.clip(low, high), INTS)
+
+
+def test_joins_cast_as_numpy_does() -> None:
+    check(lambda x: np.concatenate([x, x], dtype="i4"), ROW)
+    check(lambda x: np.concatenate([x, x], dtype="i4", casting="unsafe"), ROW)
+    check(lambda x: np.stack([x, x], dtype="f8"), ROW)
+    check(lambda x: np.vstack([x, x], dtype="i4"), ROW)
+    check(lambda x: np.hstack([x, x], dtype="f8"), ROW)
+    check(lambda x: np.concatenate([x, 3, 2.5], axis=None), ROW)
+    check(lambda x: np.append(x, 2.5), ROW)
+    check(lambda x: np.einsum("i,i", x, x, dtype="i4"), ROW)
+    check(lambda x: np.einsum("i,->i", x, 2.0), ROW)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.meshgrid(x, x, indexing="zz"),
+        lambda x: np.diff(x, -1),
+        lambda x: np.vsplit(x, 3),
+        lambda x: np.pad(x, 1.5),
+        lambda x: np.pad(x, 1, stat_length=2),
+        lambda x: np.reshape(x, -1, order="K"),
+        lambda x: np.tril(x[0]),
+        lambda x: np.einsum("é", x),
+    ],
+)
+def test_what_numpy_refuses(fn: Callable[..., Any]) -> None:
+    check(fn, ROW)
+
+
+def test_rounding_bools_is_refused() -> None:
+    with pytest.raises(UnsupportedDTypeError, match="float16"):
+        run(np.round, BOOLS)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (..., np.array([True, False, True])),
+        (..., np.array([True, False])),
+        (np.array([[True, False, True], [False] * 3]), np.array([True, False, False])),
+        (np.array([[True, False, True], [False] * 3]), np.array([True, False])),
+        (None, np.array([True, False]), ..., [True, False, False]),
+        (0, [True, False, False]),
+        (0, [True, False]),
+        (np.zeros((2, 3, 3, 1), bool),),
+        (..., np.ones((3, 3), bool)),
+        (..., np.ones((2, 3), bool), 0),
+        (..., np.ones((3, 2), bool), 0),
+    ],
+)
+def test_known_masks_fit_their_axes(index: Any) -> None:
+    check(lambda x: x[index], CUBE)
+
+
+def test_a_mask_of_the_wrong_size_is_named() -> None:
+    with pytest.raises(BoundsError, match=r"\(2,\)"):
+        run(lambda x: x[..., np.array([True, False])], CUBE)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "any", "all", "count_nonzero", "mean", "var"])
+@pytest.mark.parametrize("axis", [0, -1, 1, None, (), (0,)])
+def test_axes_of_a_number(name: str, axis: Any) -> None:
+    check(lambda x: getattr(np, name)(x, axis=axis), np.array(3.0, "f4"))
+
+
+def test_initial_values_of_bools() -> None:
+    check(lambda x: np.sum(x, dtype=bool, initial=True), np.zeros(3))
+    check(lambda x: np.prod(x, dtype=bool, initial=False, axis=0), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("outside", ["a", np.ones(2), [0]])
+def test_values_outside_are_numbers(outside: Any) -> None:
+    import eqsat
+
+    with pytest.raises(ShapeError, match="outside"):
+        run(lambda x: eqsat.compute((3,), lambda i: x[i - 1], outside=outside), ROW)
+
+
+def test_axes_to_reduce_over_are_axes() -> None:
+    import eqsat
+
+    with pytest.raises(EqsatError, match=r"eqsat\.axis"):
+        run(lambda x: eqsat.compute((3,), lambda i: eqsat.sum(x[i], over=3)), ROW)  # type: ignore[arg-type]
+    with pytest.raises(EqsatError, match="math"):
+        run(lambda x: eqsat.compute((3,), lambda i: float(x[i])), ROW)
