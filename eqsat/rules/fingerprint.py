@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sys
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+
+_PROCESS = secrets.token_hex(8)
 
 
 @cache
@@ -30,10 +33,10 @@ def _added() -> str:
     """The rules added in this process; one whose file cannot be seen is like no other process's."""
     registry = sys.modules.get("eqsat.rules.registry")
     parts = []
-    for rule in getattr(registry, "_added", {}).values():
+    for rule, number in getattr(registry, "_added", {}).values():
         file = Path(rule.file)
-        mark = f"{file.stat().st_mtime_ns}" if file.is_file() else f"{os.getpid()}-{id(rule)}"
-        parts.append(f"{rule.id}:{rule.file}:{rule.line}:{mark}")
+        mark = f"{file.stat().st_mtime_ns}" if file.is_file() else f"{_PROCESS}-{os.getpid()}-{number}"
+        parts.append(f"{rule}:{rule.file}:{rule.line}:{mark}")
     return ";".join(parts)
 
 

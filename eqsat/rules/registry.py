@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType
 
 from eqsat.rules.rule import NUMERICS, Numerics, Rule, RuleError
 
-_added: dict[str, Rule] = {}
+_added: dict[str, tuple[Rule, int]] = {}
+"""Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
+_adding = itertools.count()
 
 
 def collect(*modules: ModuleType) -> tuple[Rule, ...]:
@@ -41,7 +44,7 @@ def add(*rules: Rule) -> None:
     """Let programs compiled from now on use these rules. ``RuleError`` if an id is taken."""
     unique([*listed(), *rules])
     for rule in rules:
-        _added[rule.id] = rule
+        _added[rule.id] = rule, next(_adding)
 
 
 def remove(id: str) -> None:
@@ -54,7 +57,7 @@ def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
 
     With ``numerics``, those at most that loose.
     """
-    rules = (*_installed(), *_added.values())
+    rules = (*_installed(), *(rule for rule, _ in _added.values()))
     if numerics is None:
         return rules
     return tuple(r for r in rules if NUMERICS.index(r.numerics) <= NUMERICS.index(numerics))
