@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -106,6 +107,14 @@ class OptimizedFunction:
     def __get__(self, instance: object, owner: type | None = None) -> OptimizedFunction | BoundMethod:
         """Methods: ``self`` is passed on as the first argument."""
         return self if instance is None else BoundMethod(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled by name where a module holds it, as functions are; else as its function and options."""
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (OptimizedFunction, (self.fn, self.options))
 
     def __repr__(self) -> str:
         return f"<eqsat.optimize of {self._spec.name}{self._spec.signature}>"

@@ -45,12 +45,15 @@ class Options:
         if self.numerics not in get_args(Numerics):
             names = ", ".join(map(repr, get_args(Numerics)))
             raise OptionError(f"numerics must be one of {names}, not {self.numerics!r}")
-        if not isinstance(self.budget, int | float) or not self.budget > 0:
+        if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
             raise OptionError(f"budget must be a positive number of seconds, not {self.budget!r}")
         for name in ("threads", "tune"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise OptionError(f"{name} must be a positive integer or None, not {value!r}")
+        for name in ("verify", "cache"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))
@@ -68,6 +71,6 @@ def names(value: str | Iterable[str], option: str) -> tuple[str, ...]:
 
 def unknown(kind: str, given: str, valid: Sequence[str]) -> OptionError:
     """The error for a name that is not one of ``valid``, with the nearest ones first."""
-    near = difflib.get_close_matches(given, valid, n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = difflib.get_close_matches(str(given), valid, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return OptionError(f"unknown {kind} {given!r}{hint} Valid: {', '.join(sorted(valid))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat.errors import OptionError, UnsupportedDTypeError
 from eqsat.frontends.pytree import ArgSpec, TracedArgument
 from eqsat.frontends.trace import Traced, run_by_reference, trace
@@ -295,3 +296,54 @@ def test_masked_arrays_are_refused() -> None:
     spec = ArgSpec(lambda x: x)
     with pytest.raises(UnsupportedDTypeError, match="masked"):
         spec.flatten((np.ma.masked_equal(np.arange(3.0), 1.0),), {})
+
+
+def test_matrices_and_arrays_with_rules_of_their_own_are_refused() -> None:
+    """``*`` of a matrix is a product of matrices: taken for an array it would give another number."""
+
+    class Measured(np.ndarray):
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+            return "with a unit"
+
+    class Named(np.ndarray):
+        name = "plain in all but name"
+
+    def add_to(captured: Any) -> Any:
+        return lambda a: np.add(a, captured)
+
+    x = np.arange(4.0).reshape(2, 2)
+    matrix = np.ones((2, 2)).view(np.matrix)
+    for odd in (matrix, x.view(Measured)):
+        with pytest.raises(UnsupportedDTypeError, match="argument 'a'"):
+            run_by_reference(lambda a: a * a, (odd,), {})
+        with pytest.raises(UnsupportedDTypeError, match="captured"):
+            run_by_reference(add_to(odd), (x,), {})
+    with pytest.raises(UnsupportedDTypeError, match="captured array is a masked array"):
+        run_by_reference(lambda a: a + np.ma.masked_array(x, mask=x > 1), (x,), {})
+    assert np.array_equal(run_by_reference(lambda a: a * a, (x.view(Named),), {}), x * x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("generator", lambda x: (row for row in x)),
+        ("map", lambda x: map(np.exp, x)),
+        ("dict_values", lambda x: {"a": x}.values()),
+        ("set", lambda x: {1, 2}),
+        ("object", lambda x: object()),
+        ("Element", lambda x: x[eqsat.axis(3)]),
+    ],
+)
+def test_results_that_cannot_be_made_again_are_refused(kind: str, make: Any) -> None:
+    """An iterator is spent by the first call; an object may hold traced arrays."""
+    for fn, path in ((make, "result"), (lambda x: {"a": [make(x)]}, r"result\['a'\]\[0\]")):
+        with pytest.raises(TypeError, match=rf"{path} is a {kind}"):
+            run_by_reference(fn, (np.arange(3.0),), {})
+
+
+def test_defaultdicts_keep_their_factory() -> None:
+    given_to = defaultdict(lambda: 7, a=np.arange(3.0))
+    got = run_by_reference(lambda d: (d, d["a"] * d["missing"]), (given_to,), {})
+    assert got[0]["other"] == 7
+    assert np.array_equal(got[1], 7 * np.arange(3.0))
+    assert key_of(lambda d: 0, defaultdict(int)) != key_of(lambda d: 0, defaultdict(list))

@@ -47,12 +47,24 @@ def constant(value: np.ndarray) -> Node:
 def as_array(value: object) -> np.ndarray:
     """NumPy's array of something untraced, refused where it hides traced arrays or has no numeric type."""
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray and (problem := foreign_meaning(value)):
+            raise UnsupportedDTypeError(f"a captured array {problem}", LINE.get() or user_line())
         return value
     if isinstance(value, (list, tuple)) and holds_traced(value):
         raise ConcretizationError(
             "a list of traced arrays is not an array yet: join them with np.stack or np.concatenate", LINE.get()
         )
     return np.asarray(value)
+
+
+def foreign_meaning(value: np.ndarray) -> str:
+    """What keeps an array of a subclass from being taken for a plain one; empty if nothing does."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "is a masked array, whose mask would be lost: pass .filled(…) and choose with np.where"
+    kind = type(value)
+    if isinstance(value, np.matrix) or kind.__array_ufunc__ is not np.ndarray.__array_ufunc__:
+        return f"is a {kind.__name__}, whose operators are not an array's: pass np.asarray(…)"
+    return ""
 
 
 def holds_traced(value: object) -> bool:

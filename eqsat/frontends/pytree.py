@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import UnsupportedDTypeError
+from eqsat.frontends.convert import foreign_meaning
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir.types import COMPUTED, TensorType, dtype_of
 
@@ -52,17 +54,19 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A container; ``keys`` are a dict's keys or a dataclass's field names."""
+    """A container; ``keys`` are a dict's keys or a dataclass's field names, ``default`` a defaultdict's factory."""
 
     type: type
     keys: tuple[Any, ...] | None
     children: tuple[Tree, ...]
+    default: Any = None
 
 
 Tree = Leaf | Static | Branch
 
 _native = {np.dtype(d.name): True for d in COMPUTED}
 _STATIC = (str, bytes, type(None), type, np.dtype, Enum, slice, range, type(Ellipsis))
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, np.ufunc)
 _new_object = object.__new__
 _ndarray = np.ndarray
 
@@ -87,9 +91,8 @@ class _Refused(Exception):
 
 def _array(value: Any) -> np.ndarray:
     """The array of an ndarray, NumPy scalar, or anything with ``__dlpack__`` or ``__array__``."""
-    if isinstance(value, np.ma.MaskedArray):
-        advice = "pass .filled(…) and choose with np.where"
-        raise _Refused(UnsupportedDTypeError, f" is a masked array, whose mask would be lost: {advice}")
+    if isinstance(value, np.ndarray) and (problem := foreign_meaning(value)):
+        raise _Refused(UnsupportedDTypeError, f" {problem}")
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):
@@ -121,7 +124,7 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
         return (value.shape, value.dtype)
     if kind is dict or isinstance(value, dict):
         keys = tuple(value)
-        return (kind, keys, _flatten_all(value.values(), leaves, lambda i: f"[{keys[i]!r}]"))
+        return (kind, _default(value), keys, _flatten_all(value.values(), leaves, lambda i: f"[{keys[i]!r}]"))
     if isinstance(value, (list, tuple)):
         return (kind, _flatten_all(value, leaves, lambda i: f"[{i}]"))
     if kind is float or kind is int or kind is bool or isinstance(value, _STATIC):
@@ -137,7 +140,7 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
         return (kind, names, _flatten_all([getattr(value, n) for n in names], leaves, lambda i: f".{names[i]}"))
     if isinstance(value, (int, float)):  # subclasses of them
         return static_key(value)
-    if isinstance(value, (FunctionType, BuiltinFunctionType, np.ufunc)):
+    if isinstance(value, _FUNCTIONS):
         return (kind, value)
     # Other objects may change between calls without our seeing it.
     raise _Refused(
@@ -163,6 +166,10 @@ def _flatten_all(values: Iterable[Any], leaves: list[Any], step: Callable[[int],
     return tuple(parts)
 
 
+def _default(value: dict) -> Any:
+    return value.default_factory if isinstance(value, defaultdict) else None
+
+
 def _fields(kind: type) -> tuple[str, ...]:
     return tuple([f.name for f in dataclasses.fields(kind)])
 
@@ -172,7 +179,8 @@ def tree_of(value: Any, leaves: list[Any], is_leaf: Callable[[Any], bool]) -> Tr
     if isinstance(value, (list, tuple)):
         return Branch(type(value), None, tuple(tree_of(v, leaves, is_leaf) for v in value))
     if isinstance(value, dict):
-        return Branch(type(value), tuple(value), tuple(tree_of(v, leaves, is_leaf) for v in value.values()))
+        children = tuple(tree_of(v, leaves, is_leaf) for v in value.values())
+        return Branch(type(value), tuple(value), children, _default(value))
     if is_leaf(value):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
@@ -196,7 +204,7 @@ def rebuild(tree: Tree, leaves: Sequence[Any]) -> Any:
         return kind(children)
     assert tree.keys is not None
     if issubclass(kind, dict):
-        result = kind() if kind is not dict else {}
+        result: Any = defaultdict(tree.default) if kind is defaultdict else kind()
         result.update(zip(tree.keys, children, strict=True))
         return result
     value = _new_object(kind)
@@ -205,19 +213,37 @@ def rebuild(tree: Tree, leaves: Sequence[Any]) -> Any:
     return value
 
 
+def _ends(tree: Tree, path: str) -> Iterator[tuple[Leaf | Static, str]]:
+    """Every end of a tree with its path in Python's notation: ``layers[0].w``, ``params['b']``."""
+    if not isinstance(tree, Branch):
+        yield tree, path
+        return
+    for number, child in enumerate(tree.children):
+        if tree.keys is None:
+            inner = f"{path}[{number}]"
+        elif issubclass(tree.type, dict):
+            inner = f"{path}[{tree.keys[number]!r}]"
+        else:
+            inner = f"{path}.{tree.keys[number]}"
+        yield from _ends(child, inner)
+
+
 def leaf_names(tree: Tree, path: str) -> Iterator[str]:
-    """The path of every leaf in Python's notation: ``layers[0].w``, ``params['b']``."""
-    if isinstance(tree, Leaf):
-        yield path
-    elif isinstance(tree, Branch):
-        for number, child in enumerate(tree.children):
-            if tree.keys is None:
-                inner = f"{path}[{number}]"
-            elif issubclass(tree.type, dict):
-                inner = f"{path}[{tree.keys[number]!r}]"
-            else:
-                inner = f"{path}.{tree.keys[number]}"
-            yield from leaf_names(child, inner)
+    """The path of every tensor of a tree."""
+    return (inner for end, inner in _ends(tree, path) if isinstance(end, Leaf))
+
+
+def check_result(tree: Tree) -> None:
+    """``TypeError`` for a result with parts other than tensors and plain values.
+
+    An iterator would be spent by the first call, and an object may hold traced arrays where nobody finds them.
+    """
+    for end, path in _ends(tree, "result"):
+        if isinstance(end, Static) and not isinstance(end.value, (*_STATIC, *_FUNCTIONS, int, float, complex)):
+            raise TypeError(
+                f"the function's {path} is a {type(end.value).__name__}: an optimized function returns arrays, Python "
+                "numbers, strings, None, functions, and tuples, lists, dicts and dataclasses of these"
+            )
 
 
 class ArgSpec:

@@ -14,7 +14,7 @@ from eqsat.errors import OptionError
 # Imported for their registrations.
 from eqsat.frontends import contractions, indexing, joins, reductions, shapes  # noqa: F401
 from eqsat.frontends.convert import lift
-from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, rebuild, tensor_type, tree_of
+from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
 from eqsat.frontends.registry import located
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray
 from eqsat.ir import build
@@ -91,6 +91,7 @@ def trace(
         result = fn(*call_args, **call_kwargs)
         found: list[Any] = []
         output = tree_of(result, found, _is_output)
+        check_result(output)
         outputs = tuple(lift(value) for value in found)
     finally:
         CURRENT.reset(token)
