@@ -238,8 +238,9 @@ def _check(options: Options) -> None:
         raise OptionError(str(error)) from None
     if options.disable:
         from eqsat import rules
+        from eqsat.schedule import installed_loop_rules
 
-        valid = [rule.id for rule in rules.list()]
+        valid = [*(rule.id for rule in rules.list()), *(rule.id for rule in installed_loop_rules())]
         for rule in options.disable:
             if rule not in valid:
                 raise unknown("rule", rule, valid)

@@ -165,8 +165,10 @@ def _cache_path(_: argparse.Namespace) -> int:
 
 def _rules(options: argparse.Namespace) -> int:
     from eqsat import rules
+    from eqsat.schedule import installed_loop_rules
 
-    found = [(rule.id, rule.numerics, str(rule).removeprefix(f"{rule.id}: "), rule.doc) for rule in rules.list()]
+    found = [(rule.id, str(rule.numerics), str(rule).removeprefix(f"{rule.id}: "), rule.doc) for rule in rules.list()]
+    found += [(rule.id, "exact", rule.doc, rule.doc) for rule in installed_loop_rules()]
     if options.json:
         names = ("id", "numerics", "rule", "doc")
         print(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=1))

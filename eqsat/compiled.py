@@ -175,17 +175,20 @@ class Compiled:
     def search(self, progress: Callable[[str], None] = lambda text: None) -> Plan:
         """Search anew, for the plan itself."""
         from eqsat.rules import select
+        from eqsat.schedule import installed_loop_rules
         from eqsat.search import SearchOptions, search
 
         rules = select(self.options.numerics, self.options.disable)
         fuse = any(rule.id == "fuse.read_store" for rule in rules)
-        options = SearchOptions(rules, self.options.budget, fuse=fuse, threads=self.threads)
+        loops = {rule.id for rule in installed_loop_rules()}
+        no_loops = tuple(sorted(loops & set(self.options.disable)))
+        options = SearchOptions(rules, self.options.budget, fuse=fuse, threads=self.threads, no_loops=no_loops)
         const = frozenset(self.constant_nodes)
         plan = search(self.traced.graph, const, self.machine, options, progress)
         if self.options.tune:
             from eqsat.tune import tune
 
-            plan = tune(plan, self.options, self.machine, self.constant_nodes, self.threads, progress)
+            plan = tune(plan, self.options, self.machine, self.constant_nodes, options, progress)
         return plan
 
     def _report(self, plan: Plan, kinds: Sequence[str]) -> dict[str, Any]:

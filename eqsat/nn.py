@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from eqsat.errors import OptionError
+from eqsat.errors import OptionError, UnsupportedDTypeError
 from eqsat.frontends.convert import lift, normalize_axes, promote
 from eqsat.frontends.trace import traceable
 from eqsat.frontends.tracer import TracedArray
@@ -16,7 +16,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, reduce
 from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
-from eqsat.ir.types import float64
+from eqsat.ir.types import bool_, float64
 
 __all__ = [
     "erf",
@@ -124,8 +124,11 @@ def sigmoid(x: Any) -> Any:
 
 @traceable
 def relu(x: Any) -> Any:
-    """``maximum(x, 0)``, in the type of ``x``."""
-    return TracedArray(call("relu", lift(x)))
+    """``maximum(x, 0)``, in the type of ``x``, which is a number's."""
+    node = lift(x)
+    if node.dtype == bool_:
+        raise UnsupportedDTypeError("relu of bool: cast before with x.astype(…)")
+    return TracedArray(call("relu", node))
 
 
 @traceable

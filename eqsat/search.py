@@ -40,13 +40,17 @@ GREED = 0.4
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the search may use: rules, seconds for the whole of it, e-nodes per region, fusion or not."""
+    """What the search may use: rules, seconds for the whole of it, e-nodes per region, fusion or not.
+
+    ``no_loops``: ids of loop rules that schedules do without.
+    """
 
     rules: tuple[Rule, ...]
     seconds: float = 5.0
     enodes: int = 20_000
     fuse: bool = True
     threads: int = 1
+    no_loops: tuple[str, ...] = ()
 
 
 @dataclass
@@ -337,7 +341,7 @@ def _arrange(
         if not usable():  # the emitters have schedules of their own
             steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
             continue
-        scheduled = schedule(item.group, machine, threads=options.threads)
+        scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops)
         report.loop_terms += scheduled.loop_terms
         report.predicted += scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))

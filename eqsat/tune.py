@@ -17,6 +17,7 @@ from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import KernelStep, Plan, SearchReport
 from eqsat.schedule import schedule
+from eqsat.search import SearchOptions
 
 log = logging.getLogger("eqsat")
 REPEAT = 7
@@ -27,7 +28,7 @@ def tune(
     options: Options,
     machine: Machine,
     constants: Mapping[Node, np.ndarray],
-    threads: int,
+    search: SearchOptions,
     progress: Callable[[str], None],
 ) -> Plan:
     """The plan with each kernel's nest the fastest of the ``options.tune`` best by the model, timed one at a time."""
@@ -35,8 +36,9 @@ def tune(
     groups = [s.group for s in plan.steps if isinstance(s, KernelStep)]
     for number, group in enumerate(dict.fromkeys(groups)):
         progress(f"tune: kernel {number + 1} of {len(set(groups))}")
-        candidates = schedule(group, machine, threads=threads).candidates[: options.tune]
-        timed = [(time_of(group, nest, options, threads), n, nest) for n, nest in enumerate(candidates)]
+        found = schedule(group, machine, threads=search.threads, disable=search.no_loops)
+        candidates = found.candidates[: options.tune]
+        timed = [(time_of(group, nest, options, search.threads), n, nest) for n, nest in enumerate(candidates)]
         if timed:
             best = min(timed, key=lambda t: t[:2])
             chosen[group] = best[2]

@@ -13,6 +13,7 @@ from eqsat.extract.terms import Selection, Term
 from eqsat.options import unknown
 from eqsat.plan.lower import lower
 from eqsat.plan.regions import cut
+from eqsat.schedule import installed_loop_rules
 
 TRIED = 8
 """E-classes of a region in which the rule's term is tried by force."""
@@ -23,12 +24,17 @@ def why(program: Compiled, rule: str) -> str:
 
     For the last, the region is searched once more with the rule's terms forced into the program.
     """
+    docs = {r.id: r.doc for r in installed_loop_rules()}
     valid = [r.id for r in rules.list()]
-    if rule not in valid:
-        raise unknown("rule", rule, valid)
+    if rule not in valid and rule not in docs:
+        raise unknown("rule", rule, [*valid, *docs])
     search = program.report["search"]
     if rule in program.options.disable:
         return f"{rule}: switched off by disable="
+    if rule in docs:
+        return f"{rule}: a rule over the loops of one kernel, which are not counted: {docs[rule]}"
+    if rules.get(rule).builtin and not search["matches"].get(rule, {}).get("matches"):
+        return f"{rule}: not a pattern but the work of a later stage, which is not counted: {rules.get(rule).doc}"
     stats = search["matches"].get(rule)
     if stats is None:
         kind = next(r.numerics for r in rules.list() if r.id == rule)

@@ -68,3 +68,16 @@ def test_values_of_another_type_are_refused(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(OptionError, match=f"^{name} must be"):
         eqsat.optimize(plain, **options)
+
+
+def test_rules_over_loops_are_listed_disabled_and_explained_alike() -> None:
+    x = np.random.default_rng(0).standard_normal((96, 96)).astype(np.float32)
+    every, fewer = (eqsat.optimize(lambda x: x @ x, threads=1, disable=d) for d in ((), "loop.hoist"))
+    np.testing.assert_allclose(fewer(x), every(x), rtol=1e-4, atol=1e-4)
+    assert "switched off" in fewer.explain(x).why("loop.hoist")
+    assert "loops of one kernel" in every.explain(x).why("loop.hoist")
+    assert "later stage" in every.explain(x).why("fuse.read_store")
+    with pytest.raises(OptionError, match=r"without the disabled rules loop\.tensorize"):
+        eqsat.optimize(lambda x: x @ x, disable="loop.tensorize")(x)
+    with pytest.raises(OptionError, match=r"did you mean.*loop\.tile"):
+        eqsat.optimize(lambda x: x @ x, disable="loop.tiles")

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,6 +312,18 @@ def test_unsound_merge_of_types_names_the_rule() -> None:
     rule = rewrite(op("exp", a), lambda m: build.cast(m.a, float32), id="narrows")
     with pytest.raises(RuleError, match=r"'narrows'.*float64.*float32"):
         saturate([call("exp", mk.tensor(3))], rules=[rule])
+
+
+def test_what_a_rule_raises_names_the_rule() -> None:
+    def fails(m: Match) -> Any:
+        return {}[0]
+
+    guard = rewrite(op("exp", a), a, where=fails, id="in_the_guard")
+    right = rewrite(op("exp", a), fails, id="on_the_right")
+    no_node = rewrite(op("exp", a), lambda m: [5], id="no_node")
+    for rule, said in ((guard, "guard 'fails' failed: KeyError"), (right, "KeyError"), (no_node, "no node but")):
+        with pytest.raises(RuleError, match=rf"{rule.id}.*test_egraph\.py.*{said}"):
+            saturate([call("exp", Maker(0).tensor(3))], rules=[rule])
 
 
 SCRIPT = """

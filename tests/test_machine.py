@@ -225,10 +225,11 @@ def test_the_command_line_explains_itself(
 
 def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     from eqsat import rules
+    from eqsat.schedule import installed_loop_rules
 
     assert cli.main(["rules", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [row["id"] for row in listed] == [rule.id for rule in rules.list()]
+    assert [row["id"] for row in listed] == [rule.id for rule in (*rules.list(), *installed_loop_rules())]
     assert all(row["numerics"] in rules.NUMERICS and row["rule"] for row in listed)
     assert cli.main(["rules"]) == 0
     assert f"{len(listed)} rules" in capsys.readouterr().out

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.errors import RuleError
 from eqsat.ir.build import broadcast_to
 from eqsat.ir.node import ConstArray, Node, intern
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
-from eqsat.rules.rule import RuleError
 
 Number = float | int | bool
 

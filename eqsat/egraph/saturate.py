@@ -15,9 +15,10 @@ from eqsat.egraph.engine import Engine, usable
 from eqsat.egraph.match import Compiler, Names, Query, decode, holds
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
+from eqsat.errors import RuleError
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
-from eqsat.rules.rule import Match, Rule, RuleError, Way
+from eqsat.rules.rule import Match, Rule, Way
 
 log = logging.getLogger("eqsat")
 
@@ -183,7 +184,13 @@ class _Search:
             return
         match = Match(names, self.store)
         for guard in active.rule.where:
-            if not guard.test(match):
+            try:
+                holding = guard.test(match)
+            except RuleError:
+                raise
+            except Exception as error:
+                raise _of_rule(active.rule, f"its guard {guard.name!r} failed", error) from error
+            if not holding:
                 self.refuse(active, guard.name)
                 return
         if active.rule.together is not None:
@@ -193,12 +200,10 @@ class _Search:
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
         try:
             built = self.build(active, match, names)
-        except ValueError as error:
-            if isinstance(error, RuleError):
-                raise
-            raise RuleError(
-                f"rule {active.rule.id!r} ({active.rule.file}:{active.rule.line}): ill-typed right side: {error}"
-            ) from error
+        except RuleError:
+            raise
+        except Exception as error:
+            raise _of_rule(active.rule, "ill-typed right side", error) from error
         if built is None:
             self.refuse(active, "right side declines")
             return
@@ -218,6 +223,8 @@ class _Search:
             if made is None:
                 return None
             built = [made] if isinstance(made, Node) else list(made)
+            if not all(isinstance(node, Node) for node in built):
+                raise TypeError(f"it is no node but {made!r}")
         if active.query.among is not None:
             rest, flip = names["rest"], names["flip"]
             assert isinstance(rest, tuple) and isinstance(flip, int)
@@ -260,9 +267,20 @@ class _Search:
             active.group_sizes[key] = size
             self.check_budget()
             matches = [Match(names, self.store) for _, names in sorted(unique.items())]
-            built = rule.together(matches)
+            try:
+                built = rule.together(matches)
+            except RuleError:
+                raise
+            except Exception as error:
+                raise _of_rule(rule, "ill-typed right sides", error) from error
             if built is not None:
                 self.unite(active, [m.root for m in matches], list(built))
+
+
+def _of_rule(rule: Rule, what: str, error: Exception) -> RuleError:
+    """What a rule's own function raised, with the rule's name and line."""
+    said = str(error) if isinstance(error, ValueError) else repr(error)
+    return RuleError(f"rule {rule.id!r} ({rule.file}:{rule.line}): {what}: {said}")
 
 
 def saturate(

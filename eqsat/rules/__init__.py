@@ -1,5 +1,6 @@
 """Rewrite rules: patterns, rules, and the rule libraries that are installed."""
 
+from eqsat.errors import RuleError
 from eqsat.rules.instantiate import fit, signed_sum
 from eqsat.rules.pattern import (
     Attribute,
@@ -24,7 +25,6 @@ from eqsat.rules.rule import (
     Match,
     Numerics,
     Rule,
-    RuleError,
     builtin,
     family,
     gather,

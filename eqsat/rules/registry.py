@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType
 
-from eqsat.rules.rule import NUMERICS, Numerics, Rule, RuleError
+from eqsat.errors import RuleError
+from eqsat.rules.rule import NUMERICS, Numerics, Rule
 
 _added: dict[str, tuple[Rule, int]] = {}
 """Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
@@ -42,13 +43,20 @@ def _installed() -> tuple[Rule, ...]:
 
 def add(*rules: Rule) -> None:
     """Let programs compiled from now on use these rules. ``RuleError`` if an id is taken."""
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise RuleError(f"add takes rules, as rewrite makes them, not {rule!r}")
     unique([*listed(), *rules])
     for rule in rules:
         _added[rule.id] = rule, next(_adding)
 
 
 def remove(id: str) -> None:
-    """Forget a rule given to ``add``. ``KeyError`` if there is none."""
+    """Forget a rule given to ``add``. ``KeyError`` if there is none, listing those there are."""
+    if id not in _added:
+        raise KeyError(
+            f"no rule {id!r} was added; there are {', '.join(_added) or 'none'} (disable= leaves others out)"
+        )
     del _added[id]
 
 

@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
+from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
 from eqsat.rules.pattern import Pattern, Sum, bound_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
 """Same rounding; same reals with another rounding; other reals, or a NaN or infinity lost."""
-
-
-class RuleError(ValueError):
-    """A rule is not well-formed, or built a term of another type than the one it equals."""
 
 
 class Facts(Protocol):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from eqsat.cost.movement import moved_bytes, roofline, work
 from eqsat.cost.target import LEVELS, Target, target_of
 from eqsat.egraph.nests import NestGraph, saturate_nests
+from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, show
 from eqsat.schedule.decode import decode, shareable
@@ -89,11 +90,10 @@ def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[
             seconds = search.seconds(entry) + on.step
             if nest not in ranked or seconds < ranked[nest][0]:
                 ranked[nest] = (seconds, entry, on)
+    if not ranked and disable:
+        raise OptionError(f"no loop nest runs group {group.name!r} without the disabled rules {', '.join(disable)}")
     if not ranked:
-        raise ValueError(
-            f"no loop nest runs group {group.name!r}: every one needs a rule that is disabled "
-            f"({', '.join(disable) or 'none is; this is a fault of the loop rules'})"
-        )
+        raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
     seconds, entry, _ = ranked[order[0]]
     moved = dict(zip(LEVELS, entry.moved, strict=True))
