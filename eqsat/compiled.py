@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import version
 from operator import itemgetter
@@ -135,7 +135,8 @@ class Compiled:
             self._load(record)
         if self.options.verify and not verified:
             progress("verify")
-            self.errors = verify(self.traced.graph, self.constant_nodes, self.executable, examples)
+            graph = self.traced.graph
+            self.errors = verify(graph, self.constant_nodes, self.executable, examples, options=self._options())
             record.report["errors"] = [asdict(e) for e in self.errors]
             verified = True
         elif self.cached:
@@ -144,6 +145,13 @@ class Compiled:
         lasting = not record.emitted["volatile"] and not cut_short
         if plans is not None and lasting:
             plans.put(PLAN, key, {**asdict(record), "key": key, "verified": verified})
+
+    def _options(self) -> str:
+        """The options as written in a program whose parameters are called x0, x1, …"""
+        given = {f.name: getattr(self.options, f.name) for f in fields(Options) if f.name != "cache"}
+        given["const"] = tuple(f"x{i}" for i in self.const)
+        changed = {name: value for name, value in given.items() if value != getattr(Options, name)}
+        return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
     def _restore(self, data: Any, key: str) -> Record | None:
         """Load a remembered plan; None where there is none or it does not fit this program."""

@@ -11,18 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
 import eqsat_backends.numba_cpu.emit as emitters
-from eqsat import rules
+from eqsat import nn, rules
 from eqsat.errors import VerificationError
+from eqsat.explain.listing import program
+from eqsat.frontends.trace import trace
+from eqsat.ir.evaluate import evaluate
 from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.node import ConstArray
 from eqsat.ir.types import float32
 from eqsat.plan import fallback
 from eqsat.rules import rewrite, tensors
 from eqsat.verify.check import compare
+from eqsat.verify.programs import Program
+from eqsat.verify.strategies import programs
 from eqsat_backends.numba_cpu.emitted import Emitted
 
 a, b = tensors("a b")
@@ -67,7 +73,9 @@ def test_unsound_rule_is_found(name: str) -> None:
         np.testing.assert_allclose(right(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(eqsat.optimize(fn)(x, y), fn(x, y), rtol=1e-4, atol=1e-4)
     names: dict[str, Any] = {}
-    exec(caught.value.program, names)  # the program to paste runs, and is the function
+    with added(rule), pytest.raises(VerificationError):  # the program to paste fails alike
+        exec(caught.value.program, names)
+    exec(caught.value.program, names)  # without the rule it runs, and is the function
     given_args = names["args"]
     np.testing.assert_allclose(names["f"](*given_args)[0], fn(*given_args), rtol=1e-4, atol=1e-4)
 
@@ -266,3 +274,28 @@ def test_interpreting_in_pieces(m: int, n: int, k: int, points: int, combine: An
         for part in parts:
             fallback.interpret(part.group, [buffers[t] for t in part.tensors])
         np.testing.assert_array_equal(buffers[9], out)
+
+
+@given(programs(2, 12))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_graph_as_a_program_is_that_graph(drawn: Program) -> None:
+    """What a failure prints to paste: traced again it computes the same, bit by bit."""
+    arrays = drawn.arrays()
+    function = drawn.function(nn, {i.name: arrays[i.name] for i in drawn.inputs if i.captured})
+    given_to = tuple(arrays[name] for name in drawn.parameters)
+    with np.errstate(all="ignore"):
+        traced = trace(function, given_to)
+        text = program(traced.graph)
+        names: dict[str, Any] = {}
+        compile(text, "<listing>", "exec")
+        exec(text[: text.index("\nargs = ")], names)
+        large = [n.attrs.array for n in traced.graph.nodes() if isinstance(n.attrs, ConstArray)]
+        names.update((f"c{k}", array) for k, array in enumerate(a for a in large if a.size > 32))
+        leaves = [np.asarray(a, order="C") for a in given_to]
+        want = evaluate(traced.graph, leaves)
+        again = trace(names["f"], tuple(leaves))
+        for got in (evaluate(again.graph, leaves), names["f"](*leaves)):
+            for g, w in zip(got, want, strict=True):
+                assert (np.asarray(g).dtype, np.shape(g)) == (w.dtype, w.shape), text
+        for g, w in zip(evaluate(again.graph, leaves), want, strict=True):
+            np.testing.assert_array_equal(g, w, err_msg=text)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from eqsat.ir.composite import expand
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
-from eqsat.ir.table import OPS
-from eqsat.ir.types import DType, TensorType
+from eqsat.ir.types import DType, TensorType, row_major
 from eqsat.ir.views import ViewMap
 
 _SHOWN = 32
@@ -40,28 +37,39 @@ _NUMPY_NAMES = {
     "cumprod": "np.cumprod({0}, axis={attrs}, dtype={0}.dtype)",
     "sort": "np.sort({0}, axis={attrs})",
     "argsort": "np.argsort({0}, axis={attrs}, kind='stable')",
-    "gather": "np.take({0}, {1}, axis={attrs})",
+    "gather": "np.take(eqsat.asarray({0}), {1}, axis={attrs})",
     "argmax": "np.argmax({0}, axis={attrs[0]})",
     "argmin": "np.argmin({0}, axis={attrs[0]})",
     "reduce_sum": "np.sum({0}, axis={attrs})",
     "reduce_prod": "np.prod({0}, axis={attrs})",
     "reduce_max": "np.max({0}, axis={attrs})",
     "reduce_min": "np.min({0}, axis={attrs})",
+    "softmax": "eqsat.nn.softmax({0}, axis={attrs})",
+    "log_softmax": "eqsat.nn.log_softmax({0}, axis={attrs})",
+    "layer_norm": "eqsat.nn.layer_norm({0}, {1}, {2}, eps={attrs})",
+    "rms_norm": "eqsat.nn.rms_norm({0}, {1}, eps={attrs})",
+    "gelu": "eqsat.nn.gelu({0})",
+    "gelu_tanh": "eqsat.nn.gelu({0}, 'tanh')",
+    "silu": "eqsat.nn.silu({0})",
 }
 
 
-def _view(x: str, map: ViewMap, itemsize: int) -> str:
+def _view(x: str, map: ViewMap, size: int) -> str:
+    """A view of ``size`` elements in index notation, so that tracing the program finds the same one."""
     if 0 in map.shape:
-        return f"np.empty({map.shape}, {x}.dtype)"
-    strides = map.strides
-    flat = f"np.ascontiguousarray({x}).reshape(-1)"
-    from eqsat.ir.types import row_major
+        return f"np.zeros({map.shape}, {x}.dtype)"
+    if math.prod(map.shape) == size and map.keeps_order(size) and map.strides == row_major(map.shape):
+        return f"np.reshape({x}, {map.shape})"
+    atoms = [atom for axis in map.axes for atom in axis]
+    names = [f"i{n}" for n in range(len(atoms))]
+    terms = [f"{step} * {name}" for name, (_, step) in zip(names, atoms, strict=True) if step]
+    index = " + ".join([*([str(map.offset)] if map.offset or not terms else []), *terms])
+    element = f"lambda{' ' * bool(names)}{', '.join(names)}: eqsat.asarray({x}).reshape(-1)[{index}]"
+    return f"eqsat.compute({tuple(n for n, _ in atoms)}, {element}).reshape({map.shape})"
 
-    if map.keeps_order(int(np.prod(map.shape, dtype=int))) and strides is not None and strides == row_major(map.shape):
-        return f"{x}.reshape({map.shape})"
-    atoms = [a for axis in map.axes for a in axis]
-    sizes, steps = [n for n, _ in atoms], [s * itemsize for _, s in atoms]
-    return f"np.lib.stride_tricks.as_strided({flat}[{map.offset}:], {sizes}, {steps}).reshape({map.shape})"
+
+def _number(value: object) -> str:
+    return repr(value).replace("nan", "np.nan").replace("inf", "np.inf")
 
 
 def expression(node: Node, args: Sequence[str]) -> str:
@@ -69,18 +77,17 @@ def expression(node: Node, args: Sequence[str]) -> str:
     attrs = node.attrs
     match attrs:
         case ConstArray():
-            if attrs.array.size <= _SHOWN:
-                values = attrs.array.tolist()
-                return f"np.array({values!r}, np.{node.dtype})".replace("nan", "np.nan").replace("inf", "np.inf")
-            return f"rng.standard_normal({node.shape}).astype(np.{node.dtype})  # a captured array"
+            if not attrs.array.size:
+                return f"np.zeros({node.shape}, np.{node.dtype})"
+            return f"np.array({_number(attrs.array.tolist())}, np.{node.dtype})"
         case IotaAttrs():
             return f"np.arange({attrs.size}, dtype=np.{attrs.dtype})"
         case ViewMap():
-            return _view(args[0], attrs, node.dtype.itemsize)
+            return _view(args[0], attrs, node.inputs[0].type.size)
         case Spec():
             return f"np.einsum('{attrs}', {args[0]}, {args[1]})"
         case PadAttrs():
-            return f"np.pad({args[0]}, {attrs.widths}, constant_values={attrs.value})"
+            return f"np.pad({args[0]}, {attrs.widths}, constant_values={_number(attrs.value)})"
         case DType():
             return f"{args[0]}.astype(np.{attrs})"
     if node.op == "concat":
@@ -105,35 +112,28 @@ def sample(type: TensorType) -> str:
     return f"rng.integers(0, 2, {type.shape}).astype(np.{type.dtype})"
 
 
-def program(graph: Graph, *, seed: int = 0) -> str:
-    """Python source that defines ``f`` and calls it on random inputs of the graph's types."""
-    names: dict[Node, str] = {}
+def program(graph: Graph, *, seed: int = 0, options: str = "") -> str:
+    """Python source that defines ``f`` and compiles it with ``options`` for random inputs of the graph's types."""
+    names: dict[Node, str] = {node: f"x{number}" for number, node in enumerate(graph.inputs)}
+    captured: list[str] = []
     lines: list[str] = []
-    params = []
-    for number, node in enumerate(graph.inputs):
-        names[node] = f"x{number}"
-        params.append(f"x{number}")
-
-    def visit(node: Node) -> str:
-        if node in names:
-            return names[node]
-        if OPS[node.op].kind == "composite":
-            names[node] = visit(expand(node))
-            return names[node]
-        args = [visit(i) for i in node.inputs]
-        name = names[node] = f"v{len(lines)}"
-        lines.append(f"    {name} = {expression(node, args)}")
-        return name
-
     for node in graph.nodes():
-        if not isinstance(node.attrs, InputAttrs):
-            visit(node)
-    results = ", ".join(names[o] for o in graph.outputs)
-    calls = ", ".join(sample(n.type) for n in graph.inputs)
-    body = "\n".join(lines)
-    return (
-        "import numpy as np\nimport scipy.special\nimport eqsat\n\n"
-        f"rng = np.random.default_rng({seed})\n\n\n"
-        f"def f({', '.join(params)}):\n{body}\n    return ({results},)\n\n\n"
-        f"args = ({calls},)\nprint(f(*args))\n"
-    )
+        if isinstance(node.attrs, InputAttrs):
+            continue
+        if isinstance(node.attrs, ConstArray) and node.attrs.array.size > _SHOWN:
+            names[node] = f"c{len(captured)}"
+            captured.append(f"{names[node]} = {sample(node.type)}  # a captured array, of other values")
+            continue
+        args = [names[i] for i in node.inputs]
+        names[node] = f"v{len(lines)}"
+        lines.append(f"    {names[node]} = {expression(node, args)}")
+    parameters = ", ".join(names[node] for node in graph.inputs)
+    lines.append(f"    return ({', '.join(names[o] for o in graph.outputs)},)")
+    head = ["import numpy as np", "import scipy.special", "import eqsat", "", f"rng = np.random.default_rng({seed})"]
+    arguments = "".join(f"{sample(n.type)}, " for n in graph.inputs).rstrip()
+    tail = [
+        f"args = ({arguments})",
+        f"for expected, got in zip(f(*args), eqsat.optimize(f{options and f', {options}'})(*args)):",
+        "    print(np.abs(np.subtract(expected, got, dtype=np.float64)).max(initial=0))",
+    ]
+    return "\n".join([*head, *captured, "", "", f"def f({parameters}):", *lines, "", "", *tail]) + "\n"

@@ -134,10 +134,12 @@ def verify(
     examples: Sequence[np.ndarray],
     *,
     seed: int = 0,
+    options: str = "",
 ) -> list[OutputError]:
     """Errors of every output on random inputs; ``constants`` are values of constant inputs.
 
-    Raises :class:`~eqsat.errors.VerificationError` with a program to paste when one exceeds its bound.
+    Raises :class:`~eqsat.errors.VerificationError` with a program to paste, which compiles with ``options``, when
+    one exceeds its bound.
     """
     free = [n for n in graph.inputs if n not in constants]
     arrays = random_inputs([n.type for n in free], examples, np.random.default_rng(seed))
@@ -165,6 +167,6 @@ def verify(
         raise VerificationError(
             f"the optimized program differs from the reference: output {bad[0]} is off by {worst.ours:.3g}, "
             f"allowed {worst.allowed:.3g} (NumPy's own error is {worst.reference:.3g}); it is not used",
-            program(graph, seed=seed),
+            program(graph, seed=seed, options=options),
         )
     return errors
