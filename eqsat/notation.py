@@ -32,7 +32,7 @@ from eqsat.errors import ShapeError
 from eqsat.frontends import registry
 from eqsat.frontends.contractions import einsum_nodes
 from eqsat.frontends.convert import constant, known_dtype
-from eqsat.frontends.elements import OUTSIDE, Axis, Element, aligned, as_element
+from eqsat.frontends.elements import OUTSIDE, RESULT, Axis, Element, aligned, as_element
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.source import user_line
 from eqsat.frontends.trace import run_by_reference
@@ -50,6 +50,8 @@ def _reduced(kind: str, element: Any, over: Any) -> Element:
     for a in over if isinstance(over, (tuple, list)) else [over]:
         if not isinstance(a, Axis):
             raise ShapeError(f"over={a!r}: reduce over axes made by eqsat.axis", LINE.get())
+        if a.dim in RESULT.get():
+            raise ShapeError(f"axis {a!r} is one of the result's: reduce over axes made by eqsat.axis", LINE.get())
         if a.dim not in value.axes:
             raise ShapeError(f"axis {a!r} is reduced over, but the element does not depend on it", LINE.get())
         axes.append(a.dim)
@@ -140,11 +142,12 @@ def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | b
     if CURRENT.get() is None:
         return run_by_reference(lambda: compute(shape, element, outside=outside), (), {})
     out = registry.located("eqsat.compute", _output_axes, shape, element)
-    token = OUTSIDE.set(outside)
+    token, own = OUTSIDE.set(outside), RESULT.set(RESULT.get() | {a.dim for a in out})
     try:
         result = element(*out)
     finally:
         OUTSIDE.reset(token)
+        RESULT.reset(own)
     return registry.located("eqsat.compute", _output, result, out)
 
 

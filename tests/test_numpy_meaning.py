@@ -203,9 +203,20 @@ def test_values_outside_are_numbers(outside: Any) -> None:
         run(lambda x: eqsat.compute((3,), lambda i: x[i - 1], outside=outside), ROW)
 
 
+def test_values_outside_are_of_the_arrays_type() -> None:
+    import eqsat
+
+    for outside in (1.5, np.nan, np.inf):
+        with pytest.raises(UnsupportedDTypeError, match="int32"):
+            run(lambda x, outside=outside: eqsat.compute((3,), lambda i: x[i - 1], outside=outside), INTS)
+    assert run(lambda x: eqsat.compute((3,), lambda i: x[i - 1], outside=7.0), INTS).tolist() == [7, -2, -1]
+
+
 def test_axes_to_reduce_over_are_axes() -> None:
     import eqsat
 
+    with pytest.raises(ShapeError, match="one of the result's"):
+        run(lambda x: eqsat.compute((3,), lambda i: eqsat.sum(x[i], over=i)), ROW)
     with pytest.raises(EqsatError, match=r"eqsat\.axis"):
         run(lambda x: eqsat.compute((3,), lambda i: eqsat.sum(x[i], over=3)), ROW)  # type: ignore[arg-type]
     with pytest.raises(EqsatError, match="math"):

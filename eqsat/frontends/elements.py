@@ -331,6 +331,10 @@ OUTSIDE: ContextVar[float | int | bool | None] = ContextVar("OUTSIDE", default=N
 """What accesses outside an array read in the ``compute`` in progress; None refuses them."""
 
 
+RESULT: ContextVar[frozenset[Dim]] = ContextVar("RESULT", default=frozenset())
+"""The axes of the result of the ``compute`` in progress, which are not reduced over."""
+
+
 def _in_range(node: Node, parts: list[Index | Element]) -> Node:
     """The array, padded where the operator asked for it, and ``parts`` moved to match."""
     if any(a.extent == 0 for part in parts if isinstance(part, Index) for a in part.terms):
@@ -353,7 +357,11 @@ def _in_range(node: Node, parts: list[Index | Element]) -> Node:
             assert isinstance(part, Index)
             parts[axis] = part + before
     value = OUTSIDE.get()
-    return node if value is None else pad_constant(node, widths, value)
+    if value is None:
+        return node
+    if not node.dtype.is_float and value != int(value if np.isfinite(value) else 0):
+        raise UnsupportedDTypeError(f"outside={value} cannot be an element of an array of {node.dtype}", LINE.get())
+    return pad_constant(node, widths, value)
 
 
 def _strided(node: Node, parts: Sequence[Index]) -> tuple[Node, tuple[Dim, ...]]:
