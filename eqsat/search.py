@@ -18,7 +18,7 @@ from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, Operand, walk
-from eqsat.ir.node import Graph, Node, substitute, topological
+from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -27,7 +27,7 @@ from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import split_masked
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
 from eqsat.plan.policy import fusion_policy
-from eqsat.plan.regions import Region, constant_nodes, cut
+from eqsat.plan.regions import Region, constant_nodes, cut, without_empty
 from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
 from eqsat.schedule import keeps_tiles, schedule
@@ -139,16 +139,6 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
     inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
     used = _used_constants(assembly, steps, outputs)
     return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
-
-
-def without_empty(graph: Graph) -> Graph:
-    """The graph with tensors that have no elements as constants: nothing needs computing for them."""
-    empty = {
-        node: build.const(np.empty(node.shape, node.dtype.numpy), node.dtype)
-        for node in graph.nodes()
-        if node.type.size == 0 and node.op not in ("input", "const")
-    }
-    return Graph(graph.inputs, tuple(substitute(graph.outputs, empty)), graph.names) if empty else graph
 
 
 def _used_constants(assembly: _Assembly, steps: Sequence[Step], outputs: Sequence[int]) -> dict[int, Node]:

@@ -12,7 +12,7 @@ from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.options import unknown
 from eqsat.plan.lower import lower
-from eqsat.plan.regions import cut
+from eqsat.plan.regions import cut, without_empty
 from eqsat.schedule import installed_loop_rules
 
 TRIED = 8
@@ -36,6 +36,8 @@ def why(program: Compiled, rule: str) -> str:
     if rules.get(rule).builtin and not search["matches"].get(rule, {}).get("matches"):
         return f"{rule}: not a pattern but the work of a later stage, which is not counted: {rules.get(rule).doc}"
     stats = search["matches"].get(rule)
+    if stats is None and not search["matches"]:
+        return f"{rule}: there was nothing to search, the program computes nothing of its arguments"
     if stats is None:
         kind = next(r.numerics for r in rules.list() if r.id == rule)
         return f"{rule}: not used, it is of class {kind!r} and numerics={program.options.numerics!r}"
@@ -80,7 +82,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
     chosen = rules.select(program.options.numerics, program.options.disable)
     best: tuple[float, float | None] | None = None
     seen: set[str] = set()
-    for region in cut(program.traced.graph, const):
+    for region in cut(without_empty(program.traced.graph), const):
         if region.key() in seen:
             continue
         seen.add(region.key())

@@ -79,6 +79,7 @@ class Terms:
         self.terms: list[Term] = []
         self.types: list[TensorType] = []
         self.live = 0
+        self.empty: set[int] = set()
         self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._constants = constants
         self._flatten = flatten
@@ -315,6 +316,8 @@ class Terms:
         number = len(self.terms)
         self._parent.append(handle)
         self.types.append(type)
+        if type.size == 0:
+            self.empty.add(handle)
         self._users.append([])
         self._members.append([number])
         known = op != "input" if not children else all(self._known[c] for c in key[2])

@@ -176,6 +176,12 @@ class _Search:
         active.stats.matches += 1
         root = names["root"]
         assert isinstance(root, Node) and isinstance(root.attrs, int)
+        if self.store.empty and any(
+            kind == "tensor" and cell in self.store.empty
+            for (kind, _), cell in zip(active.query.columns, row, strict=True)
+        ):
+            self.refuse(active, "a tensor without elements")  # no gain, and a sum over nothing is 0 whatever it scales
+            return
         if self.store.size_of(root.attrs) >= CLASS_CAP:
             self.refuse(active, "the tensor has many forms already")
             return
