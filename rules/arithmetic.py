@@ -116,8 +116,9 @@ def _numbers_meet(m: Match) -> Node | None:
     if m.root.dtype.kind != "float" or one is None or other is None:
         return call("mul", m.a, call("mul", m.p, m.q))
     value = _plain(float(one) * float(other), 53 if m.root.dtype.bits == 64 else 24)
-    if value and math.isfinite(value) and not 2.0**-100 < abs(value) < 2.0**100:
-        return None  # (p·a)·q may be finite where a·(p·q) is not
+    plain = bool(one) and bool(other) and math.isfinite(one) and math.isfinite(other)
+    if plain and not 2.0**-100 < abs(value) < 2.0**100:
+        return None  # (p·a)·q may be finite, and not 0, where a·(p·q) is infinite or 0
     scaled = m.a if value == 1 else call("mul", m.a, build.scalar(value, m.a))
     return build.broadcast_to(scaled, m.root.shape)
 

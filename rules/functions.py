@@ -21,6 +21,11 @@ def positive(m: Match) -> bool:
     return value is not None and 0 < value < math.inf
 
 
+def floats(m: Match) -> bool:
+    """the element type is a float: integers wrap around"""
+    return bool(m.root.dtype.is_float)
+
+
 def lossless(m: Match) -> bool:
     """the inner cast keeps every value of its operand"""
     return _keeps(m.x.dtype, m.t)
@@ -57,9 +62,9 @@ log1p_expm1 = rewrite(np.log1p(np.expm1(x)), x)
 # Absolute value, signs and rounding
 abs_abs = rewrite(abs(abs(x)), abs(x), numerics="exact")
 abs_neg = rewrite(abs(-x), abs(x), numerics="exact")
-abs_square = rewrite(abs(np.square(x)), np.square(x), where=lambda m: m.root.dtype.is_float, numerics="exact")
+abs_square = rewrite(abs(np.square(x)), np.square(x), where=floats, numerics="exact")
 square_abs = rewrite(np.square(abs(x)), np.square(x), numerics="exact")
-abs_mul = rewrite(abs(a) * abs(b), abs(a * b), numerics="exact")
+abs_mul = rewrite(abs(a) * abs(b), abs(a * b), where=floats, numerics="exact")
 abs_of_positive = family([(abs(np.exp(x)), np.exp(x)), (abs(np.sqrt(x)), np.sqrt(x))])
 sign_times_abs = rewrite(np.sign(x) * abs(x), x)
 rounding_idempotent = family(
@@ -74,11 +79,11 @@ relu_definition = rewrite(np.maximum(x, 0), op("relu", x), where=numeric, numeri
 relu_relu = rewrite(op("relu", op("relu", x)), op("relu", x), numerics="exact")
 relu_of_square = family(
     [(op("relu", np.square(x)), np.square(x)), (op("relu", np.exp(x)), np.exp(x))],
-    where=lambda m: m.root.dtype.is_float,
+    where=floats,
 )
-relu_difference = rewrite(op("relu", x) - op("relu", -x), x)
-relu_sum = rewrite(op("relu", x) + op("relu", -x), abs(x))
-relu_scaled = rewrite(op("relu", p * x), p * op("relu", x), where=positive, both_ways=True, numerics="exact")
+relu_difference = rewrite(op("relu", x) - op("relu", -x), x, where=floats)
+relu_sum = rewrite(op("relu", x) + op("relu", -x), abs(x), where=floats)
+relu_scaled = rewrite(op("relu", p * x), p * op("relu", x), where=[positive, floats], both_ways=True, numerics="exact")
 relu_where = rewrite(
     np.where(x > 0, x, 0), op("relu", x), where=numeric, numerics="approximates", doc="where loses a NaN; relu keeps it"
 )
@@ -101,9 +106,9 @@ maximum_absorbs = family(
 )
 maximum_neg = family(
     [(-np.maximum(-a, -b), np.minimum(a, b)), (-np.minimum(-a, -b), np.maximum(a, b))],
-    where=lambda m: m.root.dtype.is_float,
+    where=floats,
 )
-maximum_of_neg = rewrite(np.maximum(x, -x), abs(x), where=lambda m: m.root.dtype.is_float)
+maximum_of_neg = rewrite(np.maximum(x, -x), abs(x), where=floats)
 maximum_exp = family(
     [
         (np.maximum(np.exp(a), np.exp(b)), np.exp(np.maximum(a, b))),

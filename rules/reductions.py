@@ -37,6 +37,16 @@ def positive(m: Match) -> bool:
     return m.p.type.ndim == 0 and value is not None and 0 < value < math.inf
 
 
+def floats(m: Match) -> bool:
+    """the reduced elements are floats: integers wrap around"""
+    return bool(m.x.dtype.is_float)
+
+
+def float_terms(m: Match) -> bool:
+    """the element type is a float: integers wrap around"""
+    return bool(m.root.dtype.is_float)
+
+
 def scalar_factor(m: Match) -> bool:
     """the factor is a 0-d number and the rest is not"""
     return m.p.type.ndim == 0 and m.value(m.x) is None
@@ -187,7 +197,7 @@ reduce_view = family(
 )
 reduce_concat = family([(reduction(k, Parts("ps"), ax), _of_parts(k)) for k in KINDS], where=parts_nonempty)
 reduce_unit_axes = family(
-    [(reduction(k, x, ax), _unit_axes(k)) for k in KINDS], numerics="exact", doc="nothing to reduce"
+    [(reduction(k, x, ax), _unit_axes(k)) for k in KINDS], doc="nothing to reduce; a sum turns -0 into 0"
 )
 sum_of_sum = rewrite(reduction("reduce_sum", Terms("ts"), ax), _of_sum, where=program_tensor)
 sum_of_sums = rewrite(
@@ -195,12 +205,14 @@ sum_of_sums = rewrite(
     reduction("reduce_sum", a + b, ax),
     where=lambda m: m.a.shape == m.b.shape,
 )
-sum_of_neg = rewrite(reduction("reduce_sum", -x, ax), -reduction("reduce_sum", x, ax), numerics="exact")
+sum_of_neg = rewrite(
+    reduction("reduce_sum", -x, ax), -reduction("reduce_sum", x, ax), doc="but for the sign of a sum that is 0"
+)
 sum_of_scaled = rewrite(reduction("reduce_sum", p * x, ax), p * reduction("reduce_sum", x, ax), where=scalar_factor)
 sum_scale_out = rewrite(reduction("reduce_sum", a * b, ax), _scale_out, where=lambda m: m.value(m.b) is None)
 max_of_scaled = family(
     [(reduction(k, p * x, ax), p * reduction(k, x, ax)) for k in ("reduce_max", "reduce_min")],
-    where=[positive, scalar_factor],
+    where=[positive, scalar_factor, floats],
     numerics="exact",
 )
 max_of_neg = family(
@@ -208,10 +220,12 @@ max_of_neg = family(
         (reduction("reduce_max", -x, ax), -reduction("reduce_min", x, ax)),
         (reduction("reduce_min", -x, ax), -reduction("reduce_max", x, ax)),
     ],
-    where=lambda m: m.root.dtype.is_float,
+    where=floats,
     numerics="exact",
 )
-max_of_shifted = family([(reduction(k, Terms("ts"), ax), _shift_out(k)) for k in ("reduce_max", "reduce_min")])
+max_of_shifted = family(
+    [(reduction(k, Terms("ts"), ax), _shift_out(k)) for k in ("reduce_max", "reduce_min")], where=float_terms
+)
 max_of_monotone = family(
     [
         (reduction(k, op(f, x), ax), op(f, reduction(k, x, ax)))
@@ -232,6 +246,6 @@ argmax_of_softmax = family(
 )
 argmax_of_scaled = family(
     [(reduction(k, p * x, ax), reduction(k, x, ax)) for k in ("argmax", "argmin")],
-    where=positive,
+    where=[positive, floats],
     doc="a positive factor",
 )

@@ -12,7 +12,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int64, row_major
+from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int32, int64, row_major
 from eqsat.ir.views import ViewMap
 from eqsat.rules.instantiate import signed_sum
 from eqsat.rules.pattern import (
@@ -43,9 +43,13 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (1,),
     (0, 4),
     (4, 1, 3),
+    (1, 1),
+    (2, 0),
 )
 NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7)
 HARD = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e300, -1e-300, 5e-324)
+WRAPS = (2**30, 46341, 3037000500)
+"""Integers whose sums or squares leave a type of 32 or 64 bits."""
 
 
 class Maker:
@@ -79,7 +83,7 @@ class Maker:
     def from_patterns(self, patterns: Sequence[Pattern]) -> list[Node]:
         """Random programs that patterns sharing variables match; ``ValueError`` where the dice do not fit."""
         names: dict[str, object] = {}
-        dtype = self.random.choice((float64, float64, float64, int64, bool_, float32))
+        dtype = self.random.choice((float64, float64, float64, int64, int32, bool_, float32))
         base = self.random.choice(SHAPES)
         return [self._pattern(p, names, dtype, base) for p in patterns]
 
@@ -237,11 +241,21 @@ class Maker:
         return make_spec(left, right, out)
 
 
+def _integers(rng: np.random.Generator, type: TensorType) -> np.ndarray:
+    """Small integers, and with them those that wrap around when they are added, multiplied or negated."""
+    limits = np.iinfo(type.dtype.numpy)
+    hard = (limits.min, limits.min + 1, limits.max, limits.max - 1, *(n for n in WRAPS if n <= limits.max))
+    small = rng.integers(-5, 6, type.shape)
+    return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard), type.shape)).astype(
+        type.dtype.numpy
+    )
+
+
 def _values(rng: np.random.Generator, type: TensorType, hard: bool, nan: bool) -> np.ndarray:
     if type.dtype == bool_:
         return rng.random(type.shape) < 0.5
     if not type.dtype.is_float:
-        return rng.integers(-5, 6, type.shape).astype(type.dtype.numpy)
+        return _integers(rng, type)
     if hard:
         with np.errstate(over="ignore"):
             return rng.choice(np.array(HARD), type.shape).astype(type.dtype.numpy)

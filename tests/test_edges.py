@@ -1,0 +1,70 @@
+"""Values and shapes at their edges through the whole compiler: integers that wrap around, tensors without elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+
+Array = Any
+LIMITS = np.iinfo(np.int32)
+INTS = np.array([LIMITS.min, LIMITS.min + 1, -46341, -1, 0, 5, 46341, LIMITS.max - 6, LIMITS.max], np.int32)
+
+WRAPPING: list[Callable[[Array], Array]] = [
+    lambda x: np.abs(x) * np.abs(x[::-1]),
+    lambda x: np.maximum(x, 0) - np.maximum(-x, 0),
+    lambda x: np.maximum(x, 0) + np.maximum(-x, 0),
+    lambda x: np.maximum(3 * x, 0),
+    lambda x: (3 * x).max(),
+    lambda x: (x + 7).max(),
+    lambda x: (x[:, None] - x).min(axis=1),
+    lambda x: (3 * x).argmax(),
+    lambda x: (x * x + x * 3).sum(),
+    lambda x: -(x + x) * 2 + x**3,
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRAPPING)))
+def test_integers_wrap_around_as_in_numpy(number: int) -> None:
+    program = WRAPPING[number]
+    found = eqsat.optimize(program)(INTS)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(found, program(INTS))
+
+
+NANS = np.full((4, 2), np.nan, np.float32)
+
+EMPTY: list[Callable[[Array, Array], Array]] = [
+    lambda x, y: (x @ x.T[:, :1]) @ y[:1],
+    lambda x, y: np.pad(x, ((1, 1), (2, 0)), constant_values=3) @ y[:2],
+    lambda x, y: (x.sum(axis=1) + x.prod(axis=1)) * 2,
+    lambda x, y: np.concatenate([y, x.T, y]) * 2,
+    lambda x, y: x,
+    lambda x, y: (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)).sum() + y,
+]
+
+
+@pytest.mark.parametrize("number", range(len(EMPTY)))
+def test_what_is_computed_of_no_elements_is_as_in_numpy(number: int) -> None:
+    program = EMPTY[number]
+    x = np.ones((2, 0), np.float32)
+    f = eqsat.optimize(program)
+    np.testing.assert_array_equal(f(x, NANS), program(x, NANS), strict=True)
+    assert "softmax_written" in f.explain(x, NANS).why("softmax_written")
+
+
+def test_why_where_nothing_was_searched() -> None:
+    f = eqsat.optimize(lambda x: x.sum() + 1)
+    x = np.ones((0,), np.float32)
+    assert "nothing to search" in f.explain(x).why("softmax_written")
+
+
+@pytest.mark.parametrize("number", [1e300, 1e-300])
+def test_numbers_that_overflow_or_vanish_together_stay_apart(number: float) -> None:
+    x = np.array([1 / number, -1 / number, 0.0])
+    found = eqsat.optimize(lambda x: (x * number) * number)(x)
+    np.testing.assert_allclose(found, x * number * number, rtol=1e-15)
