@@ -16,15 +16,16 @@ def main() -> int:
     links.mkdir(parents=True, exist_ok=True)
     for name, folder in (("eqsat_rules", "rules"), ("eqsat_backends", "backends")):
         link = links / name
+        if link.is_symlink() and link.readlink() != ROOT / folder:
+            link.unlink()  # the checkout has moved
         if not link.is_symlink():
             link.symlink_to(ROOT / folder)
     failed = 0
-    scripts = Path(sys.executable).parent
     for command in (
         [sys.executable, "-m", "ruff", "check", *CODE],
         [sys.executable, "-m", "ruff", "format", "--check", *CODE],
         [sys.executable, "-m", "mypy", "-p", "eqsat", "-p", "eqsat_rules", "-p", "eqsat_backends"],
-        [str(scripts / "lint-imports"), "--no-logo"],
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-logo"],
     ):
         print("$", Path(command[0]).name, *command[1:], flush=True)
         failed |= subprocess.run(command, cwd=ROOT).returncode
