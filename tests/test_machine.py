@@ -184,6 +184,34 @@ def test_a_probe_with_impossible_figures_is_not_stored() -> None:
     assert machine.load(lambda: SAMPLE) == SAMPLE
 
 
+def test_absurd_figures_are_not_stored(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on a busy machine: a barrier of milliseconds would keep every program on one thread."""
+    busy = dataclasses.replace(SAMPLE, barrier_us=2700.0, step_us=40.0)
+    for _ in range(2):
+        found = machine.load(lambda: busy)
+        assert (found.barrier_us, found.step_us) == (1.0, 0.02)
+        assert found.levels == SAMPLE.levels
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "barrier_us = 2.7e+03" in caplog.text and "--remeasure" in caplog.text
+    forget(monkeypatch)
+    assert machine.load(lambda: SAMPLE) == found  # what stands in is kept, not measured by every process
+
+
+def test_an_absurd_document_is_measured_again() -> None:
+    path = cache.document_path(machine.document_name())
+    assert path is not None
+    path.write_text(dataclasses.replace(SAMPLE, step_us=40.0).to_json())
+    assert machine.load(lambda: SAMPLE) == SAMPLE
+
+
+def test_what_the_user_names_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "machine.json"
+    slow = dataclasses.replace(SAMPLE, step_us=40.0)
+    path.write_text(slow.to_json())
+    monkeypatch.setenv(machine.ENVIRONMENT_VARIABLE, str(path))
+    assert machine.load() == slow
+
+
 def test_what_the_system_tells_is_plausible() -> None:
     sizes = [size for _, size, _ in machine.caches()]
     assert sizes == sorted(sizes)

@@ -1,7 +1,7 @@
 """The machine model: what this computer can do, measured once and stored. The one source of hardware figures.
 
 Given a :class:`Machine`, everything downstream is deterministic. It comes, in this order, from the file named
-by the environment variable ``EQSAT_MACHINE``, from the cache directory, or from a measurement of a few seconds
+by the environment variable ``EQSAT_MACHINE``, from the cache directory, or from a measurement of a second or two
 made by a backend: a backend package that can measure has a submodule ``probes`` with ``measure() -> Machine``.
 
 Units: GFLOP/s and GB/s are 1e9 per second, times are microseconds, functions' costs nanoseconds an element.
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from eqsat.cache import document_path, write_atomically
+from eqsat.cost.plausible import doubts, repaired
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 FORMAT = 1
@@ -195,16 +196,24 @@ def _stored(path: Path | None) -> Machine | None:
     if path is None:
         return None
     try:
-        return Machine.from_json(path.read_text())
+        machine = Machine.from_json(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, MachineError) as error:
         _log.info("stored machine model %s is not usable (%s); measuring again", path, error)
         return None
+    found = doubts(machine)
+    if found:
+        _log.info("stored machine model %s cannot be right: %s; measuring again", path, "; ".join(map(str, found)))
+        return None
+    return machine
 
 
 def remeasure(probe: Probe | None = None) -> Machine:
-    """Measure now (a few seconds), store the model, and use it from now on in this process.
+    """Measure now (a second or two), store the model, and use it from now on in this process.
+
+    Figures that cannot be true (see ``plausible``), as on a machine busy with something else, are replaced by
+    conservative ones, with a warning in the log; no such figure is ever stored.
 
     Raises:
         MachineError: nothing installed can measure.
@@ -212,6 +221,14 @@ def remeasure(probe: Probe | None = None) -> Machine:
     _log.info("measuring the machine")
     machine = (probe or find_probe())()
     machine._check()
+    found = doubts(machine)
+    if found:
+        _log.warning(
+            "the machine could not be measured well, it may be busy: %s. Other values stand in; "
+            "run `eqsat machine --remeasure` when it is idle",
+            "; ".join(map(str, found)),
+        )
+        machine = repaired(machine)
     path = document_path(document_name())
     if path is not None:
         write_atomically(path, machine.to_json().encode())

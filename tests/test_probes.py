@@ -1,0 +1,163 @@
+"""The machine's figures under noise, on a clock and a computer made up for the purpose."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+
+from eqsat.cost.machine import Machine
+from eqsat.cost.plausible import doubts
+from eqsat_backends.numba_cpu import probe_code, probes
+from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.probes import Sizes, Timer
+
+CORES = 4
+SIZES: list[Sizes] = [("L1", 32 << 10, False, 1, 4), ("L2", 1 << 20, False, 1, 4), ("memory", 0, True, 1, 4)]
+SECONDS = {
+    "fma4": 33e-6,
+    "fma8": 33e-6,
+    "call": 0.2e-6,
+    "one step": 0.15e-6,
+    "steps": 0.75e-6,
+    "launch": 2.2e-6,
+    "barriers": 50e-6,
+    "neg": 0.4e-6,
+}
+WORK = {"fma4": 3.84e6, "fma8": 1.92e6}
+GBS = {"read L1": 200.0, "copy L1": 220.0, "read L2": 100.0, "copy L2": 90.0, "read memory": 20.0, "copy memory": 18.0}
+
+
+class Computer:
+    """A clock that runs advance: by what they cost, plus what ``disturb`` adds to a run of that many seconds."""
+
+    def __init__(self, disturb: Callable[[str, float], float] = lambda name, seconds: 0.0) -> None:
+        self.now, self.disturb = 0.0, disturb
+
+    def clock(self) -> float:
+        return self.now
+
+    def timer(self, name: str, seconds: float, work: float = 0.0) -> Timer:
+        def run() -> None:
+            self.now += max(seconds + self.disturb(name, seconds), 0.0)
+
+        return Timer(run, work, self.clock)
+
+    def measure(self) -> Machine:
+        timers = {name: self.timer(name, seconds, WORK.get(name, 0.0)) for name, seconds in SECONDS.items()}
+        for name, rate in GBS.items():
+            for threads in (1, CORES):
+                timers[f"{name} {threads}"] = self.timer(f"{name} {threads}", 1e-3, rate * threads * 1e6)
+        timers |= {name: self.timer(name, 1e-6 + 0.1e-6 * n) for n, name in enumerate(probes.FUNCTIONS)}
+        return probes.figures(timers, SIZES, CORES, 2.0, self.clock)
+
+
+def preempted(seed: int, slice_s: float, share: float) -> Callable[[str, float], float]:
+    """Another program takes the processor for ``slice_s`` at a time, ``share`` of the time; jitter on top."""
+    rng = Random(seed)
+
+    def disturb(name: str, seconds: float) -> float:
+        chance = seconds * share / (1 - share) / slice_s
+        times = int(chance) + (rng.random() < chance % 1)
+        return sum(rng.expovariate(1 / slice_s) for _ in range(times)) + seconds * rng.random() * 0.01
+
+    return disturb
+
+
+QUIET = Computer().measure()
+
+
+def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
+    computer = Computer()
+    model = computer.measure()
+    assert computer.now < 1.0
+    assert doubts(model) == []
+    assert dict(model.fma_gflops)["float32"] == pytest.approx(3.84e6 / 33e-6 / 1e9)
+    assert model.step_us == pytest.approx(0.6 / 199)
+    assert model.launch_us == pytest.approx(2.05)
+    assert model.barrier_us == pytest.approx(47.8 / 199)
+    assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
+    assert dict(model.function_ns)["sqrt"] == pytest.approx(0.7e3 / probe_code.ELEMENTS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("slice_s", "share"), [(4e-3, 0.5), (3e-4, 0.3), (20e-3, 0.7)])
+def test_other_programs_hardly_show(seed: int, slice_s: float, share: float) -> None:
+    model = Computer(preempted(seed, slice_s, share)).measure()
+    assert doubts(model) == []
+    for name in ("call_us", "step_us", "launch_us", "barrier_us"):
+        assert getattr(model, name) == pytest.approx(getattr(QUIET, name), rel=0.1, abs=2e-4)
+    assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops), rel=0.05)
+    for got, want in zip(model.levels, QUIET.levels, strict=True):
+        assert got.read_gbs == pytest.approx(want.read_gbs, rel=0.1)
+        assert got.copy_gbs_all == pytest.approx(want.copy_gbs_all, rel=0.1)
+
+
+def test_what_cannot_be_true_is_measured_again() -> None:
+    """Half a second of trouble, longer than it takes to settle: barriers a hundredfold, the float64 peak half."""
+    computer = Computer(lambda name, seconds: 0.0)
+
+    def trouble(name: str, seconds: float) -> float:
+        if computer.now > 0.5:
+            return 0.0
+        return {"barriers": 99 * seconds, "fma8": seconds, "launch": 1 - seconds}.get(name, 0.0)
+
+    computer.disturb = lambda name, seconds: min(trouble(name, seconds), 0.1)
+    model = computer.measure()
+    assert doubts(model) == []
+    assert model.barrier_us == pytest.approx(QUIET.barrier_us)
+    assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops))
+
+
+def test_times_that_are_too_short_are_forgotten() -> None:
+    """While another call has the threads, starting them seems to cost nothing: no minimum may keep that."""
+    computer = Computer()
+    computer.disturb = lambda name, seconds: -2.05e-6 if name == "launch" and computer.now < 0.1 else 0.0
+    assert computer.measure().launch_us == pytest.approx(QUIET.launch_us)
+
+
+def test_trouble_without_end_ends() -> None:
+    """Negative control: what stays impossible is reported as it was seen, in bounded time."""
+    computer = Computer(lambda name, seconds: 0.01 if name in ("barriers", "steps") else 0.0)
+    model = computer.measure()
+    assert {doubt.figure for doubt in doubts(model)} == {"barrier_us", "step_us"}
+    assert computer.now < 5.0
+
+
+def test_a_figure_is_settled_when_it_comes_back() -> None:
+    times = itertools.chain([9e-3, 7e-3, 5e-3, 1e-3, 4e-3, 1e-3, 3e-3, 1e-3], itertools.repeat(1.01e-3))
+    now = [0.0]
+
+    def run() -> None:
+        now[0] += next(times)
+
+    timer = Timer(run, clock=lambda: now[0])
+    seen = []
+    while not timer.settled:
+        timer.sample()
+        seen.append(timer.best)
+    assert seen[-1] == pytest.approx(1e-3)
+    assert len(seen) >= 4
+    timer.forget()
+    assert not timer.settled
+
+
+def test_probed_functions_are_the_functions() -> None:
+    """What is timed computes what it is named for."""
+    names = ("neg", *probes.FUNCTIONS)
+    x = np.linspace(0.1, 4.0, probe_code.ELEMENTS, dtype=np.float32)
+    wide = x.astype(np.float64)
+    want = {
+        "neg": -wide, "div": wide / wide, "sqrt": np.sqrt(wide), "exp": np.exp(wide), "log": np.log(wide),
+        "tanh": np.tanh(wide), "sigmoid": 1 / (1 + np.exp(-wide)), "sin": np.sin(wide), "pow": wide**wide,
+    }  # fmt: skip
+    for name, address in probe_code.functions(names).items():
+        assert name in FUNCTIONS
+        y = np.zeros_like(x)
+        program = probes._program([(address, False)], (x, y))
+        assert program(()) == 0
+        if name in want:
+            np.testing.assert_allclose(y, want[name], rtol=1e-6, atol=1e-7)
