@@ -28,13 +28,15 @@ from eqsat_backends.numba_cpu.probe_code import ELEMENTS, fma_chains
 __all__ = ["FUNCTIONS", "Sizes", "Timer", "figures", "measure"]
 
 FUNCTIONS = ("div", "sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "pow")
-BUDGET_S = 2.0
-"""Most seconds of sampling; a quiet machine takes a quarter of it."""
+BUDGET_S = 1.5
+"""Most seconds of sampling; a quiet machine takes a third of it."""
+_LEAST_S = 0.5
+"""Sampling goes on for this long, lest all of it falls into one spell of somebody else's work."""
 _SAMPLE_S = 0.001
 _BATCH_S = 25e-6
 """A batch this long hides the cost of reading the clock, and finds a quiet moment on a busy machine."""
 _AGREE = 4
-_CLOSE = 0.02
+_CLOSE = 0.04
 """A figure is settled when its ``_AGREE`` shortest samples differ by less than this share."""
 _STEPS = 200
 _STREAMS = ("read", "copy")
@@ -114,13 +116,16 @@ def figures(
 
 def _settle(timers: Iterable[Timer], clock: Callable[[], float], budget_s: float) -> None:
     """Sample in turn, round after round, so that each figure has its chance of a quiet moment."""
-    deadline = clock() + budget_s
+    begin = clock()
     left = list(timers)
-    for number in itertools.count():
+    for number in itertools.count(1):
         for timer in left:
             timer.sample()
+        spent = clock() - begin
+        if spent < min(_LEAST_S, budget_s):
+            continue
         left = [timer for timer in left if not timer.settled]
-        if not left or (number + 1 >= _AGREE and clock() >= deadline):
+        if not left or (number >= _AGREE and spent >= budget_s):
             return
 
 

@@ -30,8 +30,9 @@ RATIO = (1.85, 2.15)
 ORDER = 0.85
 """An inner level may measure this much of an outer one before that is a contradiction."""
 COPY = 0.45
-"""Copying, bytes read plus bytes written, takes no less than this share of the bandwidth of reading: where a
-line is fetched before it is overwritten, three pass for two that count."""
+"""Copying (bytes read plus bytes written) and reading have no less than this share of each other's bandwidth:
+where a line is fetched before it is overwritten three pass for two that count, and stores may have ports of
+their own."""
 TOGETHER = 1.25
 """All cores may measure this much more than as many times one core."""
 CALL_US = (0.02, 20.0)
@@ -128,10 +129,11 @@ def _contradictions(machine: Machine) -> list[Doubt]:
                 found.append(Doubt(f"{inner.name} {kind}", here, f"slower than {other}, {beyond:.3g}", other))
     for level in machine.levels:
         for end in ("", "_all"):
-            copy, read = getattr(level, "copy_gbs" + end), getattr(level, "read_gbs" + end)
-            if copy < COPY * read:
-                other = f"{level.name} read_gbs{end}"
-                found.append(Doubt(f"{level.name} copy_gbs{end}", copy, f"slow next to {other}, {read:.3g}", other))
+            for kind, other in (_BANDWIDTHS, _BANDWIDTHS[::-1]):
+                rate, beside = getattr(level, kind + end), getattr(level, other + end)
+                if rate < COPY * beside:
+                    name, other_name = f"{level.name} {kind}{end}", f"{level.name} {other}{end}"
+                    found.append(Doubt(name, rate, f"{other_name} is {beside:.3g}", other_name))
         for kind in _BANDWIDTHS:
             one, every = getattr(level, kind), getattr(level, kind + "_all")
             if every > TOGETHER * machine.cores * one:
@@ -196,10 +198,11 @@ def _agreeing(machine: Machine) -> Machine:
     for kind in _BANDWIDTHS:
         every = [max(getattr(level, kind + "_all"), getattr(level, kind)) for level in machine.levels]
         one = [max(getattr(level, kind), e / machine.cores) for level, e in zip(machine.levels, every, strict=True)]
-        for name, found in ((kind, one), (kind + "_all", every)):
-            if kind == "copy_gbs":
-                found = [max(copy, COPY * read) for copy, read in zip(found, rates[f"read{name[4:]}"], strict=True)]
-            rates[name] = _falling(found)
+        rates |= {kind: _falling(one), kind + "_all": _falling(every)}
+    for end in ("", "_all"):
+        read, copy = rates["read_gbs" + end], rates["copy_gbs" + end]
+        rates["read_gbs" + end] = [max(r, COPY * c) for r, c in zip(read, copy, strict=True)]
+        rates["copy_gbs" + end] = [max(c, COPY * r) for r, c in zip(read, copy, strict=True)]
     levels = tuple(
         _with_rates(level, {kind: found[depth] for kind, found in rates.items()})
         for depth, level in enumerate(machine.levels)
