@@ -26,6 +26,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,14 +272,27 @@ def _root() -> Path | None:
     return root if _usable(root) else None
 
 
+_bypassed: ContextVar[bool] = ContextVar("eqsat_cache_bypassed", default=False)
+
+
+@contextlib.contextmanager
+def bypassed() -> Iterator[None]:
+    """Within, on this thread, no plan and no kernel is found or kept."""
+    token = _bypassed.set(True)
+    try:
+        yield
+    finally:
+        _bypassed.reset(token)
+
+
 def kernel_store() -> KernelStore:
     """The kernel store of the cache directory in force."""
-    return KernelStore(_root())
+    return KernelStore(None if _bypassed.get() else _root())
 
 
 def plan_store() -> PlanStore:
     """The plan store of the cache directory in force."""
-    return PlanStore(_root())
+    return PlanStore(None if _bypassed.get() else _root())
 
 
 def document_path(name: str) -> Path | None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import version
@@ -101,7 +102,7 @@ class Compiled:
         self.errors: list[OutputError] = []
         self.constant_nodes = {traced.graph.inputs[i]: _native(leaves[i]) for i in traced.const}
         start = time.perf_counter()
-        with Progress() as progress:
+        with Progress() as progress, nullcontext() if options.cache else store.bypassed():
             self._compile([_native(leaves[i]) for i in free], progress)
         self.direct = self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
@@ -124,9 +125,9 @@ class Compiled:
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
     def _compile(self, examples: list[np.ndarray], progress: Callable[[str], None]) -> None:
-        plans = store.plan_store() if self.options.cache else None
+        plans = store.plan_store()
         key = self._key()
-        found = plans.get(PLAN, key) if plans is not None else None
+        found = plans.get(PLAN, key)
         record = self._restore(found, key)
         verified = record is not None and bool(found and found["verified"])
         if record is None:
@@ -143,7 +144,7 @@ class Compiled:
             return
         cut_short = {"interrupted", "fork"} & set(record.report["search"]["stops"])
         lasting = not record.emitted["volatile"] and not cut_short
-        if plans is not None and lasting:
+        if lasting:
             plans.put(PLAN, key, {**asdict(record), "key": key, "verified": verified})
 
     def _options(self) -> str:

@@ -164,7 +164,10 @@ def test_nothing_is_kept_without_cache(tmp_path: Path, monkeypatch: pytest.Monke
     x = np.arange(5, dtype=np.float32)
     f = eqsat.optimize(lambda x: x * 9 - 1, cache=False)
     np.testing.assert_array_equal(f(x), x * 9 - 1)
-    assert not list(tmp_path.rglob("plans.sqlite"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert "storen(" in f.source(x)
+    eqsat.optimize(lambda x: x * 13 - 1)(x)
+    assert list(tmp_path.rglob("plans.sqlite")) and list(tmp_path.rglob("kernels/*/*.o"))
 
 
 def test_a_plan_kept_without_verification_is_verified_when_asked(
