@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -12,19 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peers import NAMES, Peer, load
-from bench.workload import Workload
-
-SUITES = ("gemm", "fused", "attention", "algebra", "models")
-MARK = "EQSAT_BENCH_THREADS"
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Thread counts that libraries read only when they are loaded."""
-    n = str(threads)
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS")
-    # NPROC sizes XLA's thread pools.
-    return {**dict.fromkeys((*names, "NPROC"), n), MARK: n, "JAX_PLATFORMS": "cpu"}
+from bench.setup import MARK, NAMES, SUITES, environment, limit_threads, load_peers, selected
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,24 +25,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def selected(suites: Sequence[str], only: str | None) -> list[Workload]:
-    """The workloads of the suites, in order."""
-    found = [w for suite in suites for w in importlib.import_module(f"bench.{suite}").workloads()]
-    return [w for w in found if only is None or only in w.name]
-
-
-def load_peers(names: Sequence[str], threads: int) -> tuple[list[Peer], list[str]]:
-    """Peers that are installed, and the names of those that are not."""
-    peers, missing = [], []
-    for name in names:
-        try:
-            peers.append(load(name, threads))
-        except ImportError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            missing.append(name)
-    return peers, missing
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 1 where a contender of ours was wrong or failed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -67,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.threads < 1:
         parser().error("--threads is at least 1")
     if os.environ.get(MARK) != str(options.threads):
-        # A fresh process: thread pools are sized when libraries are loaded. Inductor's cache starts empty there,
-        # so that its cold compilation is one.
+        # A fresh process: thread pools are sized when libraries are loaded. Inductor's cache starts empty.
         with tempfile.TemporaryDirectory(prefix="bench-inductor-") as folder:
             variables = {**os.environ, **environment(options.threads), "TORCHINDUCTOR_CACHE_DIR": folder}
             return subprocess.call([sys.executable, "-m", "bench", *given], env=variables)
@@ -81,7 +49,7 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
     from bench import limits as model
     from bench import report
     from bench.ours import Ours
-    from bench.run import Problem, Row, run_workload
+    from bench.run import Problem, Row, compile_cold, run_workload
 
     console = Console()
     if not console.is_terminal:
@@ -115,16 +83,17 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
                 cost=lambda: (ours.cost.search_s, ours.cost.compile_s),
             )
             problems += found
-            suite_rows += [row] if row else []
+            if row is None:
+                continue
+            suite_rows.append(row)
+            if workload.cold_compile:
+                applicable = {ours.name, *row.times}
+                problems += compile_cold(row, applicable, options.threads, repeat=2 if options.quick else 3)
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
         rows += suite_rows
         if suite_rows:
             console.print(report.table(suite, suite_rows))
-        for row in suite_rows:
-            if row.cold_compile_s:
-                parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in row.cold_compile_s.items())
-                console.print(f"  {row.workload.name}, from nothing to the first result: {parts}")
         if suite in (means := report.geomeans(rows)):
             console.print(f"  geometric mean of ratio: {means[suite]:.2f}\n")
     for problem in problems:
@@ -135,15 +104,6 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
         text = json.dumps(report.document(rows, problems, limits, versions, missing), indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
     return 1 if any(p.contender == ours.name for p in problems) else 0
-
-
-def limit_threads(threads: int) -> None:
-    """Libraries that read no environment variable."""
-    try:
-        import threadpoolctl  # type: ignore[import-untyped]
-    except ImportError:
-        return
-    threadpoolctl.threadpool_limits(threads)
 
 
 if __name__ == "__main__":

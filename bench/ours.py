@@ -22,13 +22,15 @@ class Ours:
     name = "eqsat"
     version = eqsat.__version__
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cache: bool = False) -> None:
+        """``cache``: whether compilations may use and fill the cache; by default each is made from nothing."""
         self.threads = threads
+        self.cache = cache
         self.cost = Cost(0.0, 0.0)
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run:
-        """Compiles; ``cost`` says how long that took. Nothing is taken from or left in the cache."""
-        optimized = eqsat.optimize(workload.function, threads=self.threads, const=workload.const, cache=False)
+        """Compiles; ``cost`` says how long that took."""
+        optimized = eqsat.optimize(workload.function, threads=self.threads, const=workload.const, cache=self.cache)
         arguments = tuple(inputs.values())
         compiled = optimized.compile(*arguments)
         search = compiled.report["search"]

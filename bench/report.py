@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from bench.cold import CONTENDERS as COLD
 from bench.limits import Limits
 from bench.peers import NAMES
 from bench.run import Problem, Row
@@ -45,6 +46,10 @@ def _ms(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 def table(suite: str, rows: Sequence[Row]) -> Table:
     """One suite; times in milliseconds, medians."""
     peers = [name for name in NAMES if any(name in row.peers for row in rows)]
@@ -52,6 +57,9 @@ def table(suite: str, rows: Sequence[Row]) -> Table:
     made.add_column("workload", no_wrap=True)
     for heading in ("limit", "eqsat", *peers, "ratio", "of limit", "error", "search s", "compile s"):
         made.add_column(heading, justify="right")
+    timed_cold = [name for name in COLD if any(name in row.cold_compile_s for row in rows)]
+    for name in timed_cold:
+        made.add_column(f"cold s {name}", justify="right")
     for row in rows:
         cells = [_ms(row.peers.get(name)) for name in peers]
         cells = [f"[bold]{c}[/]" if name == row.best_peer else c for name, c in zip(peers, cells, strict=True)]
@@ -66,5 +74,6 @@ def table(suite: str, rows: Sequence[Row]) -> Table:
             f"{row.max_rel_error:.0e}",
             f"{row.search_s:.1f}",
             f"{row.compile_s:.1f}",
+            *(_seconds(row.cold_compile_s.get(name)) for name in timed_cold),
         )
     return made

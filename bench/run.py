@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from bench import cold
 from bench.limits import Limits
-from bench.measure import Time, interleaved, once
+from bench.measure import Time, interleaved
 from bench.peers import Peer, Run
+from bench.setup import inputs_of
 from bench.workload import Inputs, Workload, in_double, nbytes, relative_error
 from eqsat.cost.machine import Machine
 
@@ -102,27 +104,56 @@ class Wrong(Exception):
     """A result too far from the float64 reference."""
 
 
-def _checked(
-    contender: Contender, workload: Workload, inputs: Inputs, reference: Any
-) -> tuple[Run, float, float] | None:
-    """The contender's call, its error, and the seconds until its first result. None where it does not apply."""
-    found: list[Run] = []
+@dataclass(frozen=True)
+class Checked:
+    """A contender's call, its error against float64, and the seconds from ``prepare`` to its first result."""
 
-    def first() -> Any:
-        run = contender.prepare(workload, inputs)
-        if run is None:
-            return None
-        found.append(run)
-        return run()
+    run: Run
+    error: float
+    first_s: float
 
-    value: list[Any] = []
-    cold = once(lambda: value.append(first()))
-    if not found:
+
+def checked(
+    contender: Contender,
+    workload: Workload,
+    inputs: Inputs,
+    reference: Any,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Checked | None:
+    """A contender whose first result is right; None where it does not apply.
+
+    Raises:
+        Wrong: the result is too far from ``reference``.
+    """
+    begin = clock()
+    run = contender.prepare(workload, inputs)
+    if run is None:
         return None
-    error = relative_error(contender.result(value[0]), reference)
+    value = run()
+    first = clock() - begin
+    error = relative_error(contender.result(value), reference)
     if not error <= workload.tolerance:
         raise Wrong(f"relative error {error:.1e} against float64, where {workload.tolerance:.0e} is allowed")
-    return found[0], error, cold
+    return Checked(run, error, first)
+
+
+def compile_cold(
+    row: Row,
+    contenders: Collection[str],
+    threads: int,
+    *,
+    repeat: int,
+    seconds: Callable[..., float] = cold.seconds,
+) -> list[Problem]:
+    """Put the time of every contender's cold compilation (see ``cold``) into the row; what went wrong."""
+    problems = []
+    for name in cold.CONTENDERS:
+        if name in contenders:
+            try:
+                row.cold_compile_s[name] = seconds(row.workload, name, threads, repeat=repeat)
+            except cold.ColdError as error:
+                problems.append(Problem(row.workload, name, f"cold compilation: {error}"))
+    return problems
 
 
 def run_workload(
@@ -137,18 +168,16 @@ def run_workload(
     cost: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
 ) -> tuple[Row | None, list[Problem]]:
     """The row of a workload and what went wrong; no row without a right result of ours."""
-    rng = np.random.default_rng(zlib.crc32(f"{workload.suite}/{workload.name}".encode()))
-    inputs = workload.inputs(rng)
+    inputs = inputs_of(workload)
     with np.errstate(all="ignore"):
         reference = workload.function(*in_double(inputs).values())
     problems: list[Problem] = []
     runs: dict[str, Run] = {}
-    cold: dict[str, float] = {}
     error, searched, compiled = 0.0, 0.0, 0.0
     contenders: list[Contender] = [ours, *peers]
     for contender in contenders:
         try:
-            found = _checked(contender, workload, inputs, reference)
+            found = checked(contender, workload, inputs, reference)
         except Exception as problem:  # reported, never a row: one system's failure must not stop the others
             log.debug("%s", contender.name, exc_info=True)
             text = str(problem).strip().split("\n")[0]
@@ -156,9 +185,9 @@ def run_workload(
             continue
         if found is None:
             continue
-        runs[contender.name], made_error, cold[contender.name] = found
+        runs[contender.name] = found.run
         if contender is ours:
-            error = made_error
+            error = found.error
             searched, compiled = cost()
     if ours.name not in runs:
         return None, problems
@@ -172,7 +201,6 @@ def run_workload(
         error,
         searched,
         compiled,
-        {n: cold[n] for n in (ours.name, "torch_compile") if workload.cold_compile and n in cold},
     )
     return row, problems
 

@@ -17,11 +17,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import report  # noqa: E402
-from bench.__main__ import SUITES, environment, load_peers, selected  # noqa: E402
+from bench import cold, report  # noqa: E402
 from bench.limits import Limits  # noqa: E402
 from bench.measure import Time, interleaved, rounds_of  # noqa: E402
-from bench.run import Row, run_workload  # noqa: E402
+from bench.run import Row, compile_cold, run_workload  # noqa: E402
+from bench.setup import SUITES, environment, load_peers, selected  # noqa: E402
 from bench.workload import (  # noqa: E402
     Workload,
     convert,
@@ -221,6 +221,36 @@ def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_threads_are_set_before_libraries_load() -> None:
     variables = environment(2)
     assert variables["OPENBLAS_NUM_THREADS"] == variables["OMP_NUM_THREADS"] == variables["NPROC"] == "2"
+
+
+def test_cold_compilations_fill_the_row() -> None:
+    row, _ = run(Contender("eqsat"), Contender("torch_compile"))
+    assert "cold_compile_s" not in row.record()
+    asked: list[Any] = []
+
+    def seconds(workload: Workload, contender: str, threads: int, *, repeat: int) -> float:
+        asked.append((contender, threads, repeat))
+        if contender == "torch_compile":
+            raise cold.ColdError("no compiler")
+        return 2.5
+
+    problems = compile_cold(row, row.times, 1, repeat=3, seconds=seconds)
+    assert asked == [("eqsat", 1, 3), ("torch_compile", 1, 3)]
+    assert row.record()["cold_compile_s"] == {"eqsat": 2.5}
+    assert [str(p) for p in problems] == ["gemm / 8x8x8: torch_compile: cold compilation: no compiler"]
+    assert "cold s eqsat" in [column.header for column in report.table("gemm", [row]).columns]
+    assert compile_cold(row, {"eqsat", "jax"}, 1, repeat=1, seconds=seconds) == []
+
+
+def test_a_cold_compilation_finds_nothing_of_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, with caches of its own: the user's is neither read nor written."""
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))
+    (workload,) = selected(["algebra"], "chain 200")
+    assert cold.seconds(workload, "eqsat", 1) > 0
+    assert not list(tmp_path.rglob("*"))
+    assert cold.caches(str(tmp_path)).keys() >= {"EQSAT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+    with pytest.raises(cold.ColdError, match="abacus"):
+        cold.seconds(workload, "abacus", 1)
 
 
 def test_the_command_line_names_what_it_knows() -> None:
