@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eqsat_backends.numba_cpu import vmath
+from eqsat_backends.numba_cpu import vcircular, vmath
 from eqsat_backends.numba_cpu.lanes import Lanes, Value
 
 Build = Callable[..., Value]
@@ -169,8 +169,8 @@ FUNCTIONS: dict[str, Function] = {
     "rsqrt": Function(1, "same", lambda e, x: e.div(e.like(x, 1.0), e.intrinsic("sqrt", x)), _FLOAT),
     "reciprocal": Function(1, "same", _reciprocal, _NUMBER),
     "square": Function(1, "same", lambda e, x: _mul(e, x, x), _ALL),
-    "sin": Function(1, "same", vmath.sin, _FLOAT),
-    "cos": Function(1, "same", vmath.cos, _FLOAT),
+    "sin": Function(1, "same", vcircular.sin, _FLOAT),
+    "cos": Function(1, "same", vcircular.cos, _FLOAT),
     "tanh": Function(1, "same", vmath.tanh, _FLOAT),
     "erf": Function(1, "same", vmath.erf, _FLOAT),
     "sigmoid": Function(1, "same", vmath.sigmoid, _FLOAT),

@@ -1,4 +1,4 @@
-"""Vectorized exp, log, tanh, erf, sine … as LLVM code: range reduction, then a minimax polynomial.
+"""Vectorized exp, log, tanh, erf … as LLVM code: range reduction, then a minimax polynomial.
 
 Polynomials and rational functions were fitted to the relative error by Lawson's iteratively reweighted least
 squares at Chebyshev nodes, in 50-digit arithmetic. Range reductions are Cody and Waite's. Greatest errors seen
@@ -20,7 +20,7 @@ _LOG2E = 1.4426950408889634
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact even without fma
 _LN2 = {"f32": (0.693359375, -2.12194440e-4), "f64": (0.6931471803691238, 1.9082149292705877e-10)}
 # adding this rounds to an integer, and leaves it in the low bits
-_ROUND = {"f32": 12582912.0, "f64": 6755399441055744.0}
+ROUND = {"f32": 12582912.0, "f64": 6755399441055744.0}
 _MANTISSA = {"f32": 23, "f64": 52}
 _BIAS = {"f32": 127, "f64": 1023}
 
@@ -86,22 +86,9 @@ def _erf_tables(degree: int) -> tuple[tuple[float, ...], ...]:
 
 
 _ERF_TABLES = _erf_tables(5)
-# sin r = r + r³·P(r²), cos r = 1 - r²/2 + r⁴·P(r²) on |r| ≤ π/4
-_SIN_F64 = (
-    *(-0.16666666666666632, 0.00833333333332231, -0.0001984126982972264, 2.755731366129635e-06),
-    *(-2.5050753159596093e-08, 1.5896499484136845e-10),
-)
-_COS_F64 = (
-    *(0.0416666666666666, -0.001388888888887397, 2.4801587289384484e-05, -2.755731432330929e-07),
-    *(2.087571922022514e-09, -1.1359432470235738e-11),
-)
-_TWO_OVER_PI = 0.6366197723675814
-# π/2 in three parts of 33 bits: exact products with quotients below 2²⁰
-_HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
-_SIN_LIMIT = 1.0e5
 
 
-def _scale(e: Lanes, x: Value, rounded: Value, n: Value) -> Value:
+def scale(e: Lanes, x: Value, rounded: Value, n: Value) -> Value:
     """``x·2ⁿ`` with one rounding, also where the result is subnormal. ``rounded`` holds n in its low bits."""
     kind = e.kind(x)
     native = 16 if kind == "f32" else 8
@@ -113,7 +100,7 @@ def _scale(e: Lanes, x: Value, rounded: Value, n: Value) -> Value:
             for a, b in zip(e.chunks(native, x), e.chunks(native, n), strict=True)
         ]
         return e.join(parts)
-    magic = e.bits(e.const(kind, _ROUND[kind]))
+    magic = e.bits(e.const(kind, ROUND[kind]))
     whole = e.b.sub(e.bits(rounded), magic)
     half = e.b.ashr(whole, e.like(whole, 1))
     return e.mul(e.mul(x, _power_of_two(e, half)), _power_of_two(e, e.b.sub(whole, half)))
@@ -127,7 +114,7 @@ def _power_of_two(e: Lanes, n: Value) -> Value:
 def _reduce_exp(e: Lanes, x: Value) -> tuple[Value, Value, Value]:
     """(x·log₂e rounded, with the integer in its low bits; that integer n; x - n·ln 2)."""
     kind = e.kind(x)
-    magic = e.const(kind, _ROUND[kind])
+    magic = e.const(kind, ROUND[kind])
     rounded = e.madd(x, e.const(kind, _LOG2E), magic)
     n = e.sub(rounded, magic)
     high, low = _LN2[kind]
@@ -141,7 +128,7 @@ def exp(e: Lanes, x: Value) -> Value:
     x = e.at_most(e.at_least(x, -104.0 if single else -746.0), 89.0 if single else 710.0)
     rounded, n, r = _reduce_exp(e, x)
     p = e.poly(r, (1.0, 1.0, *_EXP[e.kind(x)]))
-    return _scale(e, p, rounded, n)
+    return scale(e, p, rounded, n)
 
 
 def expm1(e: Lanes, x: Value) -> Value:
@@ -156,7 +143,7 @@ def _half_expm1(e: Lanes, x: Value) -> Value:
     kind = e.kind(x)
     rounded, _, r = _reduce_exp(e, x)
     p = e.madd(e.mul(r, r), e.poly(r, _EXPM1[kind]), r)
-    whole = e.b.sub(e.bits(rounded), e.bits(e.const(kind, _ROUND[kind])))
+    whole = e.b.sub(e.bits(rounded), e.bits(e.const(kind, ROUND[kind])))
     half = _power_of_two(e, e.b.sub(whole, e.like(whole, 1)))
     return e.madd(half, p, e.sub(half, e.like(half, 0.5)))
 
@@ -242,7 +229,7 @@ def erf(e: Lanes, x: Value) -> Value:
     small = e.madd(x, e.poly(e.mul(x, x), _ERF_SMALL), x)
     t = e.at_most(e.abs(x), 3.93)
     rounded, n, r = _reduce_exp(e, e.mul(t, e.poly(t, _ERF_LARGE)))
-    rest = _scale(e, e.poly(r, (1.0, 1.0, *_EXP["f32"])), rounded, n)
+    rest = scale(e, e.poly(r, (1.0, 1.0, *_EXP["f32"])), rounded, n)
     large = e.copysign(e.sub(e.like(x, 1.0), rest), x)
     return e.select(e.compare("<", t, e.like(t, _ERF_SPLIT)), small, large)
 
@@ -263,51 +250,9 @@ def _erf_by_table(e: Lanes, x: Value) -> Value:
 
 
 def sigmoid(e: Lanes, x: Value) -> Value:
-    """``1 / (1 + exp(-x))``: (2, 3) ulp; 0 where exp(-x) overflows."""
+    """``1 / (1 + exp(-x))``: (2.5, 2.5) ulp; 0 where exp(-x) overflows."""
     one = e.like(x, 1.0)
     return e.div(one, e.add(one, exp(e, e.b.fneg(x))))
-
-
-def sin(e: Lanes, x: Value) -> Value:
-    """(1, 2) ulp; arguments beyond 10⁵ go through libm."""
-    return _circular(e, x, "sin", 0)
-
-
-def cos(e: Lanes, x: Value) -> Value:
-    """(1, 2) ulp; arguments beyond 10⁵ go through libm."""
-    return _circular(e, x, "cos", 1)
-
-
-def _circular(e: Lanes, x: Value, name: str, quarter: int) -> Value:
-    small = e.compare("<=", e.abs(x), e.like(x, _SIN_LIMIT))
-    fast = _circular_small(e, e.cast(e.select(small, x, e.like(x, 0.0)), "f64"), quarter)
-    fast = e.cast(fast, e.kind(x))
-    before = e.b.block
-    with e.b.if_then(e.any(e.not_(small)), likely=False):
-        slow = e.select(small, fast, e.libm(name, x))
-        after = e.b.block
-    result = e.b.phi(x.type)
-    result.add_incoming(fast, before)
-    result.add_incoming(slow, after)
-    # sin(-0.0) is -0.0, which the reduction would lose
-    return result if quarter else e.select(e.compare("==", x, e.like(x, 0.0)), x, result)
-
-
-def _circular_small(e: Lanes, x: Value, quarter: int) -> Value:
-    """sin(x + quarter·π/2) in float64, |x| ≤ 10⁵."""
-    magic = e.const("f64", _ROUND["f64"])
-    rounded = e.madd(x, e.const("f64", _TWO_OVER_PI), magic)
-    n = e.sub(rounded, magic)
-    r = x
-    for part in _HALF_PI:
-        r = e.madd(n, e.const("f64", -part), r)
-    z = e.mul(r, r)
-    sine = e.madd(e.mul(r, z), e.poly(z, _SIN_F64), r)
-    cosine = e.madd(e.mul(z, z), e.poly(z, _COS_F64), e.madd(z, e.const("f64", -0.5), e.const("f64", 1.0)))
-    turns = e.b.add(e.bits(rounded), e.const("i64", quarter))
-    odd = e.compare("!=", e.b.and_(turns, e.const("i64", 1)), e.const("i64", 0))
-    sign = e.b.shl(e.b.and_(turns, e.const("i64", 2)), e.const("i64", 62))
-    return e.floats(e.b.xor(e.bits(e.select(odd, cosine, sine)), sign))
 
 
 def pow(e: Lanes, x: Value, y: Value) -> Value:
