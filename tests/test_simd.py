@@ -133,6 +133,33 @@ def test_accuracy(name: str, kind: str, lanes: int) -> None:
     assert (np.signbit(got[zero]) == np.signbit(expected[zero])).all()
 
 
+def test_float32_powers_that_have_a_float32_are_exact() -> None:
+    """Squares and cubes of integers, roots of squares, first powers: what users compare with ``==``."""
+    whole = np.stack(np.meshgrid(np.arange(-300, 4097), np.arange(25))).reshape(2, -1)
+    squares = np.stack([np.arange(4097) ** 2, np.full(4097, 0.5)])
+    same = np.stack([samples("f32"), np.ones_like(samples("f32"))])
+    for x, y in (pair.astype(np.float32) for pair in (whole, squares, same)):
+        with np.errstate(all="ignore"):
+            power = np.power(x.astype(np.float64), y)
+            exact = power == power.astype(np.float32)
+            assert exact.sum() > 4000
+        np.testing.assert_array_equal(function("pow", "f32")(x, y)[exact], power[exact])
+
+
+@pytest.mark.parametrize("spread", [1e-7, 1e-3, 1.0, 15.0])
+def test_float32_powers_are_within_a_unit(spread: float) -> None:
+    """Where errors of the logarithm grow: bases near 1 with great exponents, and the rest."""
+    rng = np.random.default_rng(8)
+    x = np.exp(rng.normal(size=200_000) * spread).astype(np.float32)
+    y = (rng.uniform(-100, 100, 200_000) / spread).astype(np.float32)  # about half of the powers are finite
+    with np.errstate(all="ignore"):
+        got, exact = function("pow", "f32")(x, y), np.power(x.astype(np.float64), y)
+        rounded = exact.astype(np.float32)
+    finite = np.isfinite(got) & np.isfinite(rounded)
+    assert ulp_error(got[finite], exact[finite]).max() <= 1
+    assert (np.isinf(got) == np.isinf(rounded)).all()
+
+
 @pytest.mark.parametrize(("kind", "bound"), [("f32", 2), ("f64", 4)])
 def test_erf(kind: str, bound: float) -> None:
     from scipy.special import erf
@@ -156,7 +183,7 @@ def test_special_powers() -> None:
     x, y = (g.reshape(-1) for g in np.meshgrid(grid, grid))
     with np.errstate(all="ignore"):
         got, want = function("pow", "f32")(x, y), np.power(x.astype(np.float64), y).astype(np.float32)
-    np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, want, rtol=np.finfo(np.float32).eps)  # infinities and NaN in the same places
     number = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eqsat_backends.numba_cpu import vcircular, vmath
+from eqsat_backends.numba_cpu import vcircular, vmath, vpower
 from eqsat_backends.numba_cpu.lanes import Lanes, Value
 
 Build = Callable[..., Value]
@@ -190,7 +190,7 @@ FUNCTIONS: dict[str, Function] = {
     "div": Function(2, "same", lambda e, a, b: e.div(a, b), _FLOAT),
     "floor_divide": Function(2, "same", _floor_divide, _NUMBER),
     "remainder": Function(2, "same", _remainder, _NUMBER),
-    "pow": Function(2, "same", vmath.pow, _NUMBER),
+    "pow": Function(2, "same", vpower.pow, _NUMBER),
     "maximum": Function(2, "same", maximum, _ALL),
     "minimum": Function(2, "same", minimum, _ALL),
     "eq": Function(2, "mask", _comparison("=="), _ALL),

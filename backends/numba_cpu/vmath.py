@@ -10,7 +10,6 @@ NaN, infinities, signed zeros, subnormal arguments and results follow C.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from llvmlite import ir
 
@@ -148,7 +147,7 @@ def _half_expm1(e: Lanes, x: Value) -> Value:
     return e.madd(half, p, e.sub(half, e.like(half, 0.5)))
 
 
-def _split(e: Lanes, x: Value) -> tuple[Value, Value]:
+def split(e: Lanes, x: Value) -> tuple[Value, Value]:
     """(n, m - 1) with x = m·2ⁿ and m in [√½, √2), for normal x > 0; n as a float."""
     bits = e.bits(x)
     single = e.kind(x) == "f32"
@@ -187,7 +186,7 @@ def log(e: Lanes, x: Value) -> Value:
     single = e.kind(x) == "f32"
     shift = 24 if single else 54
     subnormal = e.compare("<", x, e.like(x, 2.0**-126 if single else 2.0**-1022))
-    n, f = _split(e, e.select(subnormal, e.mul(x, e.like(x, 2.0**shift)), x))
+    n, f = split(e, e.select(subnormal, e.mul(x, e.like(x, 2.0**shift)), x))
     n = e.select(subnormal, e.sub(n, e.like(n, shift)), n)
     return _log_specials(e, x, _log_of(e, f, n))
 
@@ -198,7 +197,7 @@ def log1p(e: Lanes, x: Value) -> Value:
     u = e.add(x, one)
     # what the sum lost: from the greater of the two terms
     lost = e.select(e.compare(">", e.abs(x), one), e.sub(one, e.sub(u, x)), e.sub(x, e.sub(u, one)))
-    n, f = _split(e, u)
+    n, f = split(e, u)
     kind = e.kind(x)
     shift = e.cast(n, "i32" if kind == "f32" else "i64")
     # u below half the greatest exponent in all that matters: the correction vanishes beyond 2**MANTISSA
@@ -237,8 +236,8 @@ def erf(e: Lanes, x: Value) -> Value:
 def _erf_by_table(e: Lanes, x: Value) -> Value:
     """Float32: a Taylor polynomial around the nearest multiple of 1/8, its coefficients looked up."""
     t = e.abs(x)
-    nearest = e.add(t, e.like(t, _ROUND["f32"] * _ERF_STEP))  # the multiple's number is in the low bits
-    r = e.sub(t, e.sub(nearest, e.like(t, _ROUND["f32"] * _ERF_STEP)))
+    nearest = e.add(t, e.like(t, ROUND["f32"] * _ERF_STEP))  # the multiple's number is in the low bits
+    r = e.sub(t, e.sub(nearest, e.like(t, ROUND["f32"] * _ERF_STEP)))
     number = e.bits(nearest)
     start, *slopes = (e.lookup(table, number) for table in _ERF_TABLES)
     result = slopes[-1]
@@ -253,49 +252,3 @@ def sigmoid(e: Lanes, x: Value) -> Value:
     """``1 / (1 + exp(-x))``: (2.5, 2.5) ulp; 0 where exp(-x) overflows."""
     one = e.like(x, 1.0)
     return e.div(one, e.add(one, exp(e, e.b.fneg(x))))
-
-
-def pow(e: Lanes, x: Value, y: Value) -> Value:
-    """(1, 1) ulp. Integers: by squaring, modulo 2 to the width; exponents are not negative."""
-    match e.kind(x):
-        case "f32":
-            return _float_power(e, x, y)
-        case "f64":
-            return e.libm("pow", x, y)
-    return _integer_power(e, x, y)
-
-
-def _float_power(e: Lanes, x: Value, y: Value) -> Value:
-    """exp(y·log|x|) in float64, then C's signs and special cases."""
-    one, half = e.like(x, 1.0), e.mul(y, e.like(y, 0.5))
-    size = e.abs(x)
-    wide = e.mul(e.cast(y, "f64"), log(e, e.cast(size, "f64")))
-    result = e.cast(exp(e, wide), "f32")
-    # anything to the 0 and 1 to anything are 1, NaN included
-    unit = e.b.or_(e.compare("==", y, e.like(y, 0.0)), e.compare("==", size, one))
-    result = e.select(unit, one, result)
-    whole = e.compare("==", e.intrinsic("floor", y), y)
-    odd = e.b.and_(whole, e.compare("!=", e.intrinsic("floor", half), half))
-    result = e.copysign(result, e.select(odd, x, one))
-    below = e.b.and_(e.compare("<", x, e.like(x, 0.0)), e.compare(">", x, e.like(x, float("-inf"))))
-    # a negative number to a fractional or unknown power is NaN; NaN to any power but 0, too
-    undefined = e.b.or_(e.b.and_(below, e.not_(whole)), e.b.and_(e.is_nan(y), e.compare("!=", x, one)))
-    return e.select(undefined, e.like(x, float("nan")), result)
-
-
-def _integer_power(e: Lanes, x: Value, y: Value) -> Value:
-    builder: Any = e.b
-    entry = builder.block
-    loop, done = builder.append_basic_block("pow"), builder.append_basic_block("pow.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    result, base, left = (builder.phi(x.type) for _ in range(3))
-    one, zero = e.like(x, 1), e.like(x, 0)
-    odd = e.compare("!=", builder.and_(left, one), zero)
-    following = (e.select(odd, builder.mul(result, base), result), builder.mul(base, base), builder.lshr(left, one))
-    for phi, first, value in zip((result, base, left), (one, x, y), following, strict=True):
-        phi.add_incoming(first, entry)
-        phi.add_incoming(value, loop)
-    builder.cbranch(e.any(e.compare("!=", following[2], zero)), loop, done)
-    builder.position_at_end(done)
-    return following[0]
