@@ -623,3 +623,25 @@ def test_errors_of_the_function_pass_and_leave_nothing() -> None:
         f(normal(3))
     x = normal(3)
     close(f(x), x + 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [1, 3, 16, 37])
+@pytest.mark.parametrize("verify", [True, False])
+def test_integers_to_negative_powers_raise_in_every_call(dtype: Any, size: int, verify: bool) -> None:
+    """As NumPy: also where the first call, which is verified, had none. Lanes past the end do not count."""
+
+    def power(x: Any, y: Any) -> Any:
+        return x ** (y - 1), np.sum(x ** (y - 1))
+
+    f = eqsat.optimize(power, verify=verify, threads=1)
+    x = np.arange(1, size + 1, dtype=dtype)
+    good = np.arange(size, dtype=dtype) % 4 + 1
+    for got, want in zip(f(x, good), power(x, good), strict=True):
+        np.testing.assert_array_equal(got, want)
+    bad = good.copy()
+    bad[size // 2] = 0
+    for call in (power, f):
+        with pytest.raises(ValueError, match=r"(?i)integers to negative integer powers are not allowed"):
+            call(x, bad)
+    np.testing.assert_array_equal(f(x, good)[0], power(x, good)[0])

@@ -25,7 +25,6 @@ from eqsat.plan.memory import assign, lifetimes
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 from eqsat_backends.numba_cpu.buffers import Recycler, aligned_empty
 from eqsat_backends.numba_cpu.driver import (
-    MISMATCH,
     Arena,
     Argument,
     ArraySpec,
@@ -35,7 +34,7 @@ from eqsat_backends.numba_cpu.driver import (
     Status,
     Step,
 )
-from eqsat_backends.numba_cpu.emitted import PackSpec
+from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.objects import host, package_fingerprint
 
@@ -299,7 +298,7 @@ class CpuExecutable:
                 output = empty(shape, dtype)
                 status = program((*arrays, output), threads)
                 if status:
-                    _check_indices(status)
+                    _raise_for(status)
                     return None
                 return (output,)
 
@@ -309,7 +308,7 @@ class CpuExecutable:
             outputs = tuple([empty(shape, dtype) for empty, shape, dtype in made])
             status = program((*arrays, *outputs), threads)
             if status:
-                _check_indices(status)
+                _raise_for(status)
                 return None
             return outputs
 
@@ -351,7 +350,7 @@ class CpuExecutable:
         assert segment.program is not None
         status = segment.program(tuple(values[t] for t in segment.arguments), self.threads)
         if status:
-            _check_indices(status)
+            _raise_for(status)
             raise ValueError("a step was given arrays of other shapes and types than it was compiled for")
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
@@ -432,7 +431,9 @@ def _reference(value: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(evaluate_nodes([value], bound)[0]).reshape(value.shape)
 
 
-def _check_indices(status: int) -> None:
-    """``IndexError`` for a call in which an index was out of range (and not for arrays that did not fit)."""
-    if status != MISMATCH:
+def _raise_for(status: int) -> None:
+    """The exception NumPy has for what a kernel found in its inputs; none for arrays that did not fit."""
+    if status == BAD_INDEX:
         raise IndexError("an index is out of bounds for the axis it selects from")
+    if status == BAD_EXPONENT:
+        raise ValueError("integers to negative integer powers are not allowed; cast the base to a float type")

@@ -12,6 +12,9 @@ import numpy as np
 ALIGNED_BYTES = 256 << 10
 """Results from this size on are given 64-byte aligned memory by whoever runs the plan."""
 
+BAD_INDEX, BAD_EXPONENT = 1, 2
+"""What a kernel leaves in the status word of a call: an index out of range, a negative exponent of an integer."""
+
 Axes = tuple[tuple[int, int], ...]
 """(extent, stride in elements) of axes that are walked as one, outermost first."""
 

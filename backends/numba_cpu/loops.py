@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from eqsat.cost.machine import caches
-from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.kernel import Acc, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.ir.types import int64, row_major
 from eqsat_backends.numba_cpu.axes import map_axes, map_strides, simplify, unique
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Part, Place, Rows, lane_cost, place_of
-from eqsat_backends.numba_cpu.printer import Printer
+from eqsat_backends.numba_cpu.printer import Printer, reports
 from eqsat_backends.numba_cpu.transposes import Tiles, TransposedMap, transposed_axis
 
 __all__ = ["emit"]
@@ -122,11 +122,7 @@ class _Writer:
                 self.p.bind(buffer, f"word(args, {operands})" + (f" + {offset}" if offset else ""))
             if self.thread_bytes:
                 self.p.bind("scratch", f"word(args, {operands + 1}) + {self.thread_bytes} * tid")
-            if any(
-                isinstance(e, Call) and e.fn == "wrap_index"
-                for s in stages
-                for e in unique(s.kernel.body, s.kernel.epilogue)
-            ):
+            if any(reports(e) for s in stages for e in unique(s.kernel.body, s.kernel.epilogue)):
                 self.p.bind("status", f"word(args, {operands + 2})")
             body()
             if self.stream:

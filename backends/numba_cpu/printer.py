@@ -264,7 +264,9 @@ class Printer:
                     return args[0]
                 return self.call(f"to_{self.type(call.dtype)}", args[0], dtype=call.dtype)
             case "wrap_index":
-                return self._wrap(args[0], _extent(call.attrs), view)
+                return self._checked("wrap_index", args[0], (_extent(call.attrs),), view)
+            case "pow" if reports(call):
+                args[1] = self._checked("exponent", args[1], (), view)
             case "pow" if (power := _small_power(call.args[1])) and call.dtype.is_float:
                 return self._power(args[0], power)
             case "maximum" | "minimum" if isinstance(call.args[1], Literal):
@@ -280,11 +282,12 @@ class Printer:
             return square
         return self.call("mul", square, x if power == 3 else square)
 
-    def _wrap(self, index: Value, extent: int, view: View) -> Value:
-        arguments = f"{index.name}, {extent}, {self.status}"
-        partial = view.count is not None and not index.uniform
-        text = f"wrap_indexn({arguments}, {view.count})" if partial else f"wrap_index({arguments})"
-        return self.emit(text, index.dtype, index.depends, index.uniform)
+    def _checked(self, check: str, x: Value, arguments: tuple[int, ...], view: View) -> Value:
+        """``check(x, arguments…, status)``; only the lanes in use count."""
+        words = [x.name, *map(str, arguments), self.status]
+        partial = view.count is not None and not x.uniform
+        text = f"{check}n({', '.join(words)}, {view.count})" if partial else f"{check}({', '.join(words)})"
+        return self.emit(text, x.dtype, x.depends, x.uniform)
 
     def _load(self, load: Load, view: View, done: dict[int, Value]) -> Value:
         access = view.load(load)
@@ -401,6 +404,15 @@ def _number(value: float | int | bool, dtype: DType) -> str:
     if dtype.kind == "int":
         return str(int(value))
     return repr(float(value))
+
+
+def reports(expr: Expr) -> bool:
+    """Whether a kernel of this expression may have to set the status word."""
+    if not isinstance(expr, Call):
+        return False
+    if expr.fn == "pow":
+        return not expr.dtype.is_float and not isinstance(expr.args[1], Literal)
+    return expr.fn == "wrap_index"
 
 
 def _small_power(exponent: Expr) -> int | None:

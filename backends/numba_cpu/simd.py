@@ -24,7 +24,8 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``first(v, n, fill)``          v in the first n lanes, fill in the others
 ``lane0(v)``                   the first lane as a scalar
 ``word(address, k)``           the k-th 64-bit word of a table
-``wrap_index(i, n, status)``   i in [-n, n) -> i mod n; else 0, and the word at ``status`` is set to 1
+``wrap_index(i, n, status)``   i in [-n, n) -> i mod n; else 0, and the word at ``status`` is set to ``BAD_INDEX``
+``exponent(y, status)``        y; where it is negative 0, and the word at ``status`` is set to ``BAD_EXPONENT``
 =============================  ==========================================================================
 
 and every function of ``elementwise.FUNCTIONS``. Booleans are one byte, 0 or 1, in memory. Nothing here
@@ -44,6 +45,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
 from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX
 from eqsat_backends.numba_cpu.lanes import BYTES, ELEMENTS, I32, I64, Lanes, Value, native_lanes
 
 __all__ = ["KIND", "Vector", "native_lanes"]
@@ -286,16 +288,27 @@ def _arg_lanes(op: str) -> Build:
     return build
 
 
+def _report(e: Lanes, wrong: Value, count: Value | None, status: Value, code: int) -> None:
+    """Set the status word if any of the lanes (of the first ``count``) is wrong."""
+    wrong = wrong if count is None else e.b.and_(wrong, e.first(count))
+    with e.b.if_then(e.any(wrong), likely=False):
+        e.b.store(ir.Constant(I64, code), _pointer(e, status, I64), align=8)
+
+
 def _wrap_index(e: Lanes, index: Value, extent: Value, status: Value, count: Value | None = None) -> Value:
     kind = e.kind(index)
     n = _splat(e, kind, extent)
     zero = e.like(index, 0)
     wrapped = e.select(e.compare("<", index, zero), e.add(index, n), index)
     bad = e.b.or_(e.compare("<", wrapped, zero), e.compare(">=", wrapped, n))
-    wrong = bad if count is None else e.b.and_(bad, e.first(count))
-    with e.b.if_then(e.any(wrong), likely=False):
-        e.b.store(ir.Constant(I64, 1), _pointer(e, status, I64), align=8)
+    _report(e, bad, count, status, BAD_INDEX)
     return e.select(bad, zero, wrapped)
+
+
+def _exponent(e: Lanes, y: Value, status: Value, count: Value | None = None) -> Value:
+    bad = e.compare("<", y, e.like(y, 0))
+    _report(e, bad, count, status, BAD_EXPONENT)
+    return e.select(bad, e.like(y, 0), y)
 
 
 # typing
@@ -378,6 +391,8 @@ lane0 = _define("lane0", 1, lambda v: _SCALARS[v.kind], _lane0)
 first = _define("first", 3, lambda v, n, fill: _same(v, fill), lambda e, v, n, fill: e.select(e.first(n), v, fill))
 wrap_index = _define("wrap_index", 3, lambda i, n, s: i if i.kind in ("i32", "i64") else None, _wrap_index)
 wrap_indexn = _define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32", "i64") else None, _wrap_index)
+exponent = _define("exponent", 2, lambda y, s: y if y.kind in ("i32", "i64") else None, _exponent)
+exponentn = _define("exponentn", 3, lambda y, s, c: y if y.kind in ("i32", "i64") else None, _exponent)
 
 _COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 

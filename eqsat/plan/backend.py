@@ -28,7 +28,7 @@ class Executable(Protocol):
     def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Fresh output arrays, whatever the strides and byte order of ``arrays``.
 
-        Raises ``IndexError`` for an index out of range.
+        Raises ``IndexError`` for an index out of range, ``ValueError`` for an integer to a negative integer power.
         """
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int) -> list[float]:
