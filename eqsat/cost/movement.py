@@ -25,7 +25,7 @@ LINE = 64
 
 SLOTS: dict[str, float] = {
     "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,
-    "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 48, "cos": 48, "tanh": 10, "erf": 12, "sigmoid": 10,
+    "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 24, "cos": 24, "tanh": 10, "erf": 12, "sigmoid": 10,
     "pow": 60, "sign": 3, "round": 2, "wrap_index": 3, "maximum": 2, "minimum": 2,
 }  # fmt: skip
 """Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
