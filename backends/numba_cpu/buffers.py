@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import sys
@@ -25,10 +26,8 @@ def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE) -> np.ndarray:
     if nbytes >= _HUGE_PAGE >= alignment and hasattr(mmap, "MAP_PRIVATE"):
         mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):  # a system without huge pages: ordinary ones serve
                 mapping.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                alignment = max(alignment, CACHE_LINE)  # a system without huge pages: ordinary ones serve
         raw = np.frombuffer(mapping, np.uint8)
         alignment = _HUGE_PAGE
     else:
