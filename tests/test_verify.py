@@ -20,7 +20,7 @@ from eqsat import nn, rules
 from eqsat.errors import VerificationError
 from eqsat.explain.listing import program
 from eqsat.frontends.trace import trace
-from eqsat.ir.evaluate import evaluate
+from eqsat.ir.evaluate import evaluate, evaluate_nodes
 from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.node import ConstArray
 from eqsat.ir.types import float32
@@ -29,6 +29,7 @@ from eqsat.rules import rewrite, tensors
 from eqsat.verify.check import compare
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
+from eqsat.verify.ties import nearly_extreme
 from eqsat_backends.numba_cpu.emitted import Emitted
 
 a, b = tensors("a b")
@@ -169,6 +170,44 @@ def test_compare_of_integers_types_and_shapes() -> None:
     jump = np.array([0, 1, 2, 3, 5])
     assert not compare(jump, whole, whole, [whole]).ok
     assert compare(jump, whole, whole, [whole, jump]).ok  # noise on the reference moves it as far
+
+
+def positions(x: Any, w: Any) -> Any:
+    return np.argmax(np.tanh(x @ w), axis=1, keepdims=True)
+
+
+def test_positions_among_near_ties_are_no_error() -> None:
+    """A saturated tanh ties hundreds of values, and another order of summation picks another of them."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((200, 65), (65, 129)))
+    optimized = eqsat.optimize(positions, cache=False)
+    chosen = np.take_along_axis(np.tanh(x @ w), optimized(x, w), 1)
+    np.testing.assert_allclose(chosen[:, 0], np.tanh(x @ w).max(1), rtol=1e-6)
+
+
+def test_positions_that_are_no_near_tie_are_errors() -> None:
+    rng = np.random.default_rng(0)
+    traced = trace(positions, (np.zeros((20, 8), np.float32), np.zeros((8, 30), np.float32)))
+    graph = traced.graph
+    bound = {
+        node: rng.standard_normal(node.type.shape).astype(np.float32) / 4 for node in graph.inputs
+    }  # no saturation
+    (right,) = evaluate_nodes(graph.outputs, bound)
+    near = nearly_extreme(graph.outputs[0], right, bound, 16.0, 16.0)
+    far = nearly_extreme(graph.outputs[0], (right + 1) % 30, bound, 16.0, 16.0)
+    outside = nearly_extreme(graph.outputs[0], right + 30, bound, 16.0, 16.0)
+    assert near is not None
+    assert near.all()
+    assert far is not None
+    assert not far.any()
+    assert outside is not None
+    assert not outside.any()
+    poisoned = {node: np.where(np.arange(value.shape[1]) == 3, np.nan, value) for node, value in bound.items()}
+    excused = nearly_extreme(graph.outputs[0], right, poisoned, 16.0, 16.0)
+    assert excused is not None
+    assert not excused.any()
+    plain = trace(lambda x: np.argmax(x.T, axis=0), (np.zeros((20, 8), np.float32),)).graph
+    assert nearly_extreme(plain.outputs[0], right[:, 0], {plain.inputs[0]: np.zeros((20, 8))}, 16.0, 16.0) is None
 
 
 # Operators without a kernel

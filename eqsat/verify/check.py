@@ -25,6 +25,7 @@ from eqsat.ir.node import Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import TensorType
 from eqsat.verify.rounding import rounding_noise
+from eqsat.verify.ties import nearly_extreme
 
 FACTOR = 4.0
 ULPS = 16.0
@@ -69,13 +70,17 @@ def random_inputs(
 
 
 def compare(
-    ours: np.ndarray, exact: np.ndarray, reference: np.ndarray, samples: Sequence[np.ndarray] = ()
+    ours: np.ndarray,
+    exact: np.ndarray,
+    reference: np.ndarray,
+    samples: Sequence[np.ndarray] = (),
+    tied: np.ndarray | None = None,
 ) -> OutputError:
     """How far ``ours`` and ``reference`` are from ``exact``, in absolute terms, and what is allowed.
 
     Where the reference is NaN or infinite, ours must be the same; such positions count as an infinite
     error otherwise. Integers and booleans must be equal; the error is the number of those that are not.
-    Elements that lie among ``samples`` of the reference under noise are left out.
+    Elements that lie among ``samples`` of the reference under noise are left out, and those that are ``tied``.
     """
     if ours.shape != exact.shape or ours.dtype != reference.dtype:
         return OutputError(float("inf"), 0.0, 0.0)
@@ -83,6 +88,8 @@ def compare(
         wrong = ours != reference
         if samples:
             wrong &= ~_among(ours, [reference, *samples], 0.0)
+        if tied is not None:
+            wrong &= ~tied
         return OutputError(float(np.count_nonzero(wrong)), 0.0, 0.0)
     with np.errstate(all="ignore"):
         finite = np.isfinite(reference) & np.isfinite(exact)
@@ -159,7 +166,8 @@ def verify(
                 noisy = [_under_noise(simple, bound, rng) for _ in range(SAMPLES)]
             for n, given in enumerate(zip(ours, exact, plain, strict=True)):
                 if not errors[n].ok:
-                    again = compare(*given, [s[n] for s in noisy])
+                    tied = nearly_extreme(simple.outputs[n], ours[n], bound, NOISE_FACTOR, ULPS)
+                    again = compare(*given, [s[n] for s in noisy], tied)
                     errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
     bad = [n for n, e in enumerate(errors) if not e.ok]
     if bad:
