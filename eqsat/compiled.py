@@ -214,6 +214,7 @@ class Compiled:
                 "extraction_seconds": r.extraction_seconds,
                 "schedule_seconds": r.schedule_seconds,
                 "extraction_gap": r.extraction_gap,
+                "extractions_late": r.extractions_late,
                 "loop_terms": r.loop_terms,
                 "predicted": r.predicted,
                 "rules": r.rules,

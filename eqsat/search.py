@@ -126,8 +126,8 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
             left = max(0.05, deadline - time.perf_counter())
             share = max(1 / (distinct - len(found)), GREED) * left
             if any(s.stop == "interrupted" for s in report.saturations):
-                share = 0.05  # Ctrl-C ends the search of the regions that are left, too
-            found[key] = _search_region(region, machine, options, share, lowered, report)
+                share = left = 0.05  # Ctrl-C ends the search of the regions that are left, too
+            found[key] = _search_region(region, machine, options, (share, left), lowered, report)
         _place(region, found[key], assembly, lowered)
     report.distinct_regions = len(found)
     outputs = []
@@ -152,14 +152,15 @@ def _search_region(
     region: Region,
     machine: Machine,
     options: SearchOptions,
-    seconds: float,
+    seconds: tuple[float, float],
     lowered: dict[Term, Lowered | None],
     report: SearchReport,
 ) -> _Found:
+    """The best program of a region; ``seconds``: its share of the time, and all that is left."""
     start = time.perf_counter()
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     egraph = saturate(
-        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds * 0.7
+        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds[0] * 0.7
     )
     middle = time.perf_counter()
 
@@ -168,13 +169,14 @@ def _search_region(
             lowered[term] = lower(term)
         return lowered[term] is not None
 
-    selections = extract(
-        egraph, machine, threads=options.threads, seconds=min(0.5, seconds * 0.3), fuse=options.fuse, lowers=lowers
-    )
+    # The selection is limited in work: the clock is there for slow machines alone, so it may take what is left.
+    net = max(0.3 * seconds[0], 0.8 * (seconds[1] - (middle - start)))
+    selections = extract(egraph, machine, threads=options.threads, seconds=net, fuse=options.fuse, lowers=lowers)
     report.saturations.append(egraph.report)
     report.saturation_seconds += middle - start
     report.extraction_seconds += time.perf_counter() - middle
     best = selections[0]
+    report.extractions_late += best.late
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
     inputs: dict[int, int] = {}

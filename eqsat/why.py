@@ -111,4 +111,4 @@ def _extract(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
     def lowers(term: Term) -> bool:
         return lower(term) is not None
 
-    return extract(egraph, program.machine, threads=program.threads, seconds=0.3, alternatives=1, lowers=lowers)
+    return extract(egraph, program.machine, threads=program.threads, seconds=1.0, alternatives=1, lowers=lowers)

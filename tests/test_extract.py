@@ -6,7 +6,6 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
+from eqsat.extract.budget import Budget
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
@@ -43,7 +43,6 @@ from eqsat.rules import select
 RATES = Roofline(
     fma32=2e-11, fma64=4e-11, levels=((32e3, 2e11), (1e6, 8e10), (3e7, 3e10), (float("inf"), 1e10)), step=5e-7
 )
-FOREVER = 1e9
 
 
 # E-graphs by hand
@@ -202,7 +201,7 @@ def check_solution(problem: Problem, chosen: dict[int, int], cost: float) -> Non
 def test_optimum_is_that_of_brute_force(problem: Problem) -> None:
     exact = brute_force(problem)
     small = reduced(problem)
-    best = optimum(small, time.monotonic() + FOREVER)
+    best = optimum(small, Budget())
     if exact == float("inf"):
         assert best is None and greedy(small) is None
         return
@@ -221,7 +220,7 @@ def test_integer_program_alone_finds_the_optimum(problem: Problem) -> None:
     if start is None or start.cost == 0:
         assert exact in (0, float("inf"))
         return
-    outcome = solve(small, start, FOREVER)
+    outcome = solve(small, start, Budget())
     check_solution(small, outcome.solution.chosen, outcome.solution.cost)
     assert outcome.proven
     assert outcome.solution.cost == pytest.approx(exact)
@@ -238,7 +237,7 @@ def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -
         return
     check_solution(small, start.chosen, start.cost)
     assert start.cost >= exact - 1e-9
-    search = Search(small, start, time.monotonic() + FOREVER, keep=3)
+    search = Search(small, start, Budget(), keep=3)
     improved = search.run()
     check_solution(small, improved.chosen, improved.cost)
     assert exact - 1e-9 <= improved.cost <= start.cost + 1e-9
@@ -262,11 +261,11 @@ def test_branch_and_bound_alone_finds_the_optimum(problem: Problem, nodes: int) 
     if start is None:
         assert exact == float("inf")
         return
-    best, bound = branch_and_bound(small, start, FOREVER + time.monotonic())
+    best, bound = branch_and_bound(small, start, Budget())
     check_solution(small, best.chosen, best.cost)
     assert best.cost == pytest.approx(exact) and bound == pytest.approx(exact)
     # Cut short, it still bounds.
-    some, bound = branch_and_bound(small, start, FOREVER + time.monotonic(), nodes=nodes)
+    some, bound = branch_and_bound(small, start, Budget(), nodes=nodes)
     assert bound <= exact + 1e-9 <= some.cost + 2e-9
 
 
@@ -276,9 +275,9 @@ def test_an_integer_program_without_time_gives_the_start_back() -> None:
     )
     start = solution_of(problem, {0: 0, 1: 2})
     assert start is not None
-    outcome = solve(problem, start, 0.0)
+    outcome = solve(problem, start, Budget(work=0))
     assert outcome.solution == start and not outcome.proven and outcome.bound == 0.0
-    assert solve(problem, start, FOREVER).solution.cost == 3.5
+    assert solve(problem, start, Budget()).solution.cost == 3.5
 
 
 def test_sharing_beats_the_tree_cost() -> None:
@@ -288,7 +287,7 @@ def test_sharing_beats_the_tree_cost() -> None:
         choices += [Choice(target, (9,), 2.0, 2 + number), Choice(target, (), 9.0, 5 + number)]
     problem = Problem(tuple(choices), (0,))
     by_tree = solution_of(problem, cheapest(problem)[1])
-    best = optimum(problem, time.monotonic() + FOREVER)
+    best = optimum(problem, Budget())
     assert by_tree is not None and best is not None
     assert (by_tree.cost, best.solution.cost, best.bound) == (27.0, 16.0, 16.0)
 
@@ -298,11 +297,11 @@ def test_cycles_are_never_chosen_even_for_free() -> None:
     problem = Problem((Choice(0, (1,), 0.0, 0), Choice(1, (0,), 0.0, 1), Choice(1, (), 5.0, 2)), (0,))
     assert solution_of(problem, {0: 0, 1: 1}) is None
     assert find_cycles({0: (1,), 1: (0,)}, (0,)) == [[0, 1]]
-    best = optimum(problem, time.monotonic() + FOREVER)
+    best = optimum(problem, Budget())
     assert best is not None and best.solution.cost == 5.0 and best.bound == 5.0
     start = greedy(problem)
     assert start is not None
-    assert solve(problem, start, FOREVER).solution.cost == 5.0
+    assert solve(problem, start, Budget()).solution.cost == 5.0
 
 
 # Kernels

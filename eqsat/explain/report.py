@@ -126,6 +126,7 @@ class Explanation:
 
     def _search_line(self) -> str:
         s = self.search
+        late = f"; stopped by the clock in {s['extractions_late']}" if s["extractions_late"] else ""
         if self.cached:
             return (
                 f"search: remembered from an earlier process ({s['operators']} operators, {s['enodes']} e-nodes, "
@@ -135,7 +136,7 @@ class Explanation:
             f"search: {s['operators']} operators in {s['regions']} regions ({s['distinct_regions']} distinct), "
             f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops']) or 'nothing to search'}; "
             f"saturation {_time(s['saturation_seconds'])}, extraction {_time(s['extraction_seconds'])} "
-            f"(gap ≤ {s['extraction_gap']:.1%}), "
+            f"(gap ≤ {s['extraction_gap']:.1%}{late}), "
             f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
             f"compiled in {_time(self.compile_seconds)}"
         )

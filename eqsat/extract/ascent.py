@@ -11,11 +11,11 @@ What remains of a choice's cost, its reduced cost, is the least by which a solut
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eqsat.extract.hypergraph import INFINITY, Problem, cheapest, reduced
+from eqsat.extract.budget import INFINITY, Budget
+from eqsat.extract.hypergraph import Problem, cheapest, reduced
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Ascent:
     cuts: tuple[tuple[int, ...], ...]
 
 
-def dual_ascent(problem: Problem, deadline: float = INFINITY, *, deep: bool = True) -> Ascent:
-    """The bound; a valid, weaker one when time is up.
+def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = True) -> Ascent:
+    """The bound; a valid, weaker one when the budget is spent (None: no limit).
 
     Of a choice's needs, the walk follows the cheapest one to make (``deep``) or the most expensive: the
     bounds and the cuts differ, and neither order is the better one everywhere.
@@ -61,7 +61,7 @@ def dual_ascent(problem: Problem, deadline: float = INFINITY, *, deep: bool = Tr
     cuts: list[tuple[int, ...]] = []
     for root in problem.roots:
         while root not in made:
-            if time.monotonic() > deadline:
+            if budget is not None and budget.over():
                 return Ascent(bound, tuple(left), tuple(cuts))
             cut: list[int] = []
             seen = {root}
@@ -77,6 +77,8 @@ def dual_ascent(problem: Problem, deadline: float = INFINITY, *, deep: bool = Tr
                     elif order[place] not in seen:
                         seen.add(order[place])
                         stack.append(order[place])
+            if budget is not None:
+                budget.spend(len(seen) + len(cut))
             if not cut:
                 return Ascent(INFINITY, tuple(left), tuple(cuts))
             step = min(left[number] for number in cut)

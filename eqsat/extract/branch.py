@@ -7,14 +7,14 @@ either that choice is not taken, or it is the only one of its target.
 from __future__ import annotations
 
 import heapq
-import time
 
 from eqsat.extract.ascent import dual_ascent
-from eqsat.extract.hypergraph import INFINITY, Problem, Solution, greedy, reduced, renumbered
+from eqsat.extract.budget import INFINITY, Budget
+from eqsat.extract.hypergraph import Problem, Solution, greedy, reduced, renumbered
 
 
 def branch_and_bound(
-    problem: Problem, best: Solution, deadline: float, *, nodes: int = 400, tolerance: float = 1e-6
+    problem: Problem, best: Solution, budget: Budget, *, nodes: int = 400, tolerance: float = 1e-6
 ) -> tuple[Solution, float]:
     """(best solution, lower bound): equal within ``tolerance`` when the search was completed.
 
@@ -28,10 +28,11 @@ def branch_and_bound(
         if bound >= best.cost * (1 - tolerance):
             floor = min(floor, bound)
             break
-        if count >= nodes or time.monotonic() > deadline:
+        if count >= nodes or budget.over():
             floor = min(floor, bound)
             break
         count += 1
+        budget.spend(4 * len(here.choices))  # greedy and what is left out
         found = greedy(here)
         if found is None:
             continue
@@ -39,7 +40,7 @@ def branch_and_bound(
             better = renumbered(found, here, problem)
             assert better is not None
             best = better
-        ascents = [dual_ascent(here, deadline, deep=deep) for deep in (True, False)]
+        ascents = [dual_ascent(here, budget, deep=deep) for deep in (True, False)]
         bound = max(bound, *(ascent.bound for ascent in ascents))
         if bound >= best.cost * (1 - tolerance):
             floor = min(floor, bound)

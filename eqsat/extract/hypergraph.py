@@ -8,12 +8,11 @@ problem is NP-hard; here are the greedy methods, and a lower bound.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-INFINITY = float("inf")
+from eqsat.extract.budget import INFINITY, Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +218,12 @@ class Search:
     """
 
     def __init__(
-        self, problem: Problem, start: Solution, deadline: float, keep: int = 1, shape: Shape | None = None
+        self, problem: Problem, start: Solution, budget: Budget, keep: int = 1, shape: Shape | None = None
     ) -> None:
         self.problem = problem
         self.shape = shape or _needs
         self.best = start
-        self.deadline = deadline
+        self.budget = budget
         self.keep = keep
         self.met: dict[object, Solution] = {}
         self.far = cheapest(problem)[1]
@@ -247,6 +246,7 @@ class Search:
 
     def offer(self, chosen: Chosen) -> bool:
         """Take these choices if they are a better solution."""
+        self.budget.spend(len(self.best.chosen))
         solution = solution_of(self.problem, chosen)
         if solution is None:
             return False
@@ -257,9 +257,9 @@ class Search:
         return False
 
     def run(self) -> Solution:
-        """Until no move helps or time is up; every target is looked at once in any case."""
-        self._rechoose(INFINITY)
-        while time.monotonic() < self.deadline and self._sweep():
+        """Until no move helps or the budget is spent; every target is looked at once in any case."""
+        self._rechoose(Budget())
+        while not self.budget.over() and self._sweep():
             pass
         return self.best
 
@@ -267,23 +267,24 @@ class Search:
         before = self.best.cost
         self._store()
         self._drop()
-        self._rechoose(self.deadline)
+        self._rechoose(self.budget)
         return self.best.cost < before
 
     def _fill(self) -> tuple[dict[int, float], dict[int, int]]:
         """What one more target costs next to the solution, and choices for all, also those it may lose."""
+        self.budget.spend(len(self.problem.choices))
         cost, near = cheapest(self.problem, self.best.chosen)
         return cost, {**self.far, **near}
 
     def _with(self, changes: Mapping[int, int], fill: Mapping[int, int]) -> dict[int, int]:
         return {**fill, **self.best.chosen, **changes}
 
-    def _rechoose(self, deadline: float) -> None:
+    def _rechoose(self, budget: Budget) -> None:
         # Costs of additions go stale as moves are taken: they only sort out moves, each of which is priced exactly.
         cost, fill = self._fill()
         choices = self.problem.choices
         for target in list(self.best.chosen)[::-1]:
-            if time.monotonic() > deadline:
+            if budget.over():
                 return
             for number in self.problem.by_target[target]:
                 chosen = self.best.chosen
@@ -304,7 +305,7 @@ class Search:
         }
         _, fill = self._fill()
         for extra in sorted(wanted):
-            if time.monotonic() > self.deadline:
+            if self.budget.over():
                 return
             if extra not in fill or extra in self.best.chosen:
                 continue
@@ -331,7 +332,7 @@ class Search:
         choices = self.problem.choices
         cost, fill = self._fill()
         for gone in list(self.best.chosen):
-            if time.monotonic() > self.deadline:
+            if self.budget.over():
                 return
             if gone in self.problem.roots or gone not in self.best.chosen:
                 continue

@@ -1,4 +1,4 @@
-"""The best solution of a choice problem within a time limit, with a bound that says how good it is.
+"""The best solution of a choice problem within a budget, with a bound that says how good it is.
 
 Greedy, then local search; then dual ascent, whose reduced costs take out choices that no better solution
 has, again and again; what is left goes to branch and bound if it is small, else to an integer program with
@@ -7,13 +7,12 @@ the ascent's cuts.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
+from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import (
-    INFINITY,
     Problem,
     Search,
     Shape,
@@ -25,16 +24,18 @@ from eqsat.extract.hypergraph import (
 )
 from eqsat.extract.ilp import GAP, solve
 
-MIN_ILP_SECONDS = 0.05
 FIXINGS = 6
 SMALL = 80
 """Choices of a problem that is first tried by branch and bound."""
+SMALL_PROGRAM = 200
+"""Choices of an integer program that takes little time (up to 0.1 s) whatever the gap."""
 
 
 @dataclass(frozen=True)
 class Optimum:
     """``solution``: the best found; ``others``: the best different ones met, best first. ``bound``: no solution
-    costs less. ``method``: greedy, ascent, branch or ilp, whichever closed the gap; "time limit" if none did."""
+    costs less. ``method``: greedy, ascent, branch or ilp, whichever closed the gap; if none did, "work limit", or
+    "time limit" where the clock stopped it."""
 
     solution: Solution
     others: tuple[Solution, ...]
@@ -44,72 +45,78 @@ class Optimum:
 
 def optimum(
     problem: Problem,
-    deadline: float,
+    budget: Budget,
     *,
     start: Solution | None = None,
     keep: int = 1,
     shape: Shape | None = None,
     ilp: bool = True,
     gap: float = GAP,
+    fine: float = GAP,
 ) -> Optimum | None:
-    """Solve a reduced problem until ``deadline`` (of ``time.monotonic``); None where a root cannot be made.
+    """Solve a reduced problem within a budget; None where a root cannot be made.
     ``start``: a solution known already.
 
-    ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum.
+    ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum, or
+    within ``fine`` of it where at most ``SMALL_PROGRAM`` choices are left.
     """
     first = start or greedy(problem)
     if first is None:
         return None
-    search = Search(problem, first, deadline, keep, shape)
+    search = Search(problem, first, budget, keep, shape)
     search.run()
     # Other starts end in other local optima.
     for other in (greedy(problem) if start else None, solution_of(problem, cheapest(problem)[1])):
-        if other is not None and time.monotonic() < deadline:
-            search.offer(Search(problem, other, deadline).run().chosen)
+        if other is not None and not budget.over():
+            search.offer(Search(problem, other, budget).run().chosen)
     best = search.best
     bound, method, small = 0.0, "greedy", problem
+
+    def near() -> float:
+        """How near is near enough."""
+        return fine if len(small.choices) <= SMALL_PROGRAM else gap
+
+    def closed() -> bool:
+        return best.cost <= bound * (1 + near())
+
     for number in range(FIXINGS):
         # The first one runs to its end: a bound there shall be.
-        ascents = [
-            dual_ascent(small, deadline if number or not deep else INFINITY, deep=deep) for deep in (True, False)
-        ]
+        ascents = [dual_ascent(small, budget if number or not deep else None, deep=deep) for deep in (True, False)]
         bound = max(bound, *(ascent.bound for ascent in ascents))
-        if best.cost <= bound * (1 + gap):
+        if best.cost <= bound * (1 + min(fine, gap)):
             method = "ascent" if number else "greedy"
             break
         before = len(small.choices)
         small = fixed(small, ascents, best.cost)
-        if len(small.choices) == before or time.monotonic() > deadline:
+        if len(small.choices) == before or budget.over():
             break
         again = greedy(small)
         if again is not None:
-            found = renumbered(Search(small, again, deadline).run(), small, problem)
+            found = renumbered(Search(small, again, budget).run(), small, problem)
             if found is not None and search.offer(found.chosen):
                 best = search.best
-    closed = best.cost <= bound * (1 + gap)
-    left = deadline - time.monotonic()
-    inside = None if closed else renumbered(best, problem, small)
+    inside = None if closed() else renumbered(best, problem, small)
     if inside is not None and len(small.choices) <= SMALL:
         # Spares the import of a solver, which takes longer than this.
-        leaf, reached = branch_and_bound(small, inside, deadline, tolerance=gap)
+        leaf, reached = branch_and_bound(small, inside, budget, tolerance=near())
         found = renumbered(leaf, small, problem)
         if found is not None and search.offer(found.chosen):
             best = search.best
         bound = max(bound, reached)
-        closed = best.cost <= bound * (1 + gap)
         method, inside = "branch", renumbered(best, problem, small)
-        left = deadline - time.monotonic()
-    if not closed:
-        method = "time limit"
-        if ilp and left > MIN_ILP_SECONDS and inside is not None:
+    if not closed():
+        method = "work limit"
+        if ilp and inside is not None:
             same = len(ascents[0].left) == len(small.choices)  # else numbered as before the last fixing
             cuts = list(dict.fromkeys(cut for ascent in ascents for cut in ascent.cuts)) if same else []
-            outcome = solve(small, inside, left, bound, cuts, gap)
+            outcome = solve(small, inside, budget, bound, cuts, fine if len(small.choices) <= SMALL_PROGRAM else gap)
             found = renumbered(outcome.solution, small, problem)
             if found is not None and search.offer(found.chosen):
                 best = search.best
             bound = outcome.bound
             if outcome.proven:
                 method = "ilp"
+        if method == "work limit" and budget.late:
+            method = "time limit"
     others = tuple(s for s in search.alternatives() if s.chosen != best.chosen)
     return Optimum(best, others, min(bound, best.cost), method)

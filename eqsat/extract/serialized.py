@@ -7,11 +7,11 @@ for its e-class) and ``root_eclasses``.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
 from eqsat.extract.optimum import optimum
 
@@ -99,7 +99,7 @@ def extract_serialized(egraph: SerializedEGraph, *, seconds: float = 10.0, ilp: 
 
     Raises ``SerializedError`` where a root has no finite term.
     """
-    deadline = time.monotonic() + seconds
+    budget = Budget(seconds)
     names = list(egraph.nodes)
     classes: dict[str, int] = {}
     for node in egraph.nodes.values():
@@ -111,7 +111,7 @@ def extract_serialized(egraph: SerializedEGraph, *, seconds: float = 10.0, ilp: 
     roots = tuple(dict.fromkeys(classes[root] for root in egraph.roots))
     problem = reduced(Problem(tuple(choices), roots))
     start = greedy(problem)
-    best = optimum(problem, deadline, ilp=ilp)
+    best = optimum(problem, budget, ilp=ilp)
     if start is None or best is None:
         raise SerializedError("a root e-class has no finite term")
     chosen: dict[str, str] = {}

@@ -43,7 +43,8 @@ class Selection:
     ``kernels`` are in dependency order; each stores the tensor of its ``eclass``. ``constants`` are
     tensors known at compile time, as terms over ``const`` and constant ``input`` leaves, in dependency
     order too; they cost nothing at run time. ``seconds`` is the predicted roofline time, ``bound`` a
-    proven lower bound of it over the same candidates, so that ``1 - bound / seconds`` is the gap.
+    proven lower bound of it over the same candidates, so that ``1 - bound / seconds`` is the gap. ``late``: the
+    clock stopped the selection before its work was done, so that another run may select otherwise.
     """
 
     kernels: tuple[Term, ...]
@@ -52,3 +53,4 @@ class Selection:
     seconds: float
     bound: float
     method: str
+    late: bool = False

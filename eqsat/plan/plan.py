@@ -37,13 +37,17 @@ Step = KernelStep | ReferenceStep
 
 @dataclass
 class SearchReport:
-    """How the program was found. Times are in seconds; ``rules`` made e-nodes of the winner, with their counts."""
+    """How the program was found. Times are in seconds; ``rules`` made e-nodes of the winner, with their counts.
+
+    ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
+    """
 
     operators: int = 0
     regions: int = 0
     distinct_regions: int = 0
     saturations: list[SaturationReport] = field(default_factory=list)
     extraction_gap: float = 0.0
+    extractions_late: int = 0
     predicted: float = 0.0
     saturation_seconds: float = 0.0
     extraction_seconds: float = 0.0

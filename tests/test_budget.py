@@ -1,0 +1,99 @@
+"""Budgets of selection: counted work decides, whatever the speed of the machine; the clock is a safety net."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract import budget as module
+from eqsat.extract.budget import Budget
+from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
+from eqsat.extract.ilp import solve
+from eqsat.extract.optimum import optimum
+from eqsat.extract.select import extract
+from eqsat.ir import build
+from eqsat.ir.build import call
+from eqsat.rules import select
+from eqsat.rules.examples import Maker
+from tests.conftest import MACHINE
+
+
+class Clock:
+    """Time that passes by so many seconds whenever somebody looks."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def recurrence() -> SaturatedEGraph:
+    """Steps of a gated recurrence: many ways to merge and share, none obviously the best."""
+    mk = Maker(0)
+    x, h = [mk.tensor(8, 32) for _ in range(2)], mk.tensor(8, 64)
+    weights = [(mk.known(32, 64), mk.known(64, 64)) for _ in range(2)]
+    for step in x:
+        gate, new = (call("add", build.matmul(step, w), build.matmul(h, u)) for w, u in weights)
+        h = call("add", call("mul", call("sigmoid", gate), h), call("tanh", new))
+    return saturate([h], rules=select(), const=frozenset(mk.known_inputs), seconds=60)
+
+
+def test_a_slow_machine_selects_the_same(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for step in (0.0, 1e-3):
+        monkeypatch.setattr(module, "time", Clock(step))
+        found.append(extract(recurrence, MACHINE, seconds=1e6))
+    assert found[0] == found[1]
+    assert not any(selection.late for selection in found[0])
+
+
+def test_the_clock_stops_a_selection_that_says_so(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock(1.0))
+    best = extract(recurrence, MACHINE, seconds=5.0)[0]
+    assert best.late and best.method == "time limit" and best.kernels
+
+
+def _random(seed: int, targets: int, ways: int) -> Problem:
+    """Targets in layers, each made in several ways from earlier ones."""
+    rng = np.random.default_rng(seed)
+    choices = []
+    for target in range(targets):
+        for _ in range(ways):
+            needs = sorted({int(n) for n in rng.integers(0, target, 3)}) if target > 8 else []
+            choices.append(Choice(target, tuple(needs), float(rng.uniform(1, 9)), len(choices)))
+    return reduced(Problem(tuple(choices), (targets - 1, targets - 2, targets - 3)))
+
+
+@pytest.mark.parametrize("work", [0, 2_000, 20_000, 200_000])
+def test_equal_work_gives_equal_results(work: int) -> None:
+    problem = _random(0, 100, 4)
+    one, other = (optimum(problem, Budget(work=work, nodes=3), ilp=False) for _ in range(2))
+    assert one is not None and one == other
+    assert one.bound <= one.solution.cost
+    if work == 0:
+        assert one.method == "work limit"
+
+
+def test_programs_beyond_the_size_limit_are_left_alone() -> None:
+    problem = _random(1, 30, 3)
+    start = greedy(problem)
+    assert start is not None
+    assert solve(problem, start, Budget(choices=len(problem.choices) - 1)).rounds == 0
+    assert solve(problem, start, Budget(choices=len(problem.choices))).proven
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("gap", [1e-6, 0.02, 0.3])
+def test_bounds_hold_where_only_better_solutions_are_asked_for(seed: int, gap: float) -> None:
+    problem = _random(seed, 25, 3)
+    start = greedy(problem)
+    assert start is not None
+    best = solve(problem, start, Budget()).solution.cost
+    outcome = solve(problem, start, Budget(), gap=gap)
+    assert outcome.proven and outcome.bound <= best * (1 + 1e-6)
+    assert best * (1 - 1e-6) <= outcome.solution.cost <= best * (1 + gap) / (1 - gap)
