@@ -11,6 +11,10 @@ Axes are named as follows.
   m × n, run over k. ``Pack("a")`` and ``Pack("b")`` copy a factor's block into the tile's layout; a
   factor known at compile time is packed then and has no ``Pack``. A ``Pack`` outside the parallel loop
   is shared by all threads, one inside is private.
+  ``TileOp("update", m, n, k)`` in its place, for few rows of the first factor, is a rank-k update without a
+  register tile: the block of results stays in cache and k rows of the second factor, which is read where it lies,
+  are streamed over it, each scaled by one element per result row and added. The first step over ``k`` overwrites
+  the block, the others add to it. Its ``n`` is the columns taken at a time; the block may have any number.
 * Any other stage: ``rows`` (its parallel axes but the vectorized one, flattened) and ``lanes``; its
   innermost term is ``TileOp("vector", lanes)``.
 * A group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
