@@ -13,6 +13,7 @@ from eqsat.cost.machine import Machine
 from eqsat.egraph.engine import Engine, usable
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.credit import credited
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
@@ -185,21 +186,9 @@ def _search_region(
             if enode.op == "input":
                 assert isinstance(enode.attrs, InputAttrs)
                 inputs[eclass] = enode.attrs.index
-    for term in best.kernels:
-        _count_rules(term, egraph, report)
+    for rule, count in credited(egraph, best).items():
+        report.rules[rule] = report.rules.get(rule, 0) + count
     return _Found(egraph, best, inputs)
-
-
-def _count_rules(term: Term, egraph: SaturatedEGraph, report: SearchReport) -> None:
-    children = tuple(c.eclass for c in term.children)
-    for enode in egraph.classes.get(term.eclass, ()):
-        if (enode.op, enode.attrs, enode.children) == (term.op, term.attrs, children):
-            if enode.rule is not None:
-                report.rules[enode.rule] = report.rules.get(enode.rule, 0) + 1
-            break
-    for child in term.children:
-        if isinstance(child, Term):
-            _count_rules(child, egraph, report)
 
 
 def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Term, Lowered | None]) -> None:

@@ -45,7 +45,7 @@ def why(program: Compiled, rule: str) -> str:
     if stats["pending"]:
         found += f" ({stats['pending']} matches were left when the budget was spent)"
     if rule in search["rules"]:
-        return f"{found}; its terms are in the program {search['rules'][rule]} times"
+        return f"{found}; it is in the program {search['rules'][rule]} times"
     if not stats["matches"]:
         return f"{rule}: matched nothing, its pattern does not occur"
     if not stats["fired"]:

@@ -80,6 +80,7 @@ class Terms:
         self.types: list[TensorType] = []
         self.live = 0
         self.empty: set[int] = set()
+        self.merges: dict[int, list[tuple[int, str | None]]] = {}
         self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._constants = constants
         self._flatten = flatten
@@ -121,6 +122,10 @@ class Terms:
     def handle(self, node: Node) -> int:
         """The class a node was inserted in."""
         return self.find(node.attrs) if node.op == "eclass" else self.find(self._nodes[node])  # type: ignore[arg-type]
+
+    def own_handle(self, node: Node) -> int:
+        """The handle of a node's own term, whatever its class is called by now."""
+        return self._nodes[node] if node in self._nodes else self.handle(node)
 
     def known(self, node: Node) -> bool:
         """Whether a node over classes is known when the program is compiled."""
@@ -225,8 +230,7 @@ class Terms:
 
     def merge(self, a: int, b: int, rule: str | None) -> bool:
         """Make two classes one; False if they are already. ``RuleError`` where their types differ."""
-        a, b = self.find(a), self.find(b)
-        if a == b:
+        if self.find(a) == self.find(b):
             return False
         if self.types[a] != self.types[b]:
             raise RuleError(f"rule {rule!r} equates a tensor of type {self.types[a]} with one of type {self.types[b]}")
@@ -441,8 +445,8 @@ class Terms:
                     if self.terms[number].live:
                         self._evaluate(number)
                 continue
-            a, b, rule = self._equal.pop()
-            a, b = self.find(a), self.find(b)
+            one, other, rule = self._equal.pop()
+            a, b = self.find(one), self.find(other)
             if a == b:
                 continue
             if self.types[a] != self.types[b]:
@@ -451,6 +455,8 @@ class Terms:
                 )
             if self._differ(a, b):
                 continue
+            self.merges.setdefault(one, []).append((other, rule))
+            self.merges.setdefault(other, []).append((one, rule))
             keep, gone = (a, b) if a < b else (b, a)
             self._row("equal", 0, (keep, gone))
             self._parent[gone] = keep

@@ -24,7 +24,10 @@ def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) ->
         if key in seen:
             continue
         seen.add(key)
-        members.setdefault(handle, []).append(ENode(op, store.attrs.values[attrs], children, term.rule))
+        own = {store.find(c): c for c in term.children}
+        members.setdefault(handle, []).append(
+            ENode(op, store.attrs.values[attrs], children, term.rule, term.handle, tuple(own[c] for c in children))
+        )
     roots = tuple(store.handle(o) for o in outputs)
     reached: dict[int, None] = {}
     stack = list(dict.fromkeys(reversed(roots)))
@@ -44,4 +47,6 @@ def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) ->
         frozenset(h for h in classes if store.is_known(h)),
         roots,
         report,
+        store.merges,
+        tuple(store.own_handle(o) for o in outputs),
     )

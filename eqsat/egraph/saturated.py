@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eqsat.ir.types import TensorType
@@ -9,12 +10,18 @@ from eqsat.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class ENode:
-    """An operator applied to e-classes (handles); ``attrs`` as in the op table. ``rule``: the id that made it."""
+    """An operator applied to e-classes (handles); ``attrs`` as in the op table. ``rule``: the id that made it.
+
+    ``handle`` is the term's own, and ``operands`` are those of the terms that it was made over: what is merged with
+    each since is in :attr:`SaturatedEGraph.merges`. An e-graph made otherwise has none.
+    """
 
     op: str
     attrs: object
     children: tuple[int, ...]
     rule: str | None = None
+    handle: int = field(default=-1, compare=False)
+    operands: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass
@@ -43,7 +50,9 @@ class SaturationReport:
 class SaturatedEGraph:
     """E-classes by handle, each with its e-nodes in a fixed order; ``outputs`` are the program's.
 
-    ``const``: classes known at compile time. Leaves are ``input`` and ``const`` e-nodes.
+    ``const``: classes known at compile time. Leaves are ``input`` and ``const`` e-nodes. ``merges``: for a term's
+    handle, those that it was merged with and the rules that did (None: by definition), a forest. ``roots``: the
+    handles of the outputs' own terms.
     """
 
     classes: dict[int, tuple[ENode, ...]]
@@ -51,3 +60,5 @@ class SaturatedEGraph:
     const: frozenset[int]
     outputs: tuple[int, ...]
     report: SaturationReport
+    merges: Mapping[int, Sequence[tuple[int, str | None]]] = field(default_factory=dict)
+    roots: tuple[int, ...] = ()

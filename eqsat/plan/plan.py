@@ -37,7 +37,8 @@ Step = KernelStep | ReferenceStep
 
 @dataclass
 class SearchReport:
-    """How the program was found. Times are in seconds; ``rules`` made e-nodes of the winner, with their counts.
+    """How the program was found. Times are in seconds; ``rules``: how often each one is in the winner
+    (see :mod:`eqsat.extract.credit`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
     """
