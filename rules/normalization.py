@@ -80,17 +80,21 @@ def _row(m: Match, value: float) -> Node:
     return build.const(np.full(m.x.shape[-1], value, m.x.dtype.numpy), m.x.dtype)
 
 
+ROWS = ((4,), (4,), (3, 4), (3, 1), (1,), ())
+"""Shapes of scales and shifts in examples: also those that the guards must refuse."""
+
+
 def _scaled_before(mk: Maker) -> Node:
     x = mk.tensor(3, 4)
     centered = call("sub", x, _mean_of(x))
     variance = call("add", _mean_of(call("square", centered)), build.scalar(1e-5, x))
-    return call("mul", call("mul", mk.tensor(4), centered), call("rsqrt", variance))
+    return call("mul", call("mul", mk.tensor(*mk.random.choice(ROWS)), centered), call("rsqrt", variance))
 
 
 def _scaled_before_rms(mk: Maker) -> Node:
     x = mk.tensor(3, 4)
     square = call("add", _mean_of(call("square", x)), build.scalar(1e-5, x))
-    return call("mul", call("mul", mk.tensor(4), x), call("rsqrt", square))
+    return call("mul", call("mul", mk.tensor(*mk.random.choice(ROWS)), x), call("rsqrt", square))
 
 
 def _mean_of(x: Node) -> Node:
@@ -104,7 +108,8 @@ def same_axis(m: Match) -> bool:
 
 def _shifted_by_max(mk: Maker) -> Node:
     x = mk.tensor(3, 4)
-    top = build.reduce("reduce_max", x, (1,), keepdims=True)
+    # Examples include such that the guard must refuse.
+    top = build.reduce("reduce_max", x, (mk.random.choice((0, 1)),), keepdims=True)
     return composite(mk.random.choice(("softmax", "log_softmax")), [call("sub", x, top)], 1)
 
 
@@ -115,7 +120,7 @@ def _norm(name: str, *vectors: float | None) -> Callable[[Maker], Node]:
         shape = (2, 3, 4)
         rows = [mk.tensor(4) if v is None else build.const(np.full(4, v)) for v in vectors]
         y = composite(name, [mk.tensor(*shape), *rows], 1e-5)
-        return call("add" if None in vectors else "mul", y, mk.tensor(4))
+        return call("add" if None in vectors else "mul", y, mk.tensor(*mk.random.choice(ROWS)))
 
     return example
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +82,35 @@ def test_checker_catches_wrong_rules(rule: rules.Rule) -> None:
     result = check_rule(rule, enough=30)
     assert result.counterexample is not None, f"{rule.id} passed ({result.fired} of {result.trials})"
     assert rule.id in str(result.counterexample)
+
+
+NEEDED = [
+    ("abs_mul", 0),
+    ("relu_sum", 0),
+    ("relu_scaled", 0),
+    ("relu_scaled", 1),
+    ("relu_definition", 0),
+    ("cast_cast", 0),
+    ("max_of_scaled", 0),
+    ("max_of_scaled", 2),
+    ("max_of_shifted", 0),
+    ("argmax_of_scaled", 1),
+    ("pow_minus_one", 0),
+    ("softmax_written", 0),
+    ("softmax_of_shifted", 0),
+    ("layer_norm_scaled", 0),
+    ("rms_norm_scaled_before", 1),
+    ("pad_pad", 0),
+    ("sum_of_pad", 0),
+]
+
+
+@pytest.mark.parametrize(("id", "number"), NEEDED)
+def test_rules_are_wrong_without_the_guards_that_keep_them_right(id: str, number: int) -> None:
+    rule = rules.get(id)
+    bare = replace(rule, where=tuple(g for n, g in enumerate(rule.where) if n != number))
+    with contextlib.suppress(RuleError):  # or ill-typed
+        assert check_rule(bare).counterexample is not None
 
 
 def test_counterexample_is_a_program_that_runs(capsys: pytest.CaptureFixture[str]) -> None:

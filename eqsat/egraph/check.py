@@ -44,12 +44,13 @@ def check_rule(
     rule: Rule,
     *,
     examples: Sequence[Callable[[Maker], Node | Sequence[Node]]] = (),
-    trials: int = 200,
-    enough: int = 6,
+    trials: int = 400,
+    enough: int = 24,
     seed: int = 0,
     beside: Sequence[Rule] = (),
 ) -> CheckResult:
-    """Try a rule on random programs until it has fired ``enough`` times or ``trials`` are over.
+    """Try a rule on random programs until it has fired ``enough`` times (and twice for each of its left sides) or
+    ``trials`` are over.
 
     Programs come from the rule's patterns with random shapes, element types and attributes, from its ``example``
     and from ``examples``; ``beside`` are rules applied too. On each program where the rule fired, every e-node is
@@ -60,7 +61,7 @@ def check_rule(
     result = CheckResult()
     given = [*examples, *([rule.example] if rule.example else [])]
     for trial in range(trials):
-        if result.fired >= enough:
+        if result.fired >= max(enough, 2 * len(rule.ways)):
             break
         maker = Maker(seed * 100_003 + trial)
         try:

@@ -199,7 +199,8 @@ class Maker:
         if op == "pad":
             if 0 in x.shape or not x.shape:
                 raise ValueError("nothing to pad")
-            return PadAttrs(tuple((self.random.randint(0, 2), self.random.randint(0, 2)) for _ in x.shape), 0)
+            widths = tuple((self.random.randint(0, 2), self.random.randint(0, 2)) for _ in x.shape)
+            return PadAttrs(widths, self.random.choice((0, 0, 1)))
         if op in ("layer_norm", "rms_norm"):
             return 1e-5
         return self.random.randrange(max(1, x.type.ndim))
