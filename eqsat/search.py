@@ -178,6 +178,8 @@ def _search_region(
     report.extraction_seconds += time.perf_counter() - middle
     best = selections[0]
     report.extractions_late += best.late
+    if best.interrupted:
+        egraph.report.stop = "interrupted"
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
     inputs: dict[int, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract import budget as module
 from eqsat.extract.budget import Budget
+from eqsat.extract.candidates import Candidates
 from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
 from eqsat.extract.ilp import solve
 from eqsat.extract.optimum import optimum
@@ -56,6 +59,21 @@ def test_the_clock_stops_a_selection_that_says_so(recurrence: SaturatedEGraph, m
     monkeypatch.setattr(module, "time", Clock(1.0))
     best = extract(recurrence, MACHINE, seconds=5.0)[0]
     assert best.late and best.method == "time limit" and best.kernels
+
+
+def test_ctrl_c_gives_the_best_program_so_far(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Candidates.run
+
+    def interrupted(self: Candidates, *args: object, **options: object) -> None:
+        monkeypatch.setattr(Candidates, "run", run)  # a second Ctrl-C would interrupt at once
+        signal.raise_signal(signal.SIGINT)
+        run(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Candidates, "run", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    best = extract(recurrence, MACHINE, seconds=1e6)[0]
+    assert best.interrupted and best.kernels
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def _random(seed: int, targets: int, ways: int) -> Problem:

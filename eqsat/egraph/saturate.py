@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, usable
+from eqsat.egraph.interrupt import interrupts
 from eqsat.egraph.match import Compiler, Names, Query, decode, holds
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
@@ -45,28 +43,6 @@ class _Active:
     queue: list[tuple[int, ...]] = field(default_factory=list)
     groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
     group_sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
-
-
-@contextmanager
-def _interrupts(search: _Search) -> Iterator[None]:
-    """Ctrl-C stops the search at its next step, so that it leaves whole terms; a second one interrupts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:
-        yield
-        return
-
-    def ask(number: int, frame: object) -> None:
-        search.asked_to_stop = True
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class _Stop(Exception):
@@ -105,6 +81,9 @@ class _Search:
         self.by_number: dict[int, _Active] = {}
         self.asked_to_stop = False
 
+    def ask_to_stop(self) -> None:
+        self.asked_to_stop = True
+
     def check_budget(self) -> None:
         if self.asked_to_stop:
             raise _Stop("interrupted")
@@ -117,7 +96,7 @@ class _Search:
         if not usable():
             log.warning("no rules are applied: this process was forked from one that had searched already")
             return "fork"
-        with Engine() as engine, _interrupts(self):
+        with Engine() as engine, interrupts(self.ask_to_stop):
             try:
                 while iterations is None or self.report.iterations < iterations:
                     if not self.round(engine):

@@ -24,6 +24,7 @@ class Budget:
         self.nodes = nodes
         self.choices = choices
         self.late = False
+        self.interrupted = False
 
     @property
     def seconds(self) -> float:
@@ -33,6 +34,11 @@ class Budget:
     def spend(self, work: float) -> None:
         """Count work that was done."""
         self._work -= work
+
+    def interrupt(self) -> None:
+        """Let it be spent: somebody is waiting."""
+        self.interrupted = True
+        self._work = 0.0
 
     def over(self) -> bool:
         """Whether to stop."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eqsat.cost.roofline import Roofline, roofline_of
+from eqsat.egraph.interrupt import interrupts
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.budget import Budget
 from eqsat.extract.candidates import Candidates
@@ -50,16 +51,17 @@ def extract(
 
     ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). The search is limited
     in work, so that its result does not depend on the machine's speed; ``seconds`` of wall time are a safety net,
-    and a selection that it stopped says so (``late``). Candidates and the greedy choices are always completed. The
-    search also ends when no program better than the best one by more than ``gap`` is left, for predictions are not
-    better than that. With ``fuse`` off
+    and a selection that it stopped says so (``late``), as does one that Ctrl-C stopped (``interrupted``). Candidates
+    and the greedy choices are always completed. The search also ends when no program better than the best one by
+    more than ``gap`` is left, for predictions are not better than that. With ``fuse`` off
     every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used,
     except single operators over stored tensors that nothing else can replace. Opaque operators are not asked
     about. Raises ``ExtractionError`` where an output cannot be made.
     """
     budget = Budget(seconds, work=WORK, nodes=NODES, choices=CHOICES)
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
-    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), budget, gap).run()
+    with interrupts(budget.interrupt):
+        return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), budget, gap).run()
 
 
 class _Extraction:
@@ -247,4 +249,5 @@ class _Extraction:
             bound=min(bound, seconds),
             method=method,
             late=self.budget.late,
+            interrupted=self.budget.interrupted,
         )
