@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eqsat import rules
-from eqsat.egraph.encode import Terms, number_key
+from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine
 from eqsat.egraph.evaluate import disagreements
+from eqsat.egraph.interning import number_key
 from eqsat.egraph.saturate import _Search, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.ir import build

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.egraph.interning import Interner, Number, number_key, number_or_array_key, uniform
 from eqsat.errors import RuleError
 from eqsat.ir.build import broadcast_to
 from eqsat.ir.node import ConstArray, Node, intern
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
-
-Number = float | int | bool
 
 SUMS = ("add", "sub", "add_n")
 LONGEST_SUM = 6
@@ -42,32 +41,6 @@ class Term:
     handle: int
     rule: str | None
     live: bool = True
-
-
-def number_key(value: Number) -> str:
-    """Equal for numbers that are the same real; 0.0 and -0.0 differ, and all NaN agree."""
-    if isinstance(value, int) and abs(value) >= 2**53:
-        return repr(value)
-    return repr(float(value))
-
-
-class Interner:
-    """Attributes as small integers. ``1``, ``1.0`` and ``True`` are three attributes."""
-
-    def __init__(self) -> None:
-        self._ids: dict[tuple[str, object], int] = {("NoneType", None): 0}
-        self.values: list[object] = [None]
-
-    def __call__(self, value: object) -> int:
-        key = (type(value).__name__, value)
-        found = self._ids.setdefault(key, len(self.values))
-        if found == len(self.values):
-            self.values.append(value)
-        return found
-
-
-def number_or_array_key(value: Number | ConstArray) -> str:
-    return value.digest if isinstance(value, ConstArray) else number_key(value)
 
 
 class Terms:
@@ -372,7 +345,7 @@ class Terms:
             array = self.attrs.values[term.attrs]
             assert isinstance(array, ConstArray)
             self._array[handle] = array
-            self._set_value(handle, _uniform(array.array))
+            self._set_value(handle, uniform(array.array))
             return
         if not term.children:
             return
@@ -390,7 +363,7 @@ class Terms:
             else:
                 scalars = [np.asarray(v, self.types[c].dtype.numpy) for v, c in zip(values, children, strict=True)]
                 result = self._run(term, scalars, handle)
-                self._set_value(handle, None if result is None else _uniform(result))
+                self._set_value(handle, None if result is None else uniform(result))
         if self._fold and self._array[handle] is None and self.types[handle].size <= FOLDED_SIZE:
             arrays = [self._array[c] for c in children]
             if all(a is not None for a in arrays):
@@ -504,18 +477,3 @@ class Terms:
             self._equal.append((self.terms[other].handle, term.handle, rule))
             return
         self._table[key] = number
-
-
-def _uniform(array: np.ndarray) -> Number | None:
-    """The number that all elements of a non-empty array are, else None."""
-    if array.size == 0:
-        return None
-    flat = array.reshape(-1)
-    first = flat[0]
-    if flat.size > 1:
-        if flat[-1] != first or not (flat == first).all():
-            return None
-        if array.dtype.kind == "f" and first == 0 and not (np.signbit(flat) == np.signbit(first)).all():
-            return None
-    value: Number = first.item()
-    return value

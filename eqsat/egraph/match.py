@@ -10,7 +10,7 @@ from typing import Literal as Choice
 import numpy as np
 
 from eqsat.egraph.encode import Terms as Store
-from eqsat.egraph.encode import number_key
+from eqsat.egraph.interning import number_key
 from eqsat.ir import build
 from eqsat.ir.node import Node
 from eqsat.rules.pattern import (
