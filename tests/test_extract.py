@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,15 +16,8 @@ from eqsat.cost.machine import Level, Machine
 from eqsat.cost.roofline import Roofline, roofline_of
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
-from eqsat.extract.ascent import dual_ascent, fixed
-from eqsat.extract.branch import branch_and_bound
-from eqsat.extract.budget import Budget
 from eqsat.extract.candidates import Candidates
-from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
-from eqsat.extract.ilp import find_cycles, solve
-from eqsat.extract.optimum import optimum
 from eqsat.extract.select import ExtractionError, extract
-from eqsat.extract.serialized import SerializedError, extract_serialized, from_json, to_json
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.extract.wellformed import MalformedError, check_kernel, check_selection
 from eqsat.ir import build, views
@@ -140,168 +131,6 @@ def run_selection(egraph: SaturatedEGraph, selection: Selection, arrays: dict[in
             run_kernel(kernel, buffers, out)
         values[term.eclass] = out.reshape(term.type.shape)
     return [values[o] for o in selection.outputs]
-
-
-# Choice problems
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> Problem:
-    """Up to 6 targets and 14 choices, cyclic ones too, costs with many ties; the root is target 0."""
-    targets = draw(st.integers(1, 6))
-    ids = st.integers(0, targets - 1)
-    choices = [
-        Choice(target, tuple(sorted(set(draw(st.lists(ids, max_size=3))))), draw(st.integers(0, 6)), tag)
-        for tag, target in enumerate(draw(st.lists(ids, min_size=1, max_size=14)))
-    ]
-    return Problem(tuple(choices), (0,) if draw(st.booleans()) else tuple(sorted({0, targets - 1})))
-
-
-def brute_force(problem: Problem) -> float:
-    """The optimum over every assignment of one choice to each target, by `solution_of`'s definition."""
-    targets = list(problem.by_target)
-    best = float("inf")
-    for picks in itertools.product(*(problem.by_target[t] for t in targets)):
-        chosen = dict(zip(targets, picks, strict=True))
-        cost, open_ = 0.0, list(dict.fromkeys(problem.roots))
-        needed: set[int] = set()
-        while open_:
-            target = open_.pop()
-            if target in needed:
-                continue
-            needed.add(target)
-            if target not in chosen:
-                cost = float("inf")
-                break
-            cost += problem.choices[chosen[target]].cost
-            open_.extend(problem.choices[chosen[target]].needs)
-        if cost >= best:
-            continue
-        # Acyclic: targets can be taken away one by one, those whose needs are gone first.
-        left = set(needed)
-        while ready := [t for t in left if not left & set(problem.choices[chosen[t]].needs)]:
-            left -= set(ready)
-        if not left:
-            best = cost
-    return best
-
-
-def check_solution(problem: Problem, chosen: dict[int, int], cost: float) -> None:
-    done: set[int] = set()
-    for target, number in chosen.items():
-        assert problem.choices[number].target == target
-        assert done.issuperset(problem.choices[number].needs), "not in dependency order"
-        done.add(target)
-    assert done.issuperset(problem.roots)
-    assert cost == pytest.approx(sum(problem.choices[n].cost for n in chosen.values()))
-
-
-@settings(max_examples=300, deadline=None)
-@given(problems())
-def test_optimum_is_that_of_brute_force(problem: Problem) -> None:
-    exact = brute_force(problem)
-    small = reduced(problem)
-    best = optimum(small, Budget())
-    if exact == float("inf"):
-        assert best is None and greedy(small) is None
-        return
-    assert best is not None
-    check_solution(small, best.solution.chosen, best.solution.cost)
-    assert best.solution.cost == pytest.approx(exact)
-    assert best.bound == pytest.approx(exact)
-
-
-@settings(max_examples=150, deadline=None)
-@given(problems())
-def test_integer_program_alone_finds_the_optimum(problem: Problem) -> None:
-    exact = brute_force(problem)
-    small = reduced(problem)
-    start = greedy(small)
-    if start is None or start.cost == 0:
-        assert exact in (0, float("inf"))
-        return
-    outcome = solve(small, start, Budget())
-    check_solution(small, outcome.solution.chosen, outcome.solution.cost)
-    assert outcome.proven
-    assert outcome.solution.cost == pytest.approx(exact)
-
-
-@settings(max_examples=300, deadline=None)
-@given(problems())
-def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -> None:
-    exact = brute_force(problem)
-    small = reduced(problem)
-    start = greedy(small)
-    if start is None:
-        assert exact == float("inf")
-        return
-    check_solution(small, start.chosen, start.cost)
-    assert start.cost >= exact - 1e-9
-    search = Search(small, start, Budget(), keep=3)
-    improved = search.run()
-    check_solution(small, improved.chosen, improved.cost)
-    assert exact - 1e-9 <= improved.cost <= start.cost + 1e-9
-    for other in search.alternatives():
-        check_solution(small, other.chosen, other.cost)
-    ascents = [dual_ascent(small, deep=deep) for deep in (True, False)]
-    for ascent in ascents:
-        assert ascent.bound <= exact + 1e-9
-        for cut in ascent.cuts:
-            assert set(cut) & set(improved.chosen.values())
-    assert brute_force(fixed(small, ascents, improved.cost)) == pytest.approx(exact)
-
-
-@settings(max_examples=200, deadline=None)
-@given(problems(), st.integers(0, 3))
-def test_branch_and_bound_alone_finds_the_optimum(problem: Problem, nodes: int) -> None:
-    exact = brute_force(problem)
-    small = reduced(problem)
-    _, by_tree = cheapest(small)
-    start = solution_of(small, by_tree)
-    if start is None:
-        assert exact == float("inf")
-        return
-    best, bound = branch_and_bound(small, start, Budget())
-    check_solution(small, best.chosen, best.cost)
-    assert best.cost == pytest.approx(exact) and bound == pytest.approx(exact)
-    # Cut short, it still bounds.
-    some, bound = branch_and_bound(small, start, Budget(), nodes=nodes)
-    assert bound <= exact + 1e-9 <= some.cost + 2e-9
-
-
-def test_an_integer_program_without_time_gives_the_start_back() -> None:
-    problem = Problem(
-        (Choice(0, (1,), 1.0, 0), Choice(0, (2,), 2.0, 1), Choice(1, (), 3.0, 2), Choice(2, (), 1.5, 3)), (0,)
-    )
-    start = solution_of(problem, {0: 0, 1: 2})
-    assert start is not None
-    outcome = solve(problem, start, Budget(work=0))
-    assert outcome.solution == start and not outcome.proven and outcome.bound == 0.0
-    assert solve(problem, start, Budget()).solution.cost == 3.5
-
-
-def test_sharing_beats_the_tree_cost() -> None:
-    # A tree counts the shared 10 three times (36) and prefers the three separate 8s (27); shared it is 16.
-    choices = [Choice(0, (1, 2, 3), 0.0, 0), Choice(9, (), 10.0, 1)]
-    for number, target in enumerate((1, 2, 3)):
-        choices += [Choice(target, (9,), 2.0, 2 + number), Choice(target, (), 9.0, 5 + number)]
-    problem = Problem(tuple(choices), (0,))
-    by_tree = solution_of(problem, cheapest(problem)[1])
-    best = optimum(problem, Budget())
-    assert by_tree is not None and best is not None
-    assert (by_tree.cost, best.solution.cost, best.bound) == (27.0, 16.0, 16.0)
-
-
-def test_cycles_are_never_chosen_even_for_free() -> None:
-    # 0 -> 1 -> 0 costs nothing and makes nothing.
-    problem = Problem((Choice(0, (1,), 0.0, 0), Choice(1, (0,), 0.0, 1), Choice(1, (), 5.0, 2)), (0,))
-    assert solution_of(problem, {0: 0, 1: 1}) is None
-    assert find_cycles({0: (1,), 1: (0,)}, (0,)) == [[0, 1]]
-    best = optimum(problem, Budget())
-    assert best is not None and best.solution.cost == 5.0 and best.bound == 5.0
-    start = greedy(problem)
-    assert start is not None
-    assert solve(problem, start, Budget()).solution.cost == 5.0
 
 
 # Kernels
@@ -720,51 +549,3 @@ def test_roofline_levels_and_threads() -> None:
     assert one.slots("tanh") == OPS["tanh"].cost
     long, short = one.compute(1e9, 0, float32), one.move(1e9)
     assert one.seconds(1e9, 0, 1e9, float32) >= max(long, short) + one.step
-
-
-# Other people's e-graphs
-
-DOCUMENT = {
-    "nodes": {
-        "root": {"op": "+", "cost": 1.0, "eclass": "r", "children": ["a1", "b1"]},
-        "a1": {"op": "f", "cost": 4.0, "eclass": "a", "children": ["s"]},
-        "a2": {"op": "leaf", "cost": 6.0, "eclass": "a", "children": []},
-        "b1": {"op": "g", "cost": 1.0, "eclass": "b", "children": ["s"]},
-        "b2": {"op": "id", "cost": 0.0, "eclass": "b", "children": ["b1"]},
-        "s": {"op": "x", "cost": 3.0, "eclass": "s"},
-    },
-    "root_eclasses": ["r"],
-    "comment": "by hand",
-}
-
-
-@pytest.mark.parametrize("ilp", [True, False])
-def test_serialized_egraphs(ilp: bool) -> None:
-    egraph = from_json(json.dumps(DOCUMENT))
-    assert from_json(to_json(egraph)) == egraph
-    found = extract_serialized(egraph, ilp=ilp)
-    assert dict(found.nodes) == {"s": "s", "a": "a1", "b": "b1", "r": "root"}
-    assert (found.cost, found.bound) == (9.0, 9.0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"nodes": []}, "an object"),
-        ({"nodes": {"a": {"op": "f"}}}, "node 'a'"),
-        ({"nodes": {"a": {"op": "f", "eclass": "r", "children": ["b"]}}}, "child 'b'"),
-        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": -1}}}, "cost -1"),
-        ({"root_eclasses": ["z"]}, "root e-class 'z'"),
-    ],
-)
-def test_broken_documents_are_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(SerializedError, match=message):
-        from_json(json.dumps({**DOCUMENT, **change}))
-
-
-def test_text_that_is_no_json_and_roots_without_terms_are_refused() -> None:
-    with pytest.raises(SerializedError, match="not JSON"):
-        from_json("{")
-    nodes = {"a": {"op": "f", "eclass": "r", "cost": 1, "children": ["a"]}}
-    with pytest.raises(SerializedError, match="no finite term"):
-        extract_serialized(from_json(json.dumps({"nodes": nodes, "root_eclasses": ["r"]})))

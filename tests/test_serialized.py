@@ -1,0 +1,54 @@
+"""Other people's e-graphs: the egraph-serialize format, read, written and extracted from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eqsat.extract.serialized import SerializedError, extract_serialized, from_json, to_json
+
+DOCUMENT = {
+    "nodes": {
+        "root": {"op": "+", "cost": 1.0, "eclass": "r", "children": ["a1", "b1"]},
+        "a1": {"op": "f", "cost": 4.0, "eclass": "a", "children": ["s"]},
+        "a2": {"op": "leaf", "cost": 6.0, "eclass": "a", "children": []},
+        "b1": {"op": "g", "cost": 1.0, "eclass": "b", "children": ["s"]},
+        "b2": {"op": "id", "cost": 0.0, "eclass": "b", "children": ["b1"]},
+        "s": {"op": "x", "cost": 3.0, "eclass": "s"},
+    },
+    "root_eclasses": ["r"],
+    "comment": "by hand",
+}
+
+
+@pytest.mark.parametrize("ilp", [True, False])
+def test_serialized_egraphs(ilp: bool) -> None:
+    egraph = from_json(json.dumps(DOCUMENT))
+    assert from_json(to_json(egraph)) == egraph
+    found = extract_serialized(egraph, ilp=ilp)
+    assert dict(found.nodes) == {"s": "s", "a": "a1", "b": "b1", "r": "root"}
+    assert (found.cost, found.bound) == (9.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nodes": []}, "an object"),
+        ({"nodes": {"a": {"op": "f"}}}, "node 'a'"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "children": ["b"]}}}, "child 'b'"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": -1}}}, "cost -1"),
+        ({"root_eclasses": ["z"]}, "root e-class 'z'"),
+    ],
+)
+def test_broken_documents_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SerializedError, match=message):
+        from_json(json.dumps({**DOCUMENT, **change}))
+
+
+def test_text_that_is_no_json_and_roots_without_terms_are_refused() -> None:
+    with pytest.raises(SerializedError, match="not JSON"):
+        from_json("{")
+    nodes = {"a": {"op": "f", "eclass": "r", "cost": 1, "children": ["a"]}}
+    with pytest.raises(SerializedError, match="no finite term"):
+        extract_serialized(from_json(json.dumps({"nodes": nodes, "root_eclasses": ["r"]})))
