@@ -154,6 +154,10 @@ def test_what_numpy_refuses(fn: Callable[..., Any]) -> None:
     check(fn, ROW)
 
 
+def test_comparison_with_none_is_of_elements() -> None:
+    check(lambda x: (x == None, x != None, x == None), M)  # noqa: E711
+
+
 def test_rounding_bools_is_refused() -> None:
     with pytest.raises(UnsupportedDTypeError, match="float16"):
         run(np.round, BOOLS)

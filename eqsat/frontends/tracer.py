@@ -58,6 +58,15 @@ def _binary(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     return operator
 
 
+def _compared(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
+    def operator(self: TracedArray, other: object) -> Any:
+        if other is None:  # which no element equals; Python alone would compare the objects
+            return np.full_like(self, ufunc is np.not_equal, dtype=bool)
+        return _ufunc(ufunc, self, other) if _is_operand(other) else NotImplemented
+
+    return operator
+
+
 def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: TracedArray, other: object) -> Any:
         return _ufunc(ufunc, other, self) if _is_operand(other) else NotImplemented
@@ -187,7 +196,7 @@ class TracedArray:
         return f"TracedArray({self._node.type})"
 
     def __format__(self, spec: str) -> str:
-        return repr(self) if not spec else self._unknown("formatting its value", "return it and print it outside")
+        return repr(self) if not spec else self._unknown("the formatted value", "return it and print it outside")
 
     # What is not
 
@@ -229,15 +238,16 @@ class TracedArray:
             )
         self._unknown(
             "the array of values",
-            "a traced array needs no np.asarray; join several with np.stack or np.concatenate; to index a NumPy "
-            "array by a traced one write eqsat.asarray(table)[i], or pass the table as an argument",
+            "a traced array needs no np.asarray or np.array; make arrays of several with np.stack or np.concatenate, "
+            "also instead of filling one (out[i] = x) or np.full; to index a NumPy array by a traced one write "
+            "eqsat.asarray(table)[i], or pass the table as an argument",
         )
 
     def __dlpack__(self, **_: object) -> object:
         self._unknown("the memory", "return it and convert it outside")
 
     def __contains__(self, value: object) -> bool:
-        self._unknown("whether a value is in it", "use (x == value).any()")
+        self._unknown("membership in the values", "use (x == value).any()")
 
     def item(self, *args: object) -> object:
         self._unknown("the value", "keep it as a 0-d array")
@@ -292,7 +302,7 @@ class TracedArray:
     __and__, __rand__, __iand__ = _binary(np.bitwise_and), _reflected(np.bitwise_and), _in_place(np.bitwise_and)
     __or__, __ror__, __ior__ = _binary(np.bitwise_or), _reflected(np.bitwise_or), _in_place(np.bitwise_or)
     __xor__, __rxor__, __ixor__ = _binary(np.bitwise_xor), _reflected(np.bitwise_xor), _in_place(np.bitwise_xor)
-    __eq__, __ne__ = _binary(np.equal), _binary(np.not_equal)
+    __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
     __lt__, __le__, __gt__, __ge__ = (_binary(f) for f in (np.less, np.less_equal, np.greater, np.greater_equal))
     __neg__, __pos__, __abs__, __invert__ = (_unary(f) for f in (np.negative, np.positive, np.absolute, np.invert))
     __rpow__ = _reflected(np.power)
