@@ -284,3 +284,9 @@ def test_memory_of_programs_with_steps_through_the_reference() -> None:
     e = f.explain(x)
     assert 64 * 64 * 4 * 2 <= e.peak_bytes <= e.naive_peak_bytes + 64 * len(e.steps)  # whole cache lines
     assert {"kernel", "reference"} == {step.kind for step in e.steps}
+
+
+def test_the_numpy_backend_is_not_told_to_lack_a_kernel() -> None:
+    f = eqsat.optimize(lambda x: np.tanh(x) + 1, backend="numpy")
+    text = str(f.explain(normal(3)))
+    assert "by the NumPy backend" in text and "no kernel" not in text

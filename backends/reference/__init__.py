@@ -27,7 +27,7 @@ class NumpyBackend:
 
     def emit(self, plan: Plan) -> dict[str, Any]:
         """The plan itself, which is not for keeping."""
-        return {"plan": plan, "volatile": True, "kinds": ["reference"] * len(plan.steps)}
+        return {"plan": plan, "volatile": True, "kinds": ["numpy"] * len(plan.steps)}
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
         return NumpyExecutable(emitted["plan"], constants)

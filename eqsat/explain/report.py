@@ -17,7 +17,7 @@ class StepReport:
     """One step: what it computes, its loop nest, work, and times in seconds (measured: median, alone).
 
     ``kind``: ``kernel``; ``stages``, a group run as one kernel per stage because none could be generated for
-    the whole; or ``reference``, through NumPy.
+    the whole; ``reference``, through NumPy for want of a kernel; ``numpy``, by that backend.
     """
 
     label: str
@@ -144,6 +144,7 @@ class Explanation:
 
 _KINDS = {
     "kernel": "",
+    "numpy": "  (by the NumPy backend)",
     "stages": "  (one kernel per stage: none could be generated for the group)",
     "reference": "  (through the NumPy reference: no kernel for it)",
 }
