@@ -26,7 +26,7 @@ from eqsat.ir.node import ConstArray
 from eqsat.ir.types import float32
 from eqsat.plan import fallback
 from eqsat.rules import rewrite, tensors
-from eqsat.verify.check import compare
+from eqsat.verify.check import compare, gross_errors
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat.verify.ties import nearly_extreme
@@ -79,6 +79,44 @@ def test_unsound_rule_is_found(name: str) -> None:
     exec(caught.value.program, names)  # without the rule it runs, and is the function
     given_args = names["args"]
     np.testing.assert_allclose(names["f"](*given_args)[0], fn(*given_args), rtol=1e-4, atol=1e-4)
+
+
+SMALL_BESIDE_LARGE = {
+    "joined": lambda x, y: np.concatenate([x * 1e6, np.tanh(y)]),
+    "one row": lambda x, y: np.concatenate([x[:1] * 1e5, np.tanh(y)]),
+    "double": lambda x, y: np.concatenate([x * 1e20, np.tanh(y.astype(np.float64))]),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_BESIDE_LARGE)
+def test_a_wrong_small_value_is_found_beside_large_ones(name: str) -> None:
+    fn = SMALL_BESIDE_LARGE[name]
+    x, y = normal(12, 12), normal(12, 12)
+    np.testing.assert_allclose(eqsat.optimize(fn)(x, y), fn(x, y), rtol=1e-5, atol=1e-5)
+    with added(rewrite(np.tanh(a), a, id="wrong.tanh")), pytest.raises(VerificationError):
+        eqsat.optimize(fn)(x, y)
+
+
+def test_what_rounding_leaves_of_a_cancellation_is_no_gross_error() -> None:
+    for fn in (
+        lambda x, y: (x + 1e4 * y) - 1e4 * y,
+        lambda x, y: (x - x.mean()).sum() + 0 * y,
+        lambda x, y: (x @ y) - (x @ (y + 1)) + x.sum(axis=1, keepdims=True),
+        lambda x, y: np.floor((x * y - y * x) * 1e6 + y),
+        lambda x, y: np.var(x * 1e-3 + 100, axis=0) * y,
+    ):
+        for dtype in (np.float32, np.float64):
+            eqsat.optimize(fn)(normal(24, 24).astype(dtype), normal(24, 24).astype(dtype))
+
+
+def test_gross_errors_are_in_units_of_the_element() -> None:
+    exact = np.concatenate([np.logspace(-6, 6, 200), [0.0]])
+    reference = (exact * (1 + 1e-7)).astype(np.float32)
+    assert not gross_errors(reference, exact, reference).any()
+    for n in (0, 50, 150, 199):
+        ours = reference.copy()
+        ours[n] *= 1.1
+        assert np.flatnonzero(gross_errors(ours, exact, reference)).tolist() == [n]
 
 
 def _sabotaged(expr: Expr) -> Expr:

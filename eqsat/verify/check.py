@@ -8,6 +8,9 @@ Functions that jump (comparisons, floor, argmax) turn the last bit of a float in
 result is outside its bound, the reference is run again with noise of a few units in the last place on every
 value (Monte Carlo arithmetic: Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point
 arithmetic", 1997): elements that noise moves as far are no error.
+
+Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
+own value is held against NumPy's error at elements no larger, then against what noise does to it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import TensorType
-from eqsat.verify.rounding import rounding_noise
+from eqsat.verify.rounding import element_noise, rounding_noise
 from eqsat.verify.ties import nearly_extreme
 
 FACTOR = 4.0
@@ -33,6 +36,10 @@ NOISE = 16.0
 """Units in the last place of the noise on every value."""
 SAMPLES = 12
 NOISE_FACTOR = 16.0
+GROSS = 0.01
+"""Part of its own value by which an element is off that is looked at by itself."""
+GROSS_FACTOR = 64.0
+GROSS_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def compare(
     return OutputError(mine, theirs, allowed)
 
 
-def _among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float) -> np.ndarray:
+def _among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float | np.ndarray) -> np.ndarray:
     """Where a value lies between the least and the greatest sample, or is NaN as one of them."""
     with np.errstate(all="ignore"):
         low = np.minimum.reduce([np.nan_to_num(s, nan=np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
@@ -132,6 +139,64 @@ def _under_noise(graph: Graph, bound: Mapping[Node, np.ndarray], rng: np.random.
             value = value * (1 + rng.uniform(-reach, reach, value.shape)).astype(value.dtype)
         values[node] = value
     return [values[o] for o in graph.outputs]
+
+
+def _expanded(graph: Graph) -> Graph:
+    """The graph in simple operators: inside a composite there is rounding, too."""
+    return Graph(graph.inputs, tuple(without_composites(graph.outputs)))
+
+
+def gross_errors(ours: np.ndarray, exact: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Where ours is off by ``GROSS`` of the element's own value, and far more than NumPy is at any no larger.
+
+    The bound of a whole output is in units of its largest values, which may hide small ones that are wrong.
+    """
+    with np.errstate(all="ignore"):
+        at = np.asarray(exact, np.float64).reshape(-1)
+        size, error = np.abs(at), np.abs(ours.reshape(-1) - at)
+        wrong = (error > GROSS * size + float(np.finfo(reference.dtype).tiny)) & np.isfinite(error)
+        if wrong.any():
+            near = np.flatnonzero(size <= 2 * size[wrong].max())
+            near = near[np.argsort(size[near], kind="stable")]
+            worst = np.fmax.accumulate(np.abs(reference.reshape(-1)[near] - at[near]))
+            last = np.searchsorted(size[near], 2 * size[wrong], side="right") - 1
+            wrong[wrong] = error[wrong] > GROSS_FACTOR * worst[last]
+    return wrong.reshape(exact.shape)
+
+
+def _each_element(
+    errors: list[OutputError],
+    values: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    graph: Graph,
+    bound: Mapping[Node, np.ndarray],
+    seed: int,
+) -> None:
+    """Replace the errors of outputs some element of which is wrong by itself, whatever rounding does to it."""
+    wrong = {
+        n: gross_errors(*given)
+        for n, given in enumerate(values)
+        if errors[n].ok and given[0].dtype.kind == "f" and given[0].size
+    }
+    wrong = {n: mask for n, mask in wrong.items() if mask.any()}
+    if not wrong:
+        return
+    simple = _expanded(graph)
+    noise = element_noise(simple.outputs, bound, runs=GROSS_RUNS)
+    for n, mask in wrong.items():
+        mask &= np.abs(values[n][0] - values[n][1].astype(np.float64)) > GROSS_FACTOR * noise[n]
+    if not any(mask.any() for mask in wrong.values()):
+        return
+    rng = np.random.default_rng(seed + 1)
+    with np.errstate(all="ignore"):
+        noisy = [_under_noise(simple, bound, rng) for _ in range(SAMPLES)]
+    for n, mask in wrong.items():
+        ours, exact, reference = values[n]
+        mask &= ~_among(ours, [reference, exact, *(s[n] for s in noisy)], GROSS_FACTOR * noise[n])
+        if mask.any():
+            error = np.where(mask, np.abs(ours - exact.astype(np.float64)), 0)
+            at = np.unravel_index(int(error.argmax()), error.shape)
+            allowed = max(GROSS_FACTOR * float(noise[n][at]), GROSS * abs(float(exact[at])))
+            errors[n] = OutputError(float(error[at]), abs(float(reference[at]) - float(exact[at])), allowed)
 
 
 def verify(
@@ -156,8 +221,7 @@ def verify(
     ours = run(arrays)
     errors = [compare(a, b, c) for a, b, c in zip(ours, exact, plain, strict=True)]
     if not all(e.ok for e in errors):
-        # Inside a composite there is rounding, too.
-        simple = Graph(graph.inputs, tuple(without_composites(graph.outputs)))
+        simple = _expanded(graph)
         noise = rounding_noise(simple.outputs, bound)
         errors = [replace(e, allowed=e.allowed + NOISE_FACTOR * n) for e, n in zip(errors, noise, strict=True)]
         if not all(e.ok for e in errors):
@@ -169,6 +233,7 @@ def verify(
                     tied = nearly_extreme(simple.outputs[n], ours[n], bound, NOISE_FACTOR, ULPS)
                     again = compare(*given, [s[n] for s in noisy], tied)
                     errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
+    _each_element(errors, list(zip(ours, exact, plain, strict=True)), graph, bound, seed)
     bad = [n for n, e in enumerate(errors) if not e.ok]
     if bad:
         worst = errors[bad[0]]

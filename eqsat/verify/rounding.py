@@ -9,7 +9,7 @@ constant rows, long sums).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,9 +27,25 @@ def rounding_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *,
 
     ``bound`` gives the inputs' values. Positions that are not finite are left out. Deterministic.
     """
+    worst = [0.0] * len(outputs)
+    for changes in _changes(outputs, bound, runs):
+        for number, change in enumerate(changes):
+            worst[number] = max(worst[number], float(change.max(initial=0.0, where=np.isfinite(change))))
+    return worst
+
+
+def element_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *, runs: int = RUNS) -> list[np.ndarray]:
+    """The same for every element; infinite where a value is not always finite."""
+    worst = [np.zeros(node.shape) for node in outputs]
+    for changes in _changes(outputs, bound, runs):
+        worst = [np.maximum(w, np.where(np.isfinite(c), c, np.inf)) for w, c in zip(worst, changes, strict=True)]
+    return worst
+
+
+def _changes(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], runs: int) -> Iterator[list[np.ndarray]]:
+    """How far each output moves in each noisy evaluation."""
     order = topological(outputs)
     clean: dict[Node, np.ndarray] = {}
-    worst = [0.0] * len(outputs)
     with np.errstate(all="ignore"):
         for node in order:
             clean[node] = _evaluate(node, clean, bound)
@@ -43,12 +59,7 @@ def rounding_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *,
                     unit = np.finfo(node.dtype.numpy).eps
                     value = np.asarray(value * (1.0 + unit * rng.uniform(-1.0, 1.0, value.shape)))
                 noisy[node] = value
-            for number, node in enumerate(outputs):
-                if node.dtype.is_float:
-                    change = np.abs(noisy[node] - clean[node])
-                    finite = np.isfinite(change)
-                    worst[number] = max(worst[number], float(change.max(initial=0.0, where=finite)))
-    return worst
+            yield [np.abs(noisy[o] - clean[o]) if o.dtype.is_float else np.zeros(o.shape) for o in outputs]
 
 
 def _evaluate(node: Node, values: Mapping[Node, np.ndarray], bound: Mapping[Node, np.ndarray]) -> np.ndarray:
