@@ -22,12 +22,16 @@ from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, depends_on, loads, plain
 from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
+from eqsat_backends.numba_cpu.places import weight
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
 from eqsat_backends.numba_cpu.tiles import tile_shape
 
 BLOCK_BYTES = 96 * 1024
 """Bytes of intermediates in flight, which choose the number of rows of a block."""
+
+SHORT = 16
+"""Vectors of a row up to which all rows are reduced before any is used."""
 
 CHAIN = 512
 """Steps of k after which partial sums are put down, which bounds the rounding error."""
@@ -164,12 +168,23 @@ class _Blocks:
             self.places[number], _ = place_of(kernel, group.shared, f"s{number}", pitches)
 
     def _runs(self) -> list[int]:
-        """For each stage, which run of stages it is in: a contraction alone, or neighbours that go row by row."""
+        """For each stage, which run of stages it is in: a contraction alone, or neighbours that go row by row.
+
+        What needs the reduction of a short row starts a run of its own. All rows are reduced first: the latency of
+        combining a vector's lanes hides behind other rows, where in one run it would stand between a row's sweeps.
+        """
         runs: list[int] = []
-        for number in range(len(self.group.stages)):
+        for number, stage in enumerate(self.group.stages):
             joins = number and number not in self.products and number - 1 not in self.products
+            for source in stage.sources if joins else ():
+                if isinstance(source, FromStage) and runs[source.stage] == runs[-1]:
+                    joins = joins and not self._latency_bound(self.group.stages[source.stage].kernel)
             runs.append(runs[-1] if joins else number)
         return runs
+
+    def _latency_bound(self, kernel: Kernel) -> bool:
+        """Whether a kernel reduces rows of so few vectors that combining lanes at their ends is what takes time."""
+        return kernel.combine is not None and math.prod(kernel.extents[kernel.parallel :]) <= SHORT * self.lanes
 
     def _local(self, number: int) -> Kernel:
         """A stage's kernel as it sees the places of the block: loads and store moved there."""
@@ -357,6 +372,11 @@ class _Blocks:
         wide = address("scratch", (1, str(self.scratch.take(WIDE * 8)))) if rest else None
         rows = Rows(p, group, self.bases, self.places, wide)
         runs = self._runs()
+        work = {run: 0 for run in runs if run not in printers}
+        for number, run in enumerate(runs):
+            if run in work:
+                work[run] += weight(group.stages[number].kernel)
+        busiest = max(work, key=lambda run: work[run], default=None)  # requests hide best behind arithmetic
         for run in sorted(set(runs)):
             if run in printers:
                 product, printer = self.products[run], printers[run]
@@ -373,11 +393,10 @@ class _Blocks:
                 continue
             row = p.fresh("r")
             with p.scope(f"for {row} in range({start}, {stop}):", row):
-                for ahead, share in asks:
+                for ahead, share in asks if run == busiest else ():
                     for line in share.lines():
                         p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
                 rows.emit((*fixed, row), members)
-            asks = []
 
 
 def _loads_of(expr: Expr) -> list[Load]:
