@@ -33,6 +33,9 @@ BLOCK_BYTES = 96 * 1024
 SHORT = 16
 """Vectors of a row up to which all rows are reduced before any is used."""
 
+EVEN_BLOCKS = 4
+"""Blocks up to which they are made even: a short last one reads all constant factors for few rows."""
+
 CHAIN = 512
 """Steps of k after which partial sums are put down, which bounds the rounding error."""
 
@@ -135,7 +138,7 @@ class _Blocks:
         return [stage.sources[load.operand] for stage in self.group.stages for load in loads(stage.kernel)]
 
     def _block_rows(self) -> int:
-        """Rows that go through all stages together: whole register tiles, and enough blocks to share out."""
+        """Rows that go through all stages together: enough blocks to share out, a few even ones or whole tiles."""
         tile = max((product.tile.size("m") for product in self.products.values()), default=1)
         asked = _rows_step(self.nest)
         if asked is None:
@@ -145,6 +148,9 @@ class _Blocks:
             asked = min(asked, 8 * tile, -(-self.rows * outer // 8))
         if self.rows <= tile:
             return max(1, self.rows)
+        blocks = -(-self.rows // max(1, asked))
+        if blocks <= EVEN_BLOCKS:
+            return -(-self.rows // blocks)
         return max(1, -(-asked // tile)) * tile
 
     def _make_places(self) -> None:
@@ -384,6 +390,7 @@ class _Blocks:
                     scaled = product.per_row
                     printer.range["m"] = address("0", (scaled, start)), address("0", (scaled, stop))
                     printer.span["m"] = min(self.block, self.rows) * scaled
+                    printer.block["m"], printer.limit["m"] = self.block * scaled, printer.range["m"][1]
                 printer.walk(self._stage_nest(product))
                 p.mark(f"stage {run}")
                 continue

@@ -43,6 +43,7 @@ class ContractElements:
         self.unit = {"b": 1, "m": self.rows, "n": self.columns, "k": 1}
         self.range: dict[str, Range] = {group: ("0", str(extent)) for group, extent in self.extent.items()}
         self.span = dict(self.extent)
+        self.block, self.limit = dict(self.extent), {group: str(extent) for group, extent in self.extent.items()}
         self.coordinates = dict(enumerate(fixed))
         self.batch = "0"
         self.packed = packed

@@ -142,15 +142,14 @@ class ContractPrinter(ContractPacking):
 
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
-        unit, extent, (start, stop) = self.unit[group], self.extent[group], self.range[group]
+        unit, (start, stop) = self.unit[group], self.range[group]
         if self.span[group] > unit:
             return minus(stop, start)
-        if extent % unit == 0:
-            return str(unit)
-        if extent < unit:
-            return str(extent)
+        sizes = self.sizes(group)
+        if len(sizes) == 1:
+            return str(sizes[0])
         name = self.p.fresh(name)
-        self.p.bind(name, f"min({unit}, {extent} - {start})")
+        self.p.bind(name, f"min({unit}, {self.limit[group]} - {start})")
         return name
 
     def multiply(self, op: TileOp, target: Target) -> None:
@@ -176,15 +175,15 @@ class ContractPrinter(ContractPacking):
             tests = {}
             for columns in self.sizes("n"):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
-                if self.keeping is not None:
-                    place = self.direct("b")
-                    assert place is not None
-                    name = self.fma(a, place, self.sizes("m")[0], columns, target, keep=b.k_step)
-                    tests[name] = [*sized, f"{m} == {self.keeping}"]
-                    on_the_fly[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k)]
                 for rows in self.sizes("m"):
-                    test = [] if target.rows.isdigit() else [f"{target.rows} == {rows}"]
-                    tests[self.fma(a, b, rows, columns, target)] = [*sized, *test]
+                    test = sized if target.rows.isdigit() else [*sized, f"{target.rows} == {rows}"]
+                    if self.keeping is not None:
+                        place = self.direct("b")
+                        assert place is not None
+                        name = self.fma(a, place, rows, columns, target, keep=b.k_step)
+                        tests[name] = [*test, f"{m} == {self.keeping}"]
+                        on_the_fly[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k)]
+                    tests[self.fma(a, b, rows, columns, target)] = test
         for number, (name, test) in enumerate(tests.items()):
             call = f"{name}({', '.join(on_the_fly.get(name, arguments))})"
             if len(tests) == 1:
@@ -195,9 +194,10 @@ class ContractPrinter(ContractPacking):
                 self.p.line(call)
 
     def sizes(self, group: str) -> list[int]:
-        """The sizes that tiles have along m or n: full ones, and what is left at the end."""
-        unit, extent = self.unit[group], self.extent[group]
-        return [size for size in (unit if extent >= unit else 0, extent % unit) if size]
+        """The sizes that tiles have along m or n: full ones, and what is left at the end of a block and of the last."""
+        unit, extent, block = self.unit[group], self.extent[group], min(self.block[group], self.extent[group])
+        lengths = {block, extent % max(1, block)}
+        return sorted({size for n in lengths for size in (unit if n >= unit else 0, n % unit) if size}, reverse=True)
 
     def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target, keep: int = 0) -> str:
         self.module.use("tiles", "fma_tile")

@@ -179,6 +179,10 @@ def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[in
     return [size for size in found if size < lanes]
 
 
+EVEN_STEPS = 4
+"""Row blocks up to which they are made even."""
+
+
 def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
     """Candidate row blocks of a group: whole register tiles, up to where the rows in flight fill L1 and L2."""
     everything: frozenset[tuple[int, str]] = frozenset()
@@ -202,4 +206,11 @@ def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
     found |= {tile, 4 * tile}
     if target.threads > 1:
         found.add(round_up(ceil_div(problem.rows, target.threads), tile))
-    return tuple(sorted(block for block in found if 0 < block < problem.rows))
+    whole = sorted(block for block in found if 0 < block < problem.rows)
+    return tuple(sorted({_evened(block, problem.rows) for block in whole}))
+
+
+def _evened(block: int, extent: int) -> int:
+    """A block in a few even steps rather than one short one at the end."""
+    steps = ceil_div(extent, block)
+    return ceil_div(extent, steps) if steps <= EVEN_STEPS else block
