@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from eqsat.cost.machine import Machine
-from eqsat.ir.kernel import KernelGroup, Stage
+from eqsat.ir.kernel import Call, KernelGroup, Stage
 from eqsat.plan.group import PlacedGroup
-from eqsat.plan.stages import loads_of, reuses_both_factors
+from eqsat.plan.stages import depends_on, loads_of, reuses_both_factors
 
 
 def shared_points(group: KernelGroup) -> int:
@@ -43,6 +43,19 @@ def scatters(stage: Stage, shared: int) -> bool:
     return False
 
 
+def keeps_batches(stage: Stage, shared: int) -> bool:
+    """Whether the axes that both factors of a product have are shared ones, so that a block is one batch's.
+
+    Otherwise all batches of a block of rows are computed before the next stage: the scores of all heads.
+    """
+    kernel = stage.kernel
+    assert isinstance(kernel.body, Call)
+    return not any(
+        kernel.extents[axis] > 1 and all(depends_on(factor, axis) for factor in kernel.body.args)
+        for axis in range(shared, kernel.parallel)
+    )
+
+
 def fusion_policy(machine: Machine) -> Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool]:
     """Whether to run two groups as one: intermediates must fit the cache, and no reuse may be lost.
 
@@ -65,6 +78,8 @@ def fusion_policy(machine: Machine) -> Callable[[PlacedGroup, tuple[PlacedGroup,
                 return False
         if not products:
             return True
+        if len(products) > 1 and not all(keeps_batches(s, group.shared) for s in products):
+            return False
         if len(products) == 1:
             return row_bytes(group) <= l2 // 32
         rows = group.stages[0].kernel.extents[group.shared - 1]
