@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import struct
 import sys
 import threading
@@ -20,18 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.cache import kernel_store
 from eqsat_backends.numba_cpu import driver_code as code
 from eqsat_backends.numba_cpu.buffers import aligned_bytes, aligned_empty
-from eqsat_backends.numba_cpu.objects import (
-    CodeObjectError,
-    emit,
-    hold_over_fork,
-    host,
-    load_object,
-    optimize,
-    target_machine,
-)
+from eqsat_backends.numba_cpu.objects import hold_over_fork, host, load_ir
 from eqsat_backends.numba_cpu.threads import Runtime, runtime
 
 __all__ = [
@@ -323,20 +313,4 @@ def _load() -> None:
 def _load_driver() -> dict[str, int]:
     header, items = _layout()
     text = code.driver_ir(host().triple, header, items)
-    key = hashlib.blake2b(f"{host().key}\0{text}".encode(), digest_size=20).hexdigest()
-    store = kernel_store()
-    data = store.get(key)
-    if data is not None:
-        try:
-            return load_object(data)
-        except CodeObjectError:
-            data = None  # foreign or damaged: made anew
-    import llvmlite.binding as llvm
-
-    machine = target_machine()
-    module = llvm.parse_assembly(text)
-    module.verify()
-    optimize(module, machine)
-    data = emit(module, machine, {"run": "eqsat_driver_run", "call": "eqsat_driver_call"})
-    store.put(key, data)
-    return load_object(data)
+    return load_ir(text, {"run": "eqsat_driver_run", "call": "eqsat_driver_call"})

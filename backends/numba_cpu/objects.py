@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 
+from eqsat.cache import kernel_store
+
 MAGIC = b"eqsat code object 1\n"
 
 # What generated code may take from outside: the C library's memory functions and libm, in C's spelling, for
@@ -196,6 +198,28 @@ def load_object(data: bytes) -> dict[str, int]:
     if missing:
         raise CodeObjectError("damaged code object: no code for " + ", ".join(missing))
     return addresses
+
+
+def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = True) -> dict[str, int]:
+    """Addresses of the functions of a module given as LLVM assembly: its machine code from the cache, or made now.
+
+    ``entries``: name -> symbol, as for :func:`emit`.
+    """
+    key = hashlib.blake2b(f"{host().key}\0{loop_vectorize}\0{text}".encode(), digest_size=20).hexdigest()
+    store = kernel_store()
+    data = store.get(key)
+    if data is not None:
+        try:
+            return load_object(data)
+        except CodeObjectError:
+            data = None  # foreign or damaged: made anew
+    machine = target_machine()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    optimize(module, machine, loop_vectorize=loop_vectorize)
+    data = emit(module, machine, entries)
+    store.put(key, data)
+    return load_object(data)
 
 
 _loading = hold_over_fork(threading.Lock())

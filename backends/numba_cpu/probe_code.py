@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 
 from llvmlite import ir
 
-from eqsat.cache import kernel_store
 from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.lanes import I64, Lanes, cpu_features, native_lanes
-from eqsat_backends.numba_cpu.objects import CodeObjectError, emit, host, load_object, optimize, target_machine
+from eqsat_backends.numba_cpu.objects import host, load_ir
 
 __all__ = ["ELEMENTS", "fma_chains", "functions", "loops", "registers"]
 
@@ -56,24 +54,8 @@ def functions(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _compiled(text: str, names: Sequence[str]) -> dict[str, int]:
-    """Machine code of a module in which ``name`` is the function ``eqsat_probe_name``: from the cache, or made now."""
-    key = hashlib.blake2b(f"{host().key}\0{text}".encode(), digest_size=20).hexdigest()
-    store = kernel_store()
-    data = store.get(key)
-    if data is not None:
-        try:
-            return load_object(data)
-        except CodeObjectError:
-            data = None  # foreign or damaged: made anew
-    import llvmlite.binding as llvm
-
-    machine = target_machine()
-    module = llvm.parse_assembly(text)
-    module.verify()
-    optimize(module, machine, loop_vectorize=False)
-    data = emit(module, machine, {name: f"eqsat_probe_{name}" for name in names})
-    store.put(key, data)
-    return load_object(data)
+    """Addresses of a module's functions; ``name`` is the function ``eqsat_probe_name``."""
+    return load_ir(text, {name: f"eqsat_probe_{name}" for name in names}, loop_vectorize=False)
 
 
 def _function_loop(module: ir.Module, name: str) -> None:
