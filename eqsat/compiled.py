@@ -209,7 +209,7 @@ class Compiled:
                 "regions": r.regions,
                 "distinct_regions": r.distinct_regions,
                 "enodes": sum(s.enodes for s in r.saturations),
-                "stops": list(dict.fromkeys(s.stop for s in r.saturations)),
+                "stops": r.stops,
                 "saturation_seconds": r.saturation_seconds,
                 "extraction_seconds": r.extraction_seconds,
                 "schedule_seconds": r.schedule_seconds,

@@ -11,6 +11,7 @@ import numpy as np
 
 from eqsat.cost.machine import Machine
 from eqsat.egraph.engine import Engine, usable
+from eqsat.egraph.interrupt import interrupts
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.credit import credited
@@ -316,17 +317,18 @@ def _arrange(
     items: list[PlacedGroup | Piece] = []
     for item in Grouping(assembly.pieces, outputs, worth).run():
         items.extend([item] if isinstance(item, Piece) else split_masked(item, assembly.value, assembly.buffer))
-    for item in items:
-        if isinstance(item, Piece):
-            steps.append(assembly.references[item.key])
-            continue
-        label = describe_group(item.group)
-        if not usable():  # the emitters have schedules of their own
-            steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
-            continue
-        scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops)
-        report.loop_terms += scheduled.loop_terms
-        report.predicted += scheduled.predicted_seconds
-        steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
+    with interrupts(report.interrupt):
+        for item in items:
+            if isinstance(item, Piece):
+                steps.append(assembly.references[item.key])
+                continue
+            label = describe_group(item.group)
+            if not usable() or report.interrupted:  # the emitters have schedules of their own
+                steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
+                continue
+            scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops)
+            report.loop_terms += scheduled.loop_terms
+            report.predicted += scheduled.predicted_seconds
+            steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
     report.schedule_seconds += time.perf_counter() - start
     return steps

@@ -256,6 +256,29 @@ def test_interrupted_search_gives_a_right_program_that_is_not_kept(monkeypatch: 
     assert not again.compile(x, y).cached
 
 
+def test_interrupted_schedules_leave_the_rest_to_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eqsat import search
+
+    find, asked = search.schedule, []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        signal.raise_signal(signal.SIGINT)
+        return find(*args, **kwargs)
+
+    def fn(x: Any, y: Any) -> Any:
+        return np.sort(np.exp(x) @ y) @ y.T
+
+    x, y = normal(5, 6), normal(6, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "schedule", interrupted)
+        f = eqsat.optimize(fn)
+        np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-4)
+    assert len(asked) == 1
+    assert "interrupted" in f.compile(x, y).report["search"]["stops"]
+    assert not eqsat.optimize(fn).compile(x, y).cached
+
+
 def test_interrupt_outside_the_search_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     from eqsat import compiled
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsat.cost.machine import Level, Machine
-from eqsat.cost.movement import accesses, flops, footprint, moved_bytes, roofline, work
+from eqsat.cost.movement import accesses, flops, footprint, moved_bytes, work
 from eqsat.cost.target import target_of
 from eqsat.egraph.nests import ENode, NestGraph, saturate_nests
 from eqsat.ir.kernel import (
@@ -37,8 +37,6 @@ from eqsat.ir.types import DType, float32, float64, int64
 from eqsat.schedule import (
     LoopRule,
     ScheduleError,
-    estimate,
-    fuse_benefit,
     installed_loop_rules,
     keeps_tiles,
     lane_axis,
@@ -544,7 +542,6 @@ def test_register_tiles_fit_the_registers(m: int, n: int, host: Machine, dtype: 
 def test_no_nest_beats_the_peak(m: int, n: int, k: int, threads: int) -> None:
     found = schedule(gemm(m, n, k), DESK, threads=threads)
     assert found.predicted_seconds >= 2 * m * n * k / (117e9 * threads)
-    assert estimate(gemm(m, n, k), DESK, threads) >= roofline(gemm(m, n, k), DESK, threads)
 
 
 # legality that is refused
@@ -673,7 +670,6 @@ def test_what_flows_between_stages_is_not_moved() -> None:
     group = perceptron(64, 32, 512)
     parts = [single(stage.kernel) for stage in group.stages]
     assert sum(map(moved_bytes, parts)) - moved_bytes(group) == 2 * 4 * 64 * 512
-    assert fuse_benefit(parts, group, DESK) > 0
 
 
 def test_lanes_run_along_the_contiguous_axis() -> None:

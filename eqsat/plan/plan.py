@@ -41,6 +41,7 @@ class SearchReport:
     (see :mod:`eqsat.extract.credit`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
+    ``interrupted``: Ctrl-C ended the search for schedules; the kernels left have those of the backend.
     """
 
     operators: int = 0
@@ -56,6 +57,17 @@ class SearchReport:
     rules: dict[str, int] = field(default_factory=dict)
     loop_terms: int = 0
     winners: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def interrupt(self) -> None:
+        """Search no further."""
+        self.interrupted = True
+
+    @property
+    def stops(self) -> list[str]:
+        """Why saturations stopped, each reason once; ``interrupted`` also where schedules were."""
+        reasons = [*(s.stop for s in self.saturations), *(["interrupted"] if self.interrupted else [])]
+        return list(dict.fromkeys(reasons))
 
     @property
     def seconds(self) -> float:

@@ -2,14 +2,12 @@
 
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Scheduled, estimate, fuse_benefit, keeps_tiles, schedule
+from eqsat.schedule.scheduler import Scheduled, keeps_tiles, schedule
 
 __all__ = [
     "LoopRule",
     "ScheduleError",
     "Scheduled",
-    "estimate",
-    "fuse_benefit",
     "installed_loop_rules",
     "keeps_tiles",
     "lane_axis",

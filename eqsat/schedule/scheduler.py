@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eqsat.cost.movement import moved_bytes, roofline, work
+from eqsat.cost.movement import work
 from eqsat.cost.target import LEVELS, Target, target_of
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
@@ -120,38 +120,6 @@ def search_graph(group: KernelGroup, target: Target, disable: tuple[str, ...] = 
     return problem, saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
 
 
-def estimate(group: KernelGroup, machine: Machine, threads: int = 1) -> float:
-    """Seconds of a group by formula, without a search: its roofline, what blocking cannot hide, and a step's cost.
-
-    Cheap enough to be called for every pair of groups that might be fused. Intermediates of a group are free while
-    the rows in flight fit the L2 cache; past that they are moved through the next level, as stored ones are.
-    """
-    target = target_of(machine, threads)
-    seconds = roofline(group, machine, threads)
-    moved = moved_bytes(group) / target.threads
-    level = 1 if moved <= target.capacity[1] else 2
-    stored = sum(_row_bytes(group, number) for number in range(len(group.stages)))
-    if stored > target.capacity[1]:
-        seconds += 2 * stored * max(1, _row_count(group)) / target.bandwidth[level] / target.threads
-    return seconds + target.step + (target.barrier if target.threads > 1 else 0.0)
-
-
-def _row_count(group: KernelGroup) -> int:
-    extents = group.stages[0].kernel.extents[: group.shared]
-    count = 1
-    for extent in extents:
-        count *= extent
-    return count
-
-
-def _row_bytes(group: KernelGroup, number: int) -> float:
-    """Bytes of scratch that a stage's result takes for one row (one position of the shared axes)."""
-    stage = group.stages[number]
-    if stage.result is not None:
-        return 0.0
-    return stage.kernel.results / max(1, _row_count(group)) * stage.kernel.out.dtype.itemsize
-
-
 def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
     """Whether every contraction that runs by register tiles in ``parts`` does so in ``fused``.
 
@@ -164,8 +132,3 @@ def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
         return sum(form.contraction for form in problem_of(group).stages)
 
     return tiled(fused) >= sum(tiled(part) for part in parts)
-
-
-def fuse_benefit(parts: Sequence[KernelGroup], fused: KernelGroup, machine: Machine, threads: int = 1) -> float:
-    """Seconds saved by running ``fused`` in place of ``parts`` one after the other; negative when it costs."""
-    return sum(estimate(part, machine, threads) for part in parts) - estimate(fused, machine, threads)
