@@ -25,6 +25,7 @@ def main() -> int:
         [sys.executable, "-m", "ruff", "check", *CODE],
         [sys.executable, "-m", "ruff", "format", "--check", *CODE],
         [sys.executable, "-m", "mypy", "-p", "eqsat", "-p", "eqsat_rules", "-p", "eqsat_backends"],
+        [sys.executable, "-m", "mypy", "bench", "examples", "checks.py"],
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-logo"],
     ):
         print("$", Path(command[0]).name, *command[1:], flush=True)

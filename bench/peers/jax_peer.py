@@ -111,13 +111,13 @@ class JaxPeer:
         options = dict(workload.options)
         compiled = jax.jit(lambda *args: function(*args, **options))
         arguments = [convert(value, jax.device_put) for value in inputs.values()]
-        return lambda: jax.block_until_ready(compiled(*arguments))  # type: ignore[no-untyped-call]
+        return lambda: jax.block_until_ready(compiled(*arguments))
 
     def result(self, value: Any) -> Any:
         return tuple(np.asarray(v) for v in value) if isinstance(value, tuple) else np.asarray(value)
 
 
 def make(threads: int) -> JaxPeer:
-    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-    jax.config.update("jax_default_matmul_precision", "highest")  # type: ignore[no-untyped-call]
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_default_matmul_precision", "highest")
     return JaxPeer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numexpr  # type: ignore[import-untyped]
+import numexpr
 import numpy as np
 
 from bench.peers import Run

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped]
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_tensor_value_info
 

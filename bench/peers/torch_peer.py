@@ -80,7 +80,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class MiniLM(torch.nn.Module):
+class MiniLM(torch.nn.Module):  # type: ignore[misc]
     """The encoder of ``examples/minilm.py`` with PyTorch's functions and the same weights."""
 
     HEADS = 12
