@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import subprocess
 import sys
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.cost.machine import Level, Machine
-from eqsat.cost.movement import accesses, flops, footprint, moved_bytes, work
+from eqsat.cost.machine import Machine
 from eqsat.cost.target import target_of
 from eqsat.egraph.nests import ENode, NestGraph, saturate_nests
 from eqsat.ir.kernel import (
     Acc,
     Call,
-    Combine,
-    Expr,
     FromStage,
-    Index,
     Kernel,
     KernelGroup,
-    Literal,
     Load,
     Operand,
     Stage,
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.ir.types import DType, float32, float64, int64
+from eqsat.ir.types import DType, float32, float64
 from eqsat.schedule import (
     LoopRule,
     ScheduleError,
     installed_loop_rules,
     keeps_tiles,
-    lane_axis,
     schedule,
 )
 from eqsat.schedule.decode import decode
@@ -51,124 +42,16 @@ from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.tiles import TILES, best_tiles, ceil_div
 from eqsat_rules.loops import LOOP_RULES
-
-
-def machine(l1: int = 32 << 10, l2: int = 1 << 20, l3: int = 32 << 20, registers: int = 32, width: int = 64) -> Machine:
-    """A made-up processor; by default like the one the design figures were measured on."""
-    levels = (
-        Level("L1", l1, False, 230.0, 230.0, 460.0, 460.0),
-        Level("L2", l2, False, 108.0, 108.0, 216.0, 216.0),
-        Level("L3", l3, True, 60.0, 60.0, 100.0, 100.0),
-        Level("memory", 0, True, 28.0, 28.0, 36.0, 36.0),
-    )
-    peak = 117.0 * width / 64
-    return Machine(
-        "made up", 4, width, registers, (("float32", peak), ("float64", peak / 2)), levels, 1.0, 0.1, 4.0, 0.5
-    )
-
-
-DESK = machine()
-TINY = machine(l1=1 << 10, l2=4 << 10, l3=32 << 10, registers=16, width=16)
-"""Caches so small that short axes are blocked at every level."""
-
-
-def gemm(
-    m: int, n: int, k: int, batch: int = 0, dtype: DType = float32, const: str = "", transposed: bool = False
-) -> KernelGroup:
-    """``out[b, m, n] = Σ a[b, m, k] · b[b, k, n]`` (or ``b[b, n, k]``), all C-contiguous."""
-    second = (0, k, 1) if transposed else (0, 1, n)
-    a, b, c = (k, 0, 1), second, (n, 1)
-    extents = (m, n, k)
-    if batch:
-        extents, a, b, c = (batch, m, n, k), (m * k, *a), (n * k, *b), (m * n, *c)  # type: ignore[assignment]
-    count = max(1, batch)
-    operands = (Operand(dtype, count * m * k, "a" in const), Operand(dtype, count * n * k, "b" in const))
-    body = Call("mul", (Load(0, 0, a, dtype), Load(1, 0, b, dtype)), dtype)
-    out = Operand(dtype, count * m * n)
-    return single(Kernel(extents, len(extents) - 1, "sum", body, Acc(dtype), operands, out, 0, c))
-
-
-def single(kernel: Kernel) -> KernelGroup:
-    count = len(kernel.operands)
-    return KernelGroup((Stage(kernel, tuple(range(count)), count),), 0, (*kernel.operands, kernel.out), (count,))
-
-
-def reduction(extents: tuple[int, ...], parallel: int, order: tuple[int, ...]) -> KernelGroup:
-    """A sum over the last axes of a C-contiguous array whose axes are laid out in ``order``."""
-    strides, step = [0] * len(extents), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= extents[axis]
-    out, store = 1, []
-    for extent in reversed(extents[:parallel]):
-        store.append(out)
-        out *= extent
-    operand = Operand(float32, step)
-    combine: Combine | None = "sum" if parallel < len(extents) else None
-    body = Load(0, 0, tuple(strides), float32)
-    result = Operand(float32, out)
-    return single(Kernel(extents, parallel, combine, body, Acc(float32), (operand,), result, 0, tuple(reversed(store))))
-
-
-def attention(heads: int, queries: int, keys: int, width: int, shift: int = 0) -> KernelGroup:
-    """Scores, softmax (maximum, exponentials, sum) and the weighted sum of values, by rows of queries."""
-    f, h, q, s, d = float32, heads, queries, keys, width
-    scores, rows = Operand(f, h * q * s), Operand(f, h * q)
-
-    def load(operand: int, *strides: int) -> Load:
-        return Load(operand, 0, strides, f)
-
-    product = Call("mul", (load(0, q * d, d, 0, 1), load(1, s * d, 0, d, 1)), f)
-    inputs = tuple(Operand(f, n) for n in (h * q * d, h * s * d, h * s * d, h * q * d))
-    one = Kernel((h, q, s, d), 3, "sum", product, Acc(f), inputs[:2], scores, 0, (q * s, s, 1))
-    top = Kernel((h, q, s), 2, "max", Load(0, shift, (q * s, s, 1), f), Acc(f), (scores,), rows, 0, (q, 1))
-    power = Call("exp", (Call("sub", (load(0, q * s, s, 1), load(1, q, 1, 0)), f),), f)
-    grown = Kernel((h, q, s), 3, None, power, Acc(f), (scores, rows), scores, 0, (q * s, s, 1))
-    total = Kernel((h, q, s), 2, "sum", load(0, q * s, s, 1), Acc(f), (scores,), rows, 0, (q, 1))
-    mixed = Call("mul", (load(0, q * s, s, 0, 1), load(1, s * d, 0, 1, d)), f)
-    share = Call("div", (Acc(f), load(2, q, 1, 0, 0)), f)
-    last = Kernel((h, q, d, s), 3, "sum", mixed, share, (scores, inputs[2], rows), inputs[3], 0, (q * d, d, 1))
-    stages = (
-        Stage(one, (0, 1), None),
-        Stage(top, (FromStage(0),), None),
-        Stage(grown, (FromStage(0), FromStage(1)), None),
-        Stage(total, (FromStage(2),), None),
-        Stage(last, (FromStage(2), 2, FromStage(3)), 3),
-    )
-    return KernelGroup(stages, 2, inputs, (3,), "attention")
-
-
-def perceptron(rows: int, width: int, hidden: int, const: bool = True) -> KernelGroup:
-    """Two products with an activation between them, by rows."""
-    f = float32
-    x, u, v, y = (Operand(f, rows * width), *[Operand(f, width * hidden, const)] * 2, Operand(f, rows * width))
-    between = Operand(f, rows * hidden)
-    first = Call("mul", (Load(0, 0, (width, 0, 1), f), Load(1, 0, (0, 1, hidden), f)), f)
-    second = Call("mul", (Load(0, 0, (hidden, 0, 1), f), Load(1, 0, (0, 1, width), f)), f)
-    one = Kernel((rows, hidden, width), 2, "sum", first, Call("tanh", (Acc(f),), f), (x, u), between, 0, (hidden, 1))
-    two = Kernel((rows, width, hidden), 2, "sum", second, Acc(f), (between, v), y, 0, (width, 1))
-    return KernelGroup((Stage(one, (0, 1), None), Stage(two, (FromStage(0), 2), 3)), 1, (x, u, v, y), (3,), "mlp")
-
-
-def product_and_map(rows: int, columns: int, depth: int) -> KernelGroup:
-    """A product whose second factor lies transposed, kept, and a function of it, by rows."""
-    f = float32
-    x, w, y = Operand(f, rows * depth), Operand(f, columns * depth), Operand(f, rows * columns)
-    product = Call("mul", (Load(0, 0, (depth, 0, 1), f), Load(1, 0, (0, depth, 1), f)), f)
-    one = Kernel((rows, columns, depth), 2, "sum", product, Acc(f), (x, w), y, 0, (columns, 1))
-    kept = Call("relu", (Load(0, 0, (columns, 1), f),), f)
-    two = Kernel((rows, columns), 2, None, kept, Acc(f), (y,), y, 0, (columns, 1))
-    return KernelGroup((Stage(one, (0, 1), 2), Stage(two, (FromStage(0),), 3)), 1, (x, w, y, y), (2, 3), "kept")
-
-
-def turned_values(group: KernelGroup, keys: int, width: int) -> KernelGroup:
-    """An attention whose values lie transposed, so that both products need their second factor packed."""
-    last = group.stages[-1]
-    assert isinstance(last.kernel.body, Call)
-    weights, values = last.kernel.body.args
-    assert isinstance(values, Load)
-    body = replace(last.kernel.body, args=(weights, replace(values, strides=(keys * width, 0, keys, 1))))
-    return replace(group, stages=(*group.stages[:-1], replace(last, kernel=replace(last.kernel, body=body))))
+from tests.kernel_groups import (
+    DESK,
+    TINY,
+    attention,
+    gemm,
+    perceptron,
+    product_and_map,
+    reduction,
+    turned_values,
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -188,189 +71,6 @@ def test_saturation_ends_only_when_a_round_changes_nothing() -> None:
     texts = [(rule.id, rule.text) for rule in installed_loop_rules()]
     sizes = {saturate_nests(order, space.facts, space.root).size for order in (texts, texts[::-1])}
     assert len(sizes) == 1
-
-
-# legality: run nests over index sets
-
-
-def run_contraction(nest: Nest, extents: dict[str, int]) -> np.ndarray:
-    """How often each point (b, m, n, k) is computed; asserts that blocks and tiles cover what they say."""
-    count = np.zeros(tuple(extents[axis] for axis in "bmnk"), np.int64)
-
-    def walk(at: Nest, ranges: dict[str, tuple[int, int]]) -> None:
-        match at:
-            case Loop(axis, block, step, body):
-                start, stop = ranges[axis]
-                assert stop - start <= block and step >= 1
-                for position in range(start, stop, step):
-                    walk(body, {**ranges, axis: (position, min(position + step, stop))})
-            case Pack(operand, body):
-                assert operand in ("a", "b")
-                walk(body, ranges)
-            case TileOp(name):
-                for axis in "mk" if name == "update" else "mnk":
-                    assert ranges[axis][1] - ranges[axis][0] <= at.size(axis)
-                assert ranges["b"][1] - ranges["b"][0] <= 1
-                count[tuple(slice(*ranges[axis]) for axis in "bmnk")] += 1
-            case Seq():
-                raise AssertionError("one contraction needs no sequence")
-
-    walk(nest, {axis: (0, extent) for axis, extent in extents.items()})
-    return count
-
-
-def named_extents(group: KernelGroup) -> dict[str, int]:
-    form = problem_of(group).stages[0]
-    return {axis: form.extent(axis) for axis in ("bmnk" if form.contraction else ("rows", "lanes"))}
-
-
-def sample(graph: NestGraph, draw: random.Random) -> Entry | None:
-    """A nest of the e-graph, chosen at random among all that end in tiles."""
-    complete: set[int] = set()
-    order = graph.bottom_up()
-    for number in order:
-        if any(
-            node.op in ("Tile", "Update", "Vector") or (node.children and all(c in complete for c in node.children))
-            for node in graph.classes[number]
-        ):
-            complete.add(number)
-
-    def pick(number: int) -> Entry:
-        nodes = [n for n in graph.classes[number] if n.op not in ("Point", "Block")]
-        node = draw.choice([n for n in nodes if all(child in complete for child in n.children)])
-        return Entry(0.0, (0.0, 0.0, 0.0), 0.0, 0.0, node, tuple(pick(child) for child in node.children))
-
-    return pick(graph.root) if graph.root in complete else None
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(0, 3),
-    st.sampled_from(["", "a", "b", "ab"]), st.booleans(), st.integers(1, 3), st.integers(0, 1 << 30),
-)  # fmt: skip
-def test_every_nest_of_a_contraction_covers_each_point_once(
-    m: int, n: int, k: int, batch: int, const: str, transposed: bool, threads: int, seed: int
-) -> None:
-    group = gemm(m, n, k, batch, const=const, transposed=transposed)
-    form = problem_of(group).stages[0]
-    if not form.contraction:
-        return
-    extents = named_extents(group)
-    nests = set(schedule(group, TINY, threads=threads).candidates)
-    target = target_of(TINY, threads)
-    problem, graph = search_graph(group, target)
-    draw = random.Random(seed)
-    for _ in range(8):
-        entry = sample(graph, draw)
-        assert entry is not None
-        nests.add(decode(entry, problem, target))
-    for nest in sorted(nests, key=show):
-        assert (run_contraction(nest, extents) == 1).all(), show(nest)
-
-
-def run_vector(nest: Nest, extents: dict[str, int]) -> np.ndarray:
-    count = np.zeros((extents["rows"], extents["lanes"]), np.int64)
-
-    def walk(at: Nest, rows: tuple[int, int], lanes: tuple[int, int]) -> None:
-        match at:
-            case Loop(axis, block, step, body):
-                start, stop = rows if axis == "rows" else lanes
-                assert stop - start <= block
-                for position in range(start, stop, step):
-                    part = (position, min(position + step, stop))
-                    walk(body, *((part, lanes) if axis == "rows" else (rows, part)))
-            case TileOp("vector"):
-                assert lanes[1] - lanes[0] <= at.size("lanes") and rows[1] - rows[0] <= 1
-                count[slice(*rows), slice(*lanes)] += 1
-            case _:
-                raise AssertionError(show(at))
-
-    walk(nest, (0, extents["rows"]), (0, extents["lanes"]))
-    return count
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 70), min_size=0, max_size=3), st.data(), st.integers(1, 3))
-def test_maps_and_reductions_cover_rows_and_lanes_once(sizes: list[int], data: st.DataObject, threads: int) -> None:
-    parallel = data.draw(st.integers(0, len(sizes)))
-    order = data.draw(st.permutations(range(len(sizes))))
-    group = reduction(tuple(sizes), parallel, tuple(order))
-    for nest in schedule(group, TINY, threads=threads).candidates:
-        if 0 not in sizes:
-            assert (run_vector(nest, named_extents(group)) == 1).all()
-
-
-def run_group(nest: Nest, group: KernelGroup) -> list[np.ndarray]:
-    """For each stage, how often each (outer, row) is computed whole; asserts that what it reads was computed before."""
-    problem = problem_of(group)
-    done = [np.zeros((max(1, problem.outer), problem.rows), np.int64) for _ in group.stages]
-
-    def stage_of(at: Nest) -> int:
-        while isinstance(at, Loop | Pack):
-            at = at.body
-        assert isinstance(at, TileOp)
-        return at.stage
-
-    def run_stage(at: Nest, outer: int, rows: tuple[int, int]) -> None:
-        number = stage_of(at)
-        form, stage = problem.stages[number], group.stages[number]
-        height = rows[1] - rows[0]
-        if form.contraction:
-            extents = {axis: form.extent(axis, height) for axis in "bmnk"}
-            assert (run_contraction(at, extents) == 1).all()
-        else:
-            extents = {"rows": form.extent("rows", height), "lanes": form.extent("lanes")}
-            assert (run_vector(at, extents) == 1).all()
-        for source in stage.sources:
-            if isinstance(source, FromStage):
-                assert (done[source.stage][outer, slice(*rows)] == 1).all()
-        done[number][outer, slice(*rows)] += 1
-
-    def walk(at: Nest, outer: tuple[int, int], rows: tuple[int, int]) -> None:
-        match at:
-            case Loop("outer", block, step, body):
-                assert outer[1] - outer[0] <= block and step == 1
-                for position in range(*outer):
-                    walk(body, (position, position + 1), rows)
-            case Loop("rows", _, step, body):
-                for position in range(rows[0], rows[1], step):
-                    walk(body, outer, (position, min(position + step, rows[1])))
-            case Pack(operand, body):
-                factor, _, number = operand.partition("@")
-                assert factor == "b" and int(number) < len(group.stages)
-                walk(body, outer, rows)
-            case Seq(bodies):
-                for body in bodies:
-                    run_stage(body, outer[0], rows)
-            case _:
-                raise AssertionError(show(at))
-
-    walk(nest, (0, max(1, problem.outer)), (0, problem.rows))
-    return done
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 30), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3), st.booleans())
-def test_groups_run_their_stages_in_order_on_every_row_once(
-    heads: int, queries: int, keys: int, width: int, threads: int, mlp: bool
-) -> None:
-    group = perceptron(queries, width, keys, heads > 1) if mlp else attention(heads, queries, keys, width)
-    for nest in schedule(group, TINY, threads=threads).candidates:
-        assert all((count == 1).all() for count in run_group(nest, group)), show(nest)
-
-
-def test_the_interpreter_notices_nests_that_skip_or_repeat() -> None:
-    extents = {"b": 1, "m": 6, "n": 8, "k": 4}
-    tile = TileOp("fma", (("m", 2), ("n", 8), ("k", 4)))
-    assert (run_contraction(Loop("m", 6, 2, tile), extents) == 1).all()
-    with pytest.raises(AssertionError):
-        run_contraction(Loop("m", 6, 3, tile), extents)  # steps larger than the tile
-    repeated = run_contraction(Loop("m", 6, 2, Loop("m", 6, 2, tile)), extents)
-    assert (repeated == 1).all()  # a step within a step is that step
-    with pytest.raises(AssertionError):
-        run_contraction(Loop("m", 4, 2, tile), extents)  # a block smaller than what there is
-    with pytest.raises(AssertionError):
-        run_contraction(tile, extents)
 
 
 # prices
@@ -614,68 +314,6 @@ def test_rules_are_disabled_by_id() -> None:
         schedule(group, DESK, disable=("loop.nonsense",))
     with pytest.raises(ValueError, match=r"loop\.tensorize"):
         schedule(group, DESK, disable=("loop.tensorize", "loop.stream"))
-
-
-# footprints, work
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(-12, 12)), max_size=4), st.sampled_from([1, 4, 8]))
-def test_footprints_are_never_below_the_distinct_elements(axes: list[tuple[int, int]], size: int) -> None:
-    extents, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
-    points = {sum(i * s for i, s in zip(p, strides, strict=True)) for p in itertools.product(*map(range, extents))}
-    count, moved = footprint(strides, extents, size)
-    assert count >= len(points) and moved % 64 == 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.data())
-def test_footprints_of_blocks_of_arrays_are_exact(axes: list[tuple[int, int]], data: st.DataObject) -> None:
-    strides, step = [], 1
-    for whole, block in reversed(axes):
-        strides.append(step * data.draw(st.sampled_from([0, 1])))
-        step *= max(whole, block)
-    strides.reverse()
-    extents = tuple(block for _, block in axes)
-    order = data.draw(st.permutations(range(len(axes))))
-    shuffled = tuple(strides[i] for i in order), tuple(extents[i] for i in order)
-    points = {sum(i * s for i, s in zip(p, strides, strict=True)) for p in itertools.product(*map(range, extents))}
-    assert footprint(*shuffled, 4)[0] == len(points)
-
-
-def test_overlapping_windows_move_their_elements_once() -> None:
-    assert footprint((1, 1), (100, 3), 4) == (102, 448)
-    assert footprint((56, 1, 56, 1), (54, 54, 3, 3), 4)[0] == 56 * 56
-    assert footprint((0, 0), (7, 9), 4) == (1, 64)
-    assert footprint((5, 1), (0, 9), 4) == (0, 0)
-    assert footprint((1024,), (10,), 4) == (10, 640)  # a line each
-
-
-def test_work_counts_sub_expressions_where_they_vary() -> None:
-    f = float32
-    shared = Call("exp", (Load(1, 0, (0, 1), f),), f)
-    body: Expr = Call("add", (Load(0, 0, (8, 1), f), Call("mul", (shared, shared), f)), f)
-    kernel = Kernel((4, 8), 2, None, body, Acc(f), (Operand(f, 32), Operand(f, 8)), Operand(f, 32), 0, (8, 1))
-    done = work(kernel, (("exp", 10.0),))
-    assert done.other == 32 + 8 + 80 and done.contraction == 0
-    assert flops(single(gemm(3, 4, 5).stages[0].kernel)) == 2 * 3 * 4 * 5
-    index = Kernel((4,), 1, None, Index(0, (1,), int64), Acc(int64), (), Operand(int64, 4), 0, (1,))
-    assert [a.write for a in accesses(index)] == [True] and work(index).other == 0
-    scaled = Call("mul", (Acc(f), Literal(2.0, f)), f)
-    total = Kernel((4, 8), 1, "sum", Load(0, 0, (8, 1), f), scaled, (Operand(f, 32),), Operand(f, 4), 0, (1,))
-    assert work(total).other == 32 + 4
-
-
-def test_what_flows_between_stages_is_not_moved() -> None:
-    group = perceptron(64, 32, 512)
-    parts = [single(stage.kernel) for stage in group.stages]
-    assert sum(map(moved_bytes, parts)) - moved_bytes(group) == 2 * 4 * 64 * 512
-
-
-def test_lanes_run_along_the_contiguous_axis() -> None:
-    assert lane_axis(reduction((50, 300), 1, (0, 1)).stages[0].kernel) == 1
-    assert lane_axis(reduction((300, 50), 1, (1, 0)).stages[0].kernel) == 0
-    assert lane_axis(reduction((1, 1), 1, (0, 1)).stages[0].kernel) is None
 
 
 # determinism

@@ -1,0 +1,89 @@
+"""Footprints, work and bytes moved, read off index notation."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsat.cost.movement import accesses, flops, footprint, moved_bytes, work
+from eqsat.ir.kernel import (
+    Acc,
+    Call,
+    Expr,
+    Index,
+    Kernel,
+    Literal,
+    Load,
+    Operand,
+)
+from eqsat.ir.types import float32, int64
+from eqsat.schedule import (
+    lane_axis,
+)
+from tests.kernel_groups import (
+    gemm,
+    perceptron,
+    reduction,
+    single,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(-12, 12)), max_size=4), st.sampled_from([1, 4, 8]))
+def test_footprints_are_never_below_the_distinct_elements(axes: list[tuple[int, int]], size: int) -> None:
+    extents, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
+    points = {sum(i * s for i, s in zip(p, strides, strict=True)) for p in itertools.product(*map(range, extents))}
+    count, moved = footprint(strides, extents, size)
+    assert count >= len(points) and moved % 64 == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.data())
+def test_footprints_of_blocks_of_arrays_are_exact(axes: list[tuple[int, int]], data: st.DataObject) -> None:
+    strides, step = [], 1
+    for whole, block in reversed(axes):
+        strides.append(step * data.draw(st.sampled_from([0, 1])))
+        step *= max(whole, block)
+    strides.reverse()
+    extents = tuple(block for _, block in axes)
+    order = data.draw(st.permutations(range(len(axes))))
+    shuffled = tuple(strides[i] for i in order), tuple(extents[i] for i in order)
+    points = {sum(i * s for i, s in zip(p, strides, strict=True)) for p in itertools.product(*map(range, extents))}
+    assert footprint(*shuffled, 4)[0] == len(points)
+
+
+def test_overlapping_windows_move_their_elements_once() -> None:
+    assert footprint((1, 1), (100, 3), 4) == (102, 448)
+    assert footprint((56, 1, 56, 1), (54, 54, 3, 3), 4)[0] == 56 * 56
+    assert footprint((0, 0), (7, 9), 4) == (1, 64)
+    assert footprint((5, 1), (0, 9), 4) == (0, 0)
+    assert footprint((1024,), (10,), 4) == (10, 640)  # a line each
+
+
+def test_work_counts_sub_expressions_where_they_vary() -> None:
+    f = float32
+    shared = Call("exp", (Load(1, 0, (0, 1), f),), f)
+    body: Expr = Call("add", (Load(0, 0, (8, 1), f), Call("mul", (shared, shared), f)), f)
+    kernel = Kernel((4, 8), 2, None, body, Acc(f), (Operand(f, 32), Operand(f, 8)), Operand(f, 32), 0, (8, 1))
+    done = work(kernel, (("exp", 10.0),))
+    assert done.other == 32 + 8 + 80 and done.contraction == 0
+    assert flops(single(gemm(3, 4, 5).stages[0].kernel)) == 2 * 3 * 4 * 5
+    index = Kernel((4,), 1, None, Index(0, (1,), int64), Acc(int64), (), Operand(int64, 4), 0, (1,))
+    assert [a.write for a in accesses(index)] == [True] and work(index).other == 0
+    scaled = Call("mul", (Acc(f), Literal(2.0, f)), f)
+    total = Kernel((4, 8), 1, "sum", Load(0, 0, (8, 1), f), scaled, (Operand(f, 32),), Operand(f, 4), 0, (1,))
+    assert work(total).other == 32 + 4
+
+
+def test_what_flows_between_stages_is_not_moved() -> None:
+    group = perceptron(64, 32, 512)
+    parts = [single(stage.kernel) for stage in group.stages]
+    assert sum(map(moved_bytes, parts)) - moved_bytes(group) == 2 * 4 * 64 * 512
+
+
+def test_lanes_run_along_the_contiguous_axis() -> None:
+    assert lane_axis(reduction((50, 300), 1, (0, 1)).stages[0].kernel) == 1
+    assert lane_axis(reduction((300, 50), 1, (1, 0)).stages[0].kernel) == 0
+    assert lane_axis(reduction((1, 1), 1, (0, 1)).stages[0].kernel) is None
