@@ -30,7 +30,7 @@ def environment(threads: int) -> dict[str, str]:
 def limit_threads(threads: int) -> None:
     """Libraries that read no environment variable."""
     try:
-        import threadpoolctl  # type: ignore[import-untyped]
+        import threadpoolctl
     except ImportError:
         return
     threadpoolctl.threadpool_limits(threads)
