@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,12 +155,13 @@ def _rms_norm(x: Any, scale: Any, eps: float = 1e-5) -> Any:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * scale
 
 
-def _gelu(x: Any, approximate: bool = False) -> Any:
+def _gelu(x: Any, approximate: bool = False, rounded: Callable[[Any], Any] = lambda value: value) -> Any:
+    """``rounded``: what happens to the value that 1 is added to, which cancels where ``x`` is well below 0."""
     from scipy.special import erf
 
     if approximate:
-        return 0.5 * x * (1.0 + np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1.0 + erf(x * 0.7071067811865476))
+        return 0.5 * x * (1.0 + rounded(np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))))
+    return 0.5 * x * (1.0 + rounded(erf(x * 0.7071067811865476)))
 
 
 def _sigmoid(x: Any) -> Any:
@@ -200,8 +202,8 @@ def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
     """Largest change of each output when every intermediate is changed by up to one unit of rounding.
 
     Monte Carlo arithmetic (Parker, 1997): float64 evaluations in which each operand carries random relative
-    errors of the size its own type has. It shows what any evaluation order may lose, where NumPy's own error
-    can be zero by luck. Operands of discrete steps are exact and stay so.
+    errors of the size its own type has, and so does what cancels inside a gelu. It shows what any evaluation order
+    may lose, where NumPy's own error can be zero by luck. Operands of discrete steps are exact and stay so.
     """
     from scipy import special
 
@@ -228,6 +230,9 @@ def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
                     values[step.name] = clean[step.name]
                     continue
                 scoped: dict[str, Any] = {}
+                unit = max((units[name] for name in step.arguments if name in units), default=0.0)
+                inside = partial(_gelu, rounded=partial(_noisy, eps=unit, rng=rng))
+                scope["nn"] = SimpleNamespace(**{**vars(NN), "gelu": inside})
                 for name in step.arguments:
                     jitter = name in units and not step.discrete
                     scoped[name] = _noisy(values[name], units[name], rng) if jitter else values[name]
