@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, walk
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.plan.stages import rewrite_kernel
+from eqsat.schedule.tiles import EVEN_STEPS, balanced, ceil_div, round_up
 from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.axes import map_strides, simplify
 from eqsat_backends.numba_cpu.contract import in_place, needs_copy, packs_for
@@ -32,9 +33,6 @@ BLOCK_BYTES = 96 * 1024
 
 SHORT = 16
 """Vectors of a row up to which all rows are reduced before any is used."""
-
-EVEN_BLOCKS = 4
-"""Blocks up to which they are made even: a short last one reads all constant factors for few rows."""
 
 CHAIN = 512
 """Steps of k after which partial sums are put down, which bounds the rounding error."""
@@ -148,10 +146,9 @@ class _Blocks:
             asked = min(asked, 8 * tile, -(-self.rows * outer // 8))
         if self.rows <= tile:
             return max(1, self.rows)
-        blocks = -(-self.rows // max(1, asked))
-        if blocks <= EVEN_BLOCKS:
-            return -(-self.rows // blocks)
-        return max(1, -(-asked // tile)) * tile
+        asked = max(1, asked)
+        few = ceil_div(self.rows, asked) <= EVEN_STEPS
+        return balanced(self.rows, asked) if few else round_up(asked, tile)
 
     def _make_places(self) -> None:
         """Scratch for results that are read by another run of stages, or by a contraction."""

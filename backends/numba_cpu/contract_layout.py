@@ -21,7 +21,7 @@ KEEP_AHEAD = 16
 """Steps of k at which a factor that is packed on the fly is prefetched."""
 
 CLAIM_DEPTH = 24
-"""Steps of k of a tile from which asking for its results' cache lines beforehand costs nothing."""
+"""Least steps of k of a tile that asks for its results' cache lines: about what a line takes from memory."""
 
 PREFETCH = 6144
 """Bytes ahead at which such a factor is prefetched."""

@@ -173,7 +173,7 @@ def _lower(
     try:
         with global_compiler_lock:
             module, entries = lower_functions(functions, f"eqsat_{key}", fastmath)
-    except (NumbaError, RuntimeError, NotImplementedError, TypeError) as error:
+    except (NumbaError, RuntimeError, TypeError) as error:
         raise KernelCompileError(f"Numba refuses the printed module {filename}:\n{error}") from error
     public = set(entries.values())
     for function in module.functions:

@@ -1,4 +1,4 @@
-"""What a kernel costs, read off its index notation: work, footprints, bytes and the roofline bound.
+"""What a kernel costs, read off its index notation: work, footprints and bytes.
 
 Work is counted in *slots*: issue slots of a vector FMA unit, per lane. A multiply-add is one slot, so is a
 lone addition; a transcendental is as many slots as its polynomial has vector instructions. The FMA peak is
@@ -12,13 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load
 from eqsat.ir.types import DType
-
-if TYPE_CHECKING:
-    from eqsat.cost.machine import Machine
 
 LINE = 64
 """Bytes of a cache line."""
@@ -249,22 +245,3 @@ def moved_bytes(kernel: Kernel | KernelGroup) -> int:
             key = (source, access.write)
             moved[key] = max(moved.get(key, 0), access_bytes(access, stage.kernel.extents))
     return sum(moved.values())
-
-
-def roofline(kernel: Kernel | KernelGroup, machine: Machine, threads: int = 1) -> float:
-    """Seconds of all work at peak, or of every external byte moved once, whichever is longer.
-
-    Bytes come from the smallest cache that holds all of them. Nothing is added for steps, blocking or packing.
-    """
-    from eqsat.cost.target import target_of
-
-    target = target_of(machine, threads)
-    stages = [kernel] if isinstance(kernel, Kernel) else [stage.kernel for stage in kernel.stages]
-    compute = 0.0
-    for stage in stages:
-        done = work(stage, target.functions)
-        bits = 64 if stage.body.dtype.bits == 64 or stage.out.dtype.bits == 64 else 32
-        compute += (done.contraction + done.other) * dict(target.slots)[bits] / (target.vector_bits // bits)
-    moved = moved_bytes(kernel)
-    level = sum(moved > room for room in target.capacity[1:])
-    return max(compute, moved / target.bandwidth[level]) / target.threads

@@ -25,7 +25,7 @@ ROUNDS = 3
 """Times that candidates are made anew for the tensors that the best program so far stores."""
 WORK, NODES, CHOICES = 3e6, 1, 500
 """The budget of one e-graph: a second or two. A layer of MiniLM takes 4% of the work. The root of an integer program
-over 430 choices takes 0.2 to 1.7 s; a second node found nothing in any program, nor did programs over a thousand."""
+over 430 choices takes 0.2 to 1.7 s; more nodes found nothing on MiniLM, nor did a program over a thousand choices."""
 REPAIRS = 40
 """Times that kernels which cannot be lowered are taken out and the choice is made again."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eqsat.cost.target import Target
 from eqsat.schedule.problem import Problem, StageForm
-from eqsat.schedule.tiles import UPDATE, best_tiles, ceil_div, round_up
+from eqsat.schedule.tiles import UPDATE, best_tiles, ceil_div, evened, round_up
 
 CHAIN = 512
 """About how many products are summed before the sum is put down: bounds the rounding error, and a block's depth."""
@@ -179,10 +179,6 @@ def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[in
     return [size for size in found if size < lanes]
 
 
-EVEN_STEPS = 4
-"""Row blocks up to which they are made even."""
-
-
 def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
     """Candidate row blocks of a group: whole register tiles, up to where the rows in flight fill L1 and L2."""
     everything: frozenset[tuple[int, str]] = frozenset()
@@ -207,10 +203,4 @@ def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
     if target.threads > 1:
         found.add(round_up(ceil_div(problem.rows, target.threads), tile))
     whole = sorted(block for block in found if 0 < block < problem.rows)
-    return tuple(sorted({_evened(block, problem.rows) for block in whole}))
-
-
-def _evened(block: int, extent: int) -> int:
-    """A block in a few even steps rather than one short one at the end."""
-    steps = ceil_div(extent, block)
-    return ceil_div(extent, steps) if steps <= EVEN_STEPS else block
+    return tuple(sorted({evened(problem.rows, block) for block in whole}))

@@ -44,6 +44,9 @@ CALL = 16.0
 """Slots to enter and leave a tile or a vector loop: addresses, branches, the first loads."""
 
 
+EVEN_STEPS = 4
+"""Blocks up to which they are made even."""
+
 CLOSE = 1.03
 """Tiles that waste this much more than the best one are not worth a place in the search."""
 
@@ -82,6 +85,14 @@ def balanced(extent: int, most: int) -> int:
     """The least step that still walks ``extent`` in as few steps as ``most`` would."""
     steps = -(-extent // most)
     return -(-extent // steps)
+
+
+def evened(extent: int, block: int) -> int:
+    """``block``, or where ``extent`` takes only a few of them, the block that leaves no short last one.
+
+    A short block of rows reads all constant factors for few rows.
+    """
+    return balanced(extent, block) if ceil_div(extent, block) <= EVEN_STEPS else block
 
 
 def best_tiles(target: Target, dtype: DType, m: int, n: int, count: int) -> tuple[tuple[int, int], ...]:
