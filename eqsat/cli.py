@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as JSON")
     listing.set_defaults(run=_cache_list)
     actions.add_parser("clear", help="remove every entry").set_defaults(run=_cache_clear)
+    limit = actions.add_parser("limit", help="show or set how much is kept")
+    limit.add_argument(
+        "size", metavar="SIZE", type=_bytes, nargs="?", help="such as 500M or 2G; what is above goes now"
+    )
+    limit.set_defaults(run=_cache_limit)
     actions.add_parser("path", help="print the cache directory").set_defaults(run=_cache_path)
 
     rules = commands.add_parser("rules", help="list the rewrite rules")
@@ -130,23 +136,54 @@ def _size(nbytes: float) -> str:
 
 
 def _cache_list(options: argparse.Namespace) -> int:
-    import datetime
+    from dataclasses import asdict
 
     from eqsat import cache
 
     found = cache.entries()
     if options.json:
-        rows = [{"kind": e.kind, "key": e.key, "nbytes": e.nbytes, "modified": e.modified} for e in found]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([asdict(entry) for entry in found], indent=1))
         return 0
-    table = _table(
-        f"{len(found)} entries, {_size(cache.size())} in {cache.cache_root()}", "kind", "key", "size", "written"
-    )
+    import time
+
+    from rich.text import Text
+
+    total, now = sum(entry.nbytes for entry in found), time.time()
+    title = f"{len(found)} entries, {_size(total)} of at most {_size(cache.limit())}, in {cache.cache_root()}"
+    table = _table(title, "kind", "name", "arguments", "size", "made", "last used", numbers=("size",))
     for entry in found:
-        written = datetime.datetime.fromtimestamp(entry.modified).strftime("%Y-%m-%d %H:%M")
-        table.add_row(entry.kind, entry.key, _size(entry.nbytes), written)
+        made = _ago(now - entry.made) if entry.made else ""
+        name, arguments = (Text(text, overflow="fold") for text in (entry.name or entry.key, entry.arguments))
+        table.add_row(entry.kind, name, arguments, _size(entry.nbytes), made, _ago(now - entry.used))
     _show(table)
     return 0
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
+
+
+def _cache_limit(options: argparse.Namespace) -> int:
+    from eqsat import cache
+
+    if options.size is not None:
+        cache.set_limit(options.size)
+    print(f"{_size(cache.size())} of at most {_size(cache.limit())} in {cache.cache_root()}")
+    if os.environ.get(cache.LIMIT_VARIABLE):
+        print(f"the limit is that of the environment variable {cache.LIMIT_VARIABLE}", file=sys.stderr)
+    return 0
+
+
+def _bytes(text: str) -> int:
+    from eqsat.cache.limits import parse
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _cache_clear(_: argparse.Namespace) -> int:

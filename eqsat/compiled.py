@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.verify.check import OutputError, verify
 
 log = logging.getLogger("eqsat")
-PLAN = "plan"
+PLAN: Final = "plan"
 
 
 @cache
@@ -145,7 +145,12 @@ class Compiled:
         cut_short = {"interrupted", "fork"} & set(record.report["search"]["stops"])
         lasting = not record.emitted["volatile"] and not cut_short
         if lasting:
-            plans.put(PLAN, key, {**asdict(record), "key": key, "verified": verified})
+            kept = {**asdict(record), "key": key, "verified": verified}
+            plans.put(PLAN, key, kept, name=self.traced.name, arguments=self._signature())
+
+    def _signature(self) -> str:
+        graph = self.traced.graph
+        return ", ".join(f"{n}: {node.type}" for n, node in zip(graph.names, graph.inputs, strict=True))
 
     def _options(self) -> str:
         """The options as written in a program whose parameters are called x0, x1, …"""
@@ -280,7 +285,7 @@ class Compiled:
             self.executable(arrays)
             times.append(time.perf_counter() - start)
         graph = self.traced.graph
-        signature = ", ".join(f"{n}: {node.type}" for n, node in zip(graph.names, graph.inputs, strict=True))
+        signature = self._signature()
         return Explanation(
             function=name,
             signature=signature if len(signature) < 300 else f"{len(graph.inputs)} arrays",

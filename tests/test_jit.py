@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from eqsat import cache
+from eqsat.cache import store as stores
 from eqsat_backends.numba_cpu import jit, objects
 from eqsat_backends.numba_cpu.lanes import native_lanes
 
@@ -235,8 +236,7 @@ def test_without_a_usable_cache_kernels_are_compiled_in_memory(tmp_path: Path, m
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(blocked))
-    monkeypatch.setattr(cache, "_warned", threading.Event())
-    cache._usable.cache_clear()
+    monkeypatch.setattr(stores, "_warned", threading.Event())
     with pytest.warns(cache.CacheWarning) as warned:
         check_add_and_scale(jit.compile_module(ADD_AND_SCALE, PHASES))
     assert len(warned) == 1
@@ -244,7 +244,6 @@ def test_without_a_usable_cache_kernels_are_compiled_in_memory(tmp_path: Path, m
 
 def test_an_error_in_an_uncached_module_still_shows_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, os.devnull)
-    monkeypatch.setattr(cache, "_warned", threading.Event())
-    cache._usable.cache_clear()
+    monkeypatch.setattr(stores, "_warned", threading.Event())
     with pytest.warns(cache.CacheWarning), pytest.raises(jit.KernelCompileError, match=r"return tid\.nothing"):
         jit.compile_module("def run(args, tid, nt):\n    return tid.nothing\n", ("run",))

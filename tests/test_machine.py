@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsat import cache, cli
+from eqsat.cache import store as stores
 from eqsat.cost import machine
 from eqsat.cost.machine import Level, Machine, MachineError
 from eqsat_backends.numba_cpu import probes
@@ -61,8 +62,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(machine.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(machine, "_in_process", {})
-    monkeypatch.setattr(cache, "_warned", threading.Event())
-    cache._usable.cache_clear()
+    monkeypatch.setattr(stores, "_warned", threading.Event())
     machine._from_file.cache_clear()
     yield
 
@@ -147,11 +147,9 @@ def test_it_is_measured_once_and_then_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(measured) == 2
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"format": 99}'])
+@pytest.mark.parametrize("damage", ["", "{", '{"format": 99}', "[" * 100_000, "\xff", "[1]"])
 def test_a_damaged_document_is_measured_again(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    path = cache.document_path(machine.document_name())
-    assert path is not None
-    path.write_text(damage)
+    cache.machine_store().write("machine", machine.document_key(), damage.encode())
     assert machine.load(lambda: SAMPLE) == SAMPLE
     forget(monkeypatch)
     assert machine.load(machine.find_probe()) == SAMPLE
@@ -198,9 +196,8 @@ def test_absurd_figures_are_not_stored(caplog: pytest.LogCaptureFixture, monkeyp
 
 
 def test_an_absurd_document_is_measured_again() -> None:
-    path = cache.document_path(machine.document_name())
-    assert path is not None
-    path.write_text(dataclasses.replace(SAMPLE, step_us=40.0).to_json())
+    absurd = dataclasses.replace(SAMPLE, step_us=40.0).to_json()
+    cache.machine_store().write("machine", machine.document_key(), absurd.encode())
     assert machine.load(lambda: SAMPLE) == SAMPLE
 
 
@@ -218,7 +215,7 @@ def test_what_the_system_tells_is_plausible() -> None:
     assert sizes[0] >= 1 << 10
     assert machine.usable_cores() >= 1
     assert machine.cpu_name()
-    assert machine.document_name() == machine.document_name()
+    assert machine.document_key() == machine.document_key()
 
 
 def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

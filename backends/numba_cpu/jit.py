@@ -85,10 +85,16 @@ def compile_module(source: str, phases: tuple[str, ...]) -> dict[str, int]:
                 found = None  # foreign or damaged: made anew below, and the entry replaced
         if found is None or set(found) != set(phases):
             data = compile_object(source, phases)
-            store.put(key, data)
+            store.put(key, data, _title(source))
             found = load_object(data)
         _loaded[key] = found
         return found
+
+
+def _title(source: str) -> str:
+    """What a printed module computes: the first line of its docstring."""
+    first = source.partition("\n")[0]
+    return first.strip('"') if first.startswith('"""') else ""
 
 
 def compile_object(source: str, phases: tuple[str, ...]) -> bytes:

@@ -218,7 +218,7 @@ def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = Tru
     module.verify()
     optimize(module, machine, loop_vectorize=loop_vectorize)
     data = emit(module, machine, entries)
-    store.put(key, data)
+    store.put(key, data, "driver of compiled programs")
     return load_object(data)
 
 

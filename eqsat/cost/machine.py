@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from eqsat.cache import document_path, write_atomically
+from eqsat.cache import cache_root, machine_store
 from eqsat.cost.plausible import doubts, repaired
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
@@ -136,7 +136,7 @@ class Machine:
             levels = tuple(Level(**level) for level in document.pop("levels"))
             pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
             machine = Machine(levels=levels, **pairs, **document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise MachineError(f"not a machine model: {error!r}") from error
         machine._check()
         return machine
@@ -166,8 +166,7 @@ def load(probe: Probe | None = None) -> Machine:
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
         return _from_file(chosen)
-    path = document_path(document_name())
-    return _stored_or_measured(path, probe)
+    return _stored_or_measured(probe)
 
 
 @functools.lru_cache(maxsize=8)
@@ -182,29 +181,28 @@ def _from_file(chosen: str) -> Machine:
         raise MachineError(f"{ENVIRONMENT_VARIABLE}={chosen}: {error}") from error
 
 
-_in_process: dict[tuple[Path | None, str], Machine] = {}
+_in_process: dict[tuple[Path, str], Machine] = {}
 
 
-def _stored_or_measured(path: Path | None, probe: Probe | None) -> Machine:
-    key = (path, document_name())
+def _stored_or_measured(probe: Probe | None) -> Machine:
+    key = (cache_root(), document_key())
     if key not in _in_process:
-        _in_process[key] = _stored(path) or remeasure(probe)
+        _in_process[key] = _stored() or remeasure(probe)
     return _in_process[key]
 
 
-def _stored(path: Path | None) -> Machine | None:
-    if path is None:
+def _stored() -> Machine | None:
+    data = machine_store().read("machine", document_key())
+    if data is None:
         return None
     try:
-        machine = Machine.from_json(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, MachineError) as error:
-        _log.info("stored machine model %s is not usable (%s); measuring again", path, error)
+        machine = Machine.from_json(data.decode(errors="replace"))
+    except MachineError as error:
+        _log.info("the stored machine model is not usable (%s); measuring again", error)
         return None
     found = doubts(machine)
     if found:
-        _log.info("stored machine model %s cannot be right: %s; measuring again", path, "; ".join(map(str, found)))
+        _log.info("the stored machine model cannot be right: %s; measuring again", "; ".join(map(str, found)))
         return None
     return machine
 
@@ -229,10 +227,8 @@ def remeasure(probe: Probe | None = None) -> Machine:
             "; ".join(map(str, found)),
         )
         machine = repaired(machine)
-    path = document_path(document_name())
-    if path is not None:
-        write_atomically(path, machine.to_json().encode())
-    _in_process[path, document_name()] = machine
+    machine_store().write("machine", document_key(), machine.to_json().encode(), name=machine.cpu)
+    _in_process[cache_root(), document_key()] = machine
     return machine
 
 
@@ -259,10 +255,10 @@ def find_probe() -> Probe:
 
 
 @functools.cache
-def document_name() -> str:
-    """File name of this computer's model in the cache directory: it follows the processor and the core count."""
+def document_key() -> str:
+    """What this computer's model is kept under: it follows the processor and the core count."""
     identity = "\0".join((platform.machine(), cpu_name(), _cpu_flags(), str(usable_cores())))
-    return f"machine-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
 @functools.cache

@@ -32,7 +32,7 @@ class Traced:
 
     ``graph.inputs[i]`` is the type of the ``i``-th leaf of the arguments (``ArgSpec.flatten``), in order,
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
-    from call to call. ``rebuild`` makes the function's result of the graph's outputs.
+    from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
     """
 
     graph: Graph
@@ -41,6 +41,7 @@ class Traced:
     arguments: tuple[Tree, ...]
     output: Tree
     _ranks: tuple[int, ...]
+    name: str = ""
 
     def rebuild(self, results: Sequence[np.ndarray]) -> Any:
         """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return."""
@@ -103,6 +104,7 @@ def trace(
         arguments=tuple(trees),
         output=output,
         _ranks=tuple(node.type.ndim for node in outputs),
+        name=spec.name,
     )
 
 
