@@ -145,7 +145,8 @@ class Compiled:
         cut_short = {"interrupted", "fork"} & set(record.report["search"]["stops"])
         lasting = not record.emitted["volatile"] and not cut_short
         if lasting:
-            kept = {**asdict(record), "key": key, "verified": verified}
+            emitted = backend(self.options.backend).kept(record.emitted)
+            kept = {**asdict(record), "emitted": emitted, "key": key, "verified": verified}
             plans.put(PLAN, key, kept, name=self.traced.name, arguments=self._signature())
 
     def _signature(self) -> str:
@@ -166,7 +167,9 @@ class Compiled:
         try:
             if data["key"] != key:
                 raise ValueError("it is of another program")
-            record = Record(data["emitted"], data["constants"], data["numbers"], data["report"])
+            # only what would be kept is looked at: source that a plan holds is not this process's own
+            emitted = backend(self.options.backend).kept(data["emitted"])
+            record = Record(dict(emitted), data["constants"], data["numbers"], data["report"])
             self._load(record)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
             [StepReport(**s) for s in record.report["steps"]]

@@ -21,6 +21,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import eqsat
+from eqsat_backends.numba_cpu import NumbaCpuBackend
 
 rng = np.random.default_rng(0)
 def normal(*shape):
@@ -46,7 +47,7 @@ print(json.dumps({
     "heavy": heavy,
     "seconds": program.seconds,
     "source": block.source(*args),
-    "plan": program.executable.emitted,
+    "plan": NumbaCpuBackend().kept(program.executable.emitted),
 }))
 """
 
@@ -100,6 +101,10 @@ def _plan(directory: Path) -> Path:
     return path
 
 
+def _payload(directory: Path) -> Any:
+    return cache.PlanStore(_plan(directory).parent).get("plan", _plan(directory).stem)
+
+
 def _rewrite(directory: Path, change: Any) -> None:
     """Change the payload of the plan, with the checksum that fits."""
     key = _plan(directory).stem
@@ -131,10 +136,58 @@ def test_damaged_and_foreign_kernels_are_made_again(used: Path) -> None:
     objects = sorted(used.rglob("*.o"))
     assert len(objects) >= 2
     objects[0].write_bytes(objects[0].read_bytes()[:100])
-    foreign = b"not machine code of this host"
     for path in objects[1:]:
-        cache.KernelStore(path.parent).put(path.stem, foreign)
+        cache.KernelStore(path.parent).put(path.stem, b"not machine code of this host")
+    assert not run(used)["cached"]
     assert run(used)["cached"]
+
+
+def test_machine_code_under_the_key_of_other_code_is_not_run(used: Path) -> None:
+    """Also where the checksum fits: a kernel with other phases than the plan says is no kernel of it."""
+    store = cache.KernelStore(_plan(used).parent)
+    kernels = [step["kernel"] for step in _payload(used)["emitted"]["steps"]]
+    (driver,) = {path.stem for path in used.rglob("*.o")} - set(kernels)
+    data = store.get(driver)
+    assert data is not None
+    store.put(kernels[0], data)
+    again = run(used)
+    assert not again["cached"]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_no_source_from_the_cache_is_run(used: Path, tmp_path: Path, everywhere: bool) -> None:
+    """Neither that of a plan nor that of a printed module, with machine code there or not, whatever the checksums."""
+    trap = f"open({str(tmp_path / 'run')!r}, 'w').close()\n"
+    assert "source" not in json.dumps(_payload(used)["emitted"])
+
+    def change(payload: Any) -> Any:
+        steps = [{**step, "source": trap + "x = 1\n"} for step in payload["emitted"]["steps"]]
+        return {**payload, "emitted": {**payload["emitted"], "steps": steps}}
+
+    _rewrite(used, change)
+    for path in used.rglob("*.py"):
+        path.write_text(trap + path.read_text())
+    for path in used.rglob("*.o"):
+        if everywhere or path.stem in {step["kernel"] for step in _payload(used)["emitted"]["steps"]}:
+            path.unlink()
+    run(used)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_whose_kernels_are_gone_is_made_again(used: Path) -> None:
+    for path in used.rglob("*.o"):
+        path.unlink()
+    again = run(used)
+    assert not again["cached"] and "import" in again["source"]
+    assert run(used)["cached"]
+
+
+def test_source_that_is_not_the_kernels_is_not_shown(used: Path) -> None:
+    for path in used.rglob("*.py"):
+        path.write_text("something else\n")
+    again = run(used)
+    assert again["cached"] and "something else" not in again["source"]
+    assert "is not in the cache any more" in again["source"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

@@ -35,7 +35,7 @@ from eqsat_backends.numba_cpu.driver import (
     Step,
 )
 from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
-from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.jit import compile_module, kept_source, load_module, source_key
 from eqsat_backends.numba_cpu.objects import host, package_fingerprint
 
 log = logging.getLogger("eqsat")
@@ -68,6 +68,11 @@ class NumbaCpuBackend:
             "kinds": emission.kinds,
             "volatile": emission.volatile,
         }
+
+    def kept(self, emitted: Mapping[str, Any]) -> dict[str, Any]:
+        """Without printed modules: kernels by key."""
+        steps = [{name: value for name, value in step.items() if name != "source"} for step in emitted["steps"]]
+        return {**emitted, "steps": steps}
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> CpuExecutable:
         return CpuExecutable(emitted, constants, threads)
@@ -121,6 +126,7 @@ def _kernel(group: KernelGroup, tensors: Sequence[int], nest: Nest | None, label
         return None
     return {
         "source": emitted.source,
+        "kernel": source_key(emitted.source, emitted.phases),
         "phases": list(emitted.phases),
         "tensors": list(tensors),
         "outputs": list(group.outputs),
@@ -142,7 +148,13 @@ class _Segment:
 
 
 def _compiled(step: Mapping[str, Any]) -> bool:
-    return "source" in step
+    return "kernel" in step
+
+
+def _code(step: Mapping[str, Any]) -> dict[str, int]:
+    """Addresses of a kernel's phases: source is there only where this process printed it."""
+    phases = tuple(step["phases"])
+    return compile_module(step["source"], phases) if "source" in step else load_module(step["kernel"], phases)
 
 
 class CpuExecutable:
@@ -253,7 +265,7 @@ class CpuExecutable:
                 if tensor in self.constants:
                     place[position] = len(slots)
                     slots.append(Constant(self._constant(tensor, position, step)))
-            addresses = compile_module(step["source"], tuple(step["phases"]))
+            addresses = _code(step)
             for phase in step["phases"]:
                 table.append(Step(addresses[phase], (*place, *scratch, status)))
         specs = [
@@ -376,7 +388,8 @@ class CpuExecutable:
         return total
 
     def sources(self) -> list[str]:
-        return list(dict.fromkeys(s["source"] for s in self.emitted["steps"] if "source" in s))
+        kernels = {s["kernel"]: s for s in self.emitted["steps"] if _compiled(s)}
+        return [s.get("source") or kept_source(key, tuple(s["phases"])) for key, s in kernels.items()]
 
 
 def _shared(step: int) -> int:

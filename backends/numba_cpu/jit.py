@@ -39,9 +39,12 @@ from eqsat_backends.numba_cpu.objects import (
 __all__ = [
     "CodeObjectError",
     "KernelCompileError",
+    "KernelMissingError",
     "assembly",
     "compile_module",
     "compile_object",
+    "kept_source",
+    "load_module",
     "load_object",
     "source_key",
 ]
@@ -49,6 +52,10 @@ __all__ = [
 
 class KernelCompileError(RuntimeError):
     """Numba refused a printed kernel: a fault of the emitter. The message names the module's file."""
+
+
+class KernelMissingError(LookupError):
+    """Machine code that a remembered plan names is not in the cache any more."""
 
 
 _lock = hold_over_fork(threading.RLock())
@@ -89,6 +96,35 @@ def compile_module(source: str, phases: tuple[str, ...]) -> dict[str, int]:
             found = load_object(data)
         _loaded[key] = found
         return found
+
+
+def load_module(key: str, phases: tuple[str, ...]) -> dict[str, int]:
+    """Machine code that :func:`compile_module` made here or in an earlier process, by key. Nothing is compiled, and no
+    source is looked at: what comes from the cache is never run as Python.
+
+    Raises:
+        KernelMissingError: it is not there any more.
+        CodeObjectError: what is there is not its code.
+    """
+    with _lock:
+        found = _loaded.get(key)
+        if found is None:
+            data = kernel_store().get(key)
+            if data is None:
+                raise KernelMissingError(f"the cache has no kernel {key}")
+            found = load_object(data)
+            if set(found) != set(phases):
+                raise CodeObjectError(f"the kernel {key} has phases {', '.join(found)}, not {', '.join(phases)}")
+            _loaded[key] = found
+        return found
+
+
+def kept_source(key: str, phases: tuple[str, ...]) -> str:
+    """The printed module of a kernel from the cache, for reading; a comment where it is not there any more."""
+    text = kernel_store().source(key)
+    if text is not None and source_key(text, phases) == key:
+        return text
+    return f"# the printed module of kernel {key} is not in the cache any more\n"
 
 
 def _title(source: str) -> str:

@@ -29,6 +29,10 @@ class NumpyBackend:
         """The plan itself, which is not for keeping."""
         return {"plan": plan, "volatile": True, "kinds": ["numpy"] * len(plan.steps)}
 
+    def kept(self, emitted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Nothing: the plan is not for keeping."""
+        return {}
+
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
         return NumpyExecutable(emitted["plan"], constants)
 

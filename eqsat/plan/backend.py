@@ -50,8 +50,15 @@ class Backend(Protocol):
         through the ``reference``. ``volatile``: not for keeping, it holds more than JSON data.
         """
 
+    def kept(self, emitted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is remembered of emitted data: without any source. Code that is run is made by the running process, or
+        lies in the cache under a hash of all that it was made from; a plan can only name it."""
+
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> Executable:
-        """The executable; ``constants`` are values by tensor number."""
+        """The executable of what ``emit`` made or ``kept``; ``constants`` are values by tensor number.
+
+        Raises any exception where remembered data does not fit, or names code that is not there any more.
+        """
 
     def key(self) -> str:
         """What emitted data depends on besides the plan: versions, CPU features."""
