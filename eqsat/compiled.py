@@ -184,7 +184,7 @@ class Compiled:
         plan = self.search(progress)
         made = backend(self.options.backend)
         progress("compile: kernels")
-        emitted = made.emit(plan)
+        emitted = made.emit(plan, self.machine)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
         return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))

@@ -38,7 +38,7 @@ def tune(
         progress(f"tune: kernel {number + 1} of {len(set(groups))}")
         found = schedule(group, machine, threads=search.threads, disable=search.no_loops)
         candidates = found.candidates[: options.tune]
-        timed = [(time_of(group, nest, options, search.threads), n, nest) for n, nest in enumerate(candidates)]
+        timed = [(time_of(group, nest, options, machine, search.threads), n, nest) for n, nest in enumerate(candidates)]
         if timed:
             best = min(timed, key=lambda t: t[:2])
             chosen[group] = best[2]
@@ -47,7 +47,7 @@ def tune(
     return replace(plan, steps=steps)
 
 
-def time_of(group: KernelGroup, nest: Nest, options: Options, threads: int) -> float:
+def time_of(group: KernelGroup, nest: Nest, options: Options, machine: Machine, threads: int) -> float:
     """Median seconds of one kernel group under one nest, on random operands."""
     from eqsat.ir import build
 
@@ -64,5 +64,5 @@ def time_of(group: KernelGroup, nest: Nest, options: Options, threads: int) -> f
     nodes = {n: build.const(a) for n, a in const.items()}
     alone = Plan(types, inputs, group.outputs, nodes, (step,), SearchReport())
     made = backend(options.backend)
-    run = made.load(made.emit(alone), const, threads)
+    run = made.load(made.emit(alone, machine), const, threads)
     return run.profile([values[n] for n in inputs], REPEAT)[0]

@@ -25,4 +25,4 @@ def interpret(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
     backend = NumpyBackend()
     constants = {n: evaluate_nodes([node], {})[0] for n, node in plan.constants.items()}
-    return backend.load(backend.emit(plan), constants, 1)(arrays)
+    return backend.load(backend.emit(plan, machine.load()), constants, 1)(arrays)

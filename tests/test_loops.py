@@ -21,6 +21,7 @@ from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.loops import emit
 from eqsat_backends.numba_cpu.printer import Access, Printer, View
+from eqsat_backends.numba_cpu.target import host
 
 Strides = tuple[int, ...]
 
@@ -418,7 +419,8 @@ def test_known_matrices_from_memory_are_read_by_long_rows(
     columns: int, cache: int, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that caches hold, or whose rows are short, are packed."""
-    monkeypatch.setattr("eqsat_backends.numba_cpu.emit.caches", lambda: (("L3", cache, True),))
+    sized = replace(host(), cache_bytes=cache)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.emit.host", lambda: sized)
     body = call("mul", Load(0, 0, (0, 1), float32), Load(1, 0, (1, columns), float32))
     group = single((columns, 40), 1, "sum", body, [(float32, 40), (float32, 40 * columns)])
     matrix = replace(group.operands[1], const=True)
@@ -532,7 +534,8 @@ def test_stages_that_keep_axes_of_their_own() -> None:
 
 def test_stores_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stored past the caches, where alignment allows, is what would be stored through them."""
-    monkeypatch.setattr("eqsat_backends.numba_cpu.loops._last_level_cache", lambda: 1)
+    tiny = replace(host(), cache_bytes=1)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.loops.host", lambda: tiny)
     monkeypatch.setattr("eqsat_backends.numba_cpu.nests.ALIGNED_BYTES", 0)
     x = Load(0, 0, (1,), float32)
     assert "stream(" in check(single((1003,), 1, None, call("exp", x), [(float32, 1003)])).source

@@ -129,13 +129,13 @@ def _sabotaged(expr: Expr) -> Expr:
 def test_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     emit = emitters.emit_group
 
-    def wrong(group: KernelGroup, nest: Any) -> Emitted:
+    def wrong(group: KernelGroup, nest: Any, machine: Any) -> Emitted:
         kernels = [
             replace(s.kernel, body=_sabotaged(s.kernel.body), epilogue=_sabotaged(s.kernel.epilogue))
             for s in group.stages
         ]
         stages = tuple(replace(s, kernel=k) for s, k in zip(group.stages, kernels, strict=True))
-        return emit(replace(group, stages=stages), nest)
+        return emit(replace(group, stages=stages), nest, machine)
 
     def fn(x: Any, y: Any) -> Any:
         return np.maximum(x + y, 0.25) * 3
@@ -269,12 +269,14 @@ def test_kernel_that_cannot_be_generated(
     monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))
     emit = emitters.emit_group
 
-    def fails(group: KernelGroup, nest: Any) -> Emitted:
+    def fails(group: KernelGroup, nest: Any, machine: Any) -> Emitted:
         if len(group.stages) <= most:
-            return emit(group, nest)
+            return emit(group, nest, machine)
         if failure == "emitter":
             raise NotImplementedError("no such loop")
-        return replace(emit(group, nest), source="def phase(args, tid, nt):\n    open(args)\n", phases=("phase",))
+        return replace(
+            emit(group, nest, machine), source="def phase(args, tid, nt):\n    open(args)\n", phases=("phase",)
+        )
 
     x, w = normal(6, 9), normal(9, 11)
     f = eqsat.optimize(softmax_of_product)
@@ -291,7 +293,7 @@ def test_kernel_that_cannot_be_generated(
 
 
 def test_index_out_of_range_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(group: KernelGroup, nest: Any) -> Emitted:
+    def fails(group: KernelGroup, nest: Any, machine: Any) -> Emitted:
         raise NotImplementedError
 
     monkeypatch.setattr(emitters, "emit_group", fails)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.cost.machine import Machine
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest
@@ -49,14 +50,14 @@ class NumbaCpuBackend:
     def key(self) -> str:
         return f"{host().key}|{version('numba')}|{package_fingerprint()}"
 
-    def emit(self, plan: Plan) -> dict[str, Any]:
+    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
         """Printed modules of every step, compiled; the plan's wiring; and how each step of the plan is run.
 
         A group whose kernel cannot be generated is run stage by stage, and a stage without a kernel by the
         interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
         another version, or another process, may do better.
         """
-        emission = _Emission(dict(plan.types))
+        emission = _Emission(dict(plan.types), machine)
         for number, step in enumerate(plan.steps):
             emission.add(number, step)
         return {
@@ -81,8 +82,9 @@ class NumbaCpuBackend:
 class _Emission:
     """The steps of a plan as data for ``load``; ``of`` says which step of the plan each belongs to."""
 
-    def __init__(self, types: dict[int, TensorType]) -> None:
+    def __init__(self, types: dict[int, TensorType], machine: Machine) -> None:
         self.types = types
+        self.machine = machine
         self.steps: list[dict[str, Any]] = []
         self.kinds: list[str] = []
         self.volatile = False
@@ -93,14 +95,14 @@ class _Emission:
             value = nodes_to_json([step.value])
             self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
             return
-        made = _kernel(step.group, step.tensors, step.nest, step.label)
+        made = self._kernel(step.group, step.tensors, step.nest, step.label)
         if made is not None:
             self.kinds.append("kernel")
             self.steps.append({**made, "of": number})
             return
         kind, self.volatile = "stages", True
         for part in fallback.split(step.group, step.tensors, self._fresh):
-            made = _kernel(part.group, part.tensors, None, step.label) if len(step.group.stages) > 1 else None
+            made = self._kernel(part.group, part.tensors, None, step.label) if len(step.group.stages) > 1 else None
             if made is None:
                 kind = "reference"
                 outputs = list(part.group.outputs)
@@ -108,32 +110,33 @@ class _Emission:
             self.steps.append({**made, "of": number})
         self.kinds.append(kind)
 
+    def _kernel(
+        self, group: KernelGroup, tensors: Sequence[int], nest: Nest | None, label: str
+    ) -> dict[str, Any] | None:
+        """A group's printed module, compiled and in the cache; None, with a warning, where that fails."""
+        from eqsat_backends.numba_cpu.emit import emit_group
+
+        try:
+            emitted = emit_group(group, nest, self.machine)
+            compile_module(emitted.source, emitted.phases)
+        except Exception as error:  # whatever an emitter, Numba or LLVM refuses, the reference can still run
+            log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
+            return None
+        return {
+            "source": emitted.source,
+            "kernel": source_key(emitted.source, emitted.phases),
+            "phases": list(emitted.phases),
+            "tensors": list(tensors),
+            "outputs": list(group.outputs),
+            "shared": emitted.shared_bytes,
+            "thread": emitted.thread_bytes,
+            "packs": [pack.to_json() for pack in emitted.packs],
+        }
+
     def _fresh(self, type: TensorType) -> int:
         number = max(self.types) + 1
         self.types[number] = type
         return number
-
-
-def _kernel(group: KernelGroup, tensors: Sequence[int], nest: Nest | None, label: str) -> dict[str, Any] | None:
-    """A group's printed module, compiled and in the cache; None, with a warning, where that fails."""
-    from eqsat_backends.numba_cpu.emit import emit_group
-
-    try:
-        emitted = emit_group(group, nest)
-        compile_module(emitted.source, emitted.phases)
-    except Exception as error:  # whatever an emitter, Numba or LLVM refuses, the reference can still run
-        log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
-        return None
-    return {
-        "source": emitted.source,
-        "kernel": source_key(emitted.source, emitted.phases),
-        "phases": list(emitted.phases),
-        "tensors": list(tensors),
-        "outputs": list(group.outputs),
-        "shared": emitted.shared_bytes,
-        "thread": emitted.thread_bytes,
-        "packs": [pack.to_json() for pack in emitted.packs],
-    }
 
 
 @dataclass

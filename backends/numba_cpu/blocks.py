@@ -21,11 +21,11 @@ from eqsat_backends.numba_cpu.contract_layout import padded_row, tile_size
 from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, depends_on, loads, plain
-from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
 from eqsat_backends.numba_cpu.places import weight
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
+from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles import tile_shape
 
 BLOCK_BYTES = 96 * 1024
@@ -64,7 +64,7 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
         raise ValueError(f"the stages of group {group.name!r} share no axis, so they cannot run block by block")
     simple = simplify(group)
     stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
-    return _Blocks(replace(simple, stages=stages), nest, lanes or native_lanes(32)).emit()
+    return _Blocks(replace(simple, stages=stages), nest, lanes or host().lanes()).emit()
 
 
 def _without_unit_steps(kernel: Kernel) -> Kernel:

@@ -17,9 +17,9 @@ from eqsat_backends.numba_cpu.contract_layout import UPDATE_DEPTH, tile_size
 from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Axes, Emitted, PackSpec
 from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, loads, plain
-from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address
+from eqsat_backends.numba_cpu.target import Target, host
 from eqsat_backends.numba_cpu.tiles import tile_shape
 
 L2_BLOCK = 512 * 1024
@@ -32,10 +32,12 @@ K_BLOCK = 512
 """Steps of k after which partial sums are put down, which bounds the rounding error."""
 
 
-def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None) -> Emitted:
+def emit(
+    group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None, target: Target | None = None
+) -> Emitted:
     """Print a group of one contraction stage.
 
-    ``lanes``: float32 lanes of a vector (the machine's by default). ``nest``: a schedule (see ``eqsat.ir.nest``);
+    ``lanes``: float32 lanes of a vector (those of ``target`` by default). ``nest``: a schedule (see ``eqsat.ir.nest``);
     None picks one. Products without a register tile (integers, dot products) are printed as reductions.
 
     Raises:
@@ -48,8 +50,8 @@ def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = No
     if contraction is None or _is_dot(contraction):
         from eqsat_backends.numba_cpu import loops
 
-        return loops.emit(_with_reduced_axis(group), None, lanes=lanes)
-    width = lanes or native_lanes(32)
+        return loops.emit(_with_reduced_axis(group), None, lanes=lanes, target=target)
+    width = lanes or (target or host()).lanes()
     width = max(1, width * 4 // contraction.dtype.itemsize)
     places = [source for source in stage.sources if isinstance(source, int)]
     assert len(places) == len(stage.sources) and stage.result is not None

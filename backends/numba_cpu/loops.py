@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from eqsat.cost.machine import caches
 from eqsat.ir.kernel import Acc, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.ir.types import int64, row_major
 from eqsat_backends.numba_cpu.axes import map_axes, map_strides, simplify, unique
 from eqsat_backends.numba_cpu.emitted import Emitted
-from eqsat_backends.numba_cpu.lanes import native_lanes
 from eqsat_backends.numba_cpu.nests import WIDE, Part, Place, Rows, lane_cost, place_of
 from eqsat_backends.numba_cpu.printer import Printer, reports
+from eqsat_backends.numba_cpu.target import Target, host
 from eqsat_backends.numba_cpu.transposes import Tiles, TransposedMap, transposed_axis
 
 __all__ = ["emit"]
@@ -35,17 +34,20 @@ _CHAINED = 4
 """Fewer rows than this, and a group runs stage after stage, each shared by all threads."""
 
 
-def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None) -> Emitted:
+def emit(
+    group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None, target: Target | None = None
+) -> Emitted:
     """Source of a kernel group without contractions.
 
     ``nest``: its lane count is used if it names one; the order of loops follows from the access maps.
-    ``lanes``: lanes of every vector, a power of two; by default what the machine's registers hold.
+    ``lanes``: lanes of every vector, a power of two; by default what the registers of ``target`` hold.
     A result may share its buffer with an input only if the group is one map, and every load of that input
     walks it just as the result is stored. Buffers are aligned to 64 bytes.
     Raises ``TypeError`` for element types or functions that kernels do not have.
     """
-    lanes = lanes or _lanes_of(nest) or _default_lanes(group)
-    writer = _Writer(simplify(group), lanes)
+    target = target or host()
+    lanes = lanes or _lanes_of(nest) or _default_lanes(group, target)
+    writer = _Writer(simplify(group), lanes, target)
     return writer.emit()
 
 
@@ -61,29 +63,25 @@ def _lanes_of(nest: Nest | None) -> int | None:
     return None
 
 
-def _default_lanes(group: KernelGroup) -> int:
+def _default_lanes(group: KernelGroup, target: Target) -> int:
     """What a register holds: of 64-bit elements if nothing is narrower but masks."""
     kernels = [stage.kernel for stage in group.stages]
     bits = {e.dtype.bits for k in kernels for e in unique(k.body, k.epilogue) if e.dtype.kind != "bool"}
-    return native_lanes(64 if bits == {64} else 32)
-
-
-def _last_level_cache() -> int:
-    """Bytes beyond which a group's results do not stay in the caches, so that storing past them is faster."""
-    return caches()[-1][1]
+    return target.lanes(64 if bits == {64} else 32)
 
 
 class _Writer:
     """Writes the phases of one group."""
 
-    def __init__(self, group: KernelGroup, lanes: int) -> None:
+    def __init__(self, group: KernelGroup, lanes: int, target: Target) -> None:
         self.group = group
         self.p = Printer(lanes)
         self.lanes = lanes
         self.name = re.sub(r"\W", "_", group.name) or "kernel"
         self.bases = [f"a{i}" for i in range(len(group.operands))]
         self.phases: list[str] = []
-        self.stream = sum(operand.nbytes for operand in group.operands) >= _last_level_cache()
+        # What does not stay in the caches is stored past them.
+        self.stream = sum(operand.nbytes for operand in group.operands) >= target.cache_bytes
         self.shared_bytes = 0
         self.thread_bytes = 0
 

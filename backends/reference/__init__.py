@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.cost.machine import Machine
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
@@ -25,7 +26,7 @@ class NumpyBackend:
     def key(self) -> str:
         return f"numpy {version('numpy')}"
 
-    def emit(self, plan: Plan) -> dict[str, Any]:
+    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
         """The plan itself, which is not for keeping."""
         return {"plan": plan, "volatile": True, "kinds": ["numpy"] * len(plan.steps)}
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from eqsat.cost.machine import Machine
 from eqsat.plan.plan import Plan
 
 Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
@@ -43,8 +44,8 @@ class Backend(Protocol):
 
     name: str
 
-    def emit(self, plan: Plan) -> dict[str, Any]:
-        """Everything but the constants' values, as JSON data: what a later process loads.
+    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
+        """For a machine, everything but the constants' values, as JSON data: what a later process loads.
 
         ``kinds``: how each step of the plan is run: as a ``kernel``, as kernels one per stage (``stages``) or
         through the ``reference``. ``volatile``: not for keeping, it holds more than JSON data.
@@ -61,7 +62,7 @@ class Backend(Protocol):
         """
 
     def key(self) -> str:
-        """What emitted data depends on besides the plan: versions, CPU features."""
+        """What emitted data depends on besides the plan and the machine model: versions, CPU features."""
 
 
 @cache

@@ -1,0 +1,39 @@
+"""What kernels are printed for: vectors and caches, as the machine model has them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eqsat_backends.numba_cpu.lanes import native_lanes
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+
+@dataclass(frozen=True)
+class Target:
+    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``cache_bytes``: size of the outermost cache."""
+
+    vector_bytes: int
+    cache_bytes: int
+
+    def lanes(self, bits: int = 32) -> int:
+        """Lanes of ``bits`` bits in a vector register."""
+        return 8 * self.vector_bytes // bits
+
+
+@functools.lru_cache(maxsize=8)
+def target_of(machine: Machine) -> Target:
+    """Of a machine model; widths that no register has become the next smaller one that some have."""
+    width = next((n for n in (64, 32) if machine.vector_bytes >= n), 16)
+    return Target(width, max(level.nbytes for level in machine.levels))
+
+
+@functools.cache
+def host() -> Target:
+    """Of this machine, as the system describes it."""
+    from eqsat.cost.machine import caches
+
+    return Target(4 * native_lanes(32), caches()[-1][1])
