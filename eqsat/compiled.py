@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
-from functools import cache
-from importlib.metadata import version
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from eqsat import cache as store
+from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.work import naive_peak, naive_work
@@ -34,19 +32,6 @@ from eqsat.verify.check import OutputError, verify
 
 log = logging.getLogger("eqsat")
 PLAN: Final = "plan"
-
-
-@cache
-def code_fingerprint() -> str:
-    """Changes whenever the engine does, or what its search rests on: plans of another version are not used."""
-    digest = hashlib.blake2b(digest_size=12)
-    home = Path(__file__).parent
-    for path in sorted(home.rglob("*.py")):
-        stat = path.stat()
-        digest.update(f"{path.relative_to(home)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
-    for package in ("egglog", "numpy", "scipy"):
-        digest.update(f"{package} {version(package)};".encode())
-    return digest.hexdigest()
 
 
 @dataclass

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import llvmlite.binding as llvm
 
 from eqsat.cache import kernel_store
+from eqsat.contents import code_files, files_digest
 
 MAGIC = b"eqsat code object 1\n"
 
@@ -84,10 +85,7 @@ def host() -> Host:
 @functools.cache
 def package_fingerprint() -> str:
     """Hash of this package's own source files: generated modules import from them, so old code dies with them."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + hashlib.blake2b(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return files_digest(code_files(Path(__file__).parent))
 
 
 @functools.cache

@@ -1,0 +1,283 @@
+"""Content hashes of what decides: the engine's files, and Python objects with all that they refer to.
+
+A function's content is its bytecode and constants, its defaults, what its closure captured, and the globals it uses,
+each by content in turn. What is part of an installed package goes by name and version. Other objects go by what pickle
+would keep of them; an object that cannot be pickled has no content that another process could recognise.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import dis
+import functools
+import hashlib
+import pickle
+import platform
+import struct
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class UnknownContent(Exception):
+    """What an object refers to cannot be told; the argument says what stands in the way."""
+
+
+def files_digest(files: Iterable[tuple[str, Path]]) -> str:
+    """A hash of files' names, as given, and contents."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, path in sorted(files):
+        digest.update(hashlib.blake2b(name.encode()).digest() + hashlib.blake2b(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def code_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Python files and compiled extensions below a folder, by their place in it."""
+    for path in folder.rglob("*"):
+        if path.suffix in (".py", ".so", ".pyd"):
+            yield path.relative_to(folder).as_posix(), path
+
+
+@cache
+def code_fingerprint() -> str:
+    """Changes whenever the engine does, or what its search rests on: plans of another version are not used."""
+    parts = [files_digest(code_files(Path(__file__).parent)), platform.python_version()]
+    parts += [f"{package} {version(package)}" for package in ("egglog", "numpy", "scipy")]
+    return hashlib.blake2b(";".join(parts).encode(), digest_size=12).hexdigest()
+
+
+def content_digest(value: object, stand_in: Callable[[object], object] = lambda value: value) -> str:
+    """A hash of an object and all that it refers to, the same in every process that has the same.
+
+    ``stand_in`` may give another object to be hashed for one that is met.
+
+    Raises:
+        UnknownContent: some of it cannot be told.
+    """
+    found = _Content(stand_in)
+    try:
+        found.add(value)
+    except RecursionError:
+        raise UnknownContent("it is nested too deeply") from None
+    return found.digest.hexdigest()
+
+
+_ATOMS = (bool, int, str, bytes, type(None), type(...), type(NotImplemented))
+_OWN = ("eqsat", "eqsat_rules", "eqsat_backends")  # in the key of a plan by the contents of their files
+_OPEN = frozenset({"__import__", "compile", "eval", "exec", "globals", "input", "open"})
+_NOT_CONTENT = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
+)
+_CODE = (
+    *("co_code", "co_exceptiontable", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount"),
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_consts"),
+)
+
+
+class _Content:
+    def __init__(self, stand_in: Callable[[object], object]) -> None:
+        self.digest = hashlib.blake2b(digest_size=16)
+        self.stand_in = stand_in
+        self.seen: dict[int, tuple[int, object]] = {}  # holds what it numbers: no other object gets its id
+
+    def mark(self, *parts: object) -> None:
+        for part in parts:
+            data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+            self.digest.update(len(data).to_bytes(8, "little") + data)
+
+    def add(self, value: object) -> None:
+        value = self.stand_in(value)
+        kind = type(value)
+        if kind in _ATOMS:
+            self.mark(kind.__name__, hex(value) if isinstance(value, int) else value)
+        elif isinstance(value, float) and kind is float:
+            self.mark("float", struct.pack("<d", value))
+        elif isinstance(value, complex) and kind is complex:
+            self.mark("complex", struct.pack("<dd", value.real, value.imag))
+        elif isinstance(value, tuple) and kind is tuple:
+            self.items("tuple", value)
+        elif isinstance(value, types.CodeType):
+            self.items("code", [getattr(value, name) for name in _CODE])
+        elif id(value) in self.seen:
+            self.mark("seen", self.seen[id(value)][0])
+        else:
+            self.seen[id(value)] = len(self.seen), value
+            self.compound(value, kind)
+
+    def items(self, label: str, values: Iterable[object]) -> None:
+        found = list(values)
+        self.mark(label, len(found))
+        for value in found:
+            self.add(value)
+
+    def compound(self, value: Any, kind: type) -> None:
+        if kind is list:
+            self.items("list", value)
+        elif kind is dict or kind is types.MappingProxyType:
+            self.items("dict", (part for item in value.items() for part in item))
+        elif kind is set or kind is frozenset:
+            self.mark(kind.__name__, *sorted(content_digest(item, self.stand_in) for item in value))
+        elif kind is np.ndarray and not value.dtype.hasobject:
+            self.mark("array", value.dtype.descr, value.shape, np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, types.FunctionType):
+            self.function(value)
+        elif isinstance(value, type):
+            self.type(value)
+        elif isinstance(value, types.ModuleType):
+            self.module(value, frozenset())
+        elif isinstance(value, types.MethodType):
+            self.items("method", (value.__func__, value.__self__))
+        elif isinstance(value, (staticmethod, classmethod)):
+            self.items(kind.__name__, (value.__func__,))
+        elif isinstance(value, property):
+            self.items("property", (value.fget, value.fset, value.fdel))
+        elif isinstance(value, functools.cached_property):
+            self.items("property", (value.func,))
+        elif isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            self.mark("slot", value.__name__)
+        elif isinstance(
+            value, (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+        ):
+            self.items("descriptor", (value.__objclass__, value.__name__))
+        elif hasattr(value, "__wrapped__") and kind.__module__ == "functools":
+            self.items("cached", (value.__wrapped__,))
+        else:
+            self.reduced(value)
+
+    def reduced(self, value: Any) -> None:
+        """An object by what pickle would keep."""
+        try:
+            own = copyreg.dispatch_table.get(type(value))
+            found = own(value) if own is not None else value.__reduce_ex__(4)
+        except Exception as error:  # the object's own code: it may raise anything
+            raise UnknownContent(f"a {type(value).__qualname__} ({error})") from None
+        if isinstance(found, str):  # a name of a module
+            module = pickle.whichmodule(value, found)  # type: ignore[attr-defined]
+            if not self.named(value, module, found):
+                raise UnknownContent(f"{found} of module {module}")
+            return
+        make, arguments, *state = found
+        self.items("object", (make, arguments, *(list(s) if isinstance(s, Iterator) else s for s in state)))
+
+    def named(self, value: object, module: object, name: str) -> bool:
+        """Hash what an installed package calls ``name`` by that name. Whether this is so."""
+        release = _release(module) if isinstance(module, str) else None
+        if release is None or _attribute(sys.modules.get(str(module)), name) is not value:
+            return False
+        self.mark("name", module, name, release)
+        return True
+
+    def function(self, value: types.FunctionType) -> None:
+        if self.named(value, value.__module__, value.__qualname__):
+            return
+        names = frozenset(_all_names(value.__code__))
+        self.mark("function")
+        self.items("parts", (value.__code__, value.__defaults__, value.__kwdefaults__, value.__dict__))
+        for cell in value.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                self.mark("empty cell")
+            else:
+                self.reference(content, names)
+        for name, imported in sorted(set(_references(value.__code__))):
+            self.mark("global", name)
+            if imported:
+                self.imported(name, names)
+            elif name in value.__globals__:
+                self.reference(value.__globals__[name], names)
+            elif name in _OPEN:
+                raise UnknownContent(f"what {value.__qualname__} does by {name}()")
+            else:
+                self.mark("builtin" if hasattr(builtins, name) else "nothing")
+
+    def reference(self, value: object, names: frozenset[str]) -> None:
+        """What a function that uses ``names`` refers to."""
+        if isinstance(value, types.ModuleType):
+            self.module(value, names)
+        else:
+            self.add(value)
+
+    def imported(self, name: str, names: frozenset[str]) -> None:
+        if _release(name) is not None:
+            self.mark(_release(name))
+        elif name in sys.modules:
+            self.module(sys.modules[name], names)
+        else:
+            raise UnknownContent(f"the module {name}, which is not imported yet")
+
+    def module(self, value: types.ModuleType, names: frozenset[str]) -> None:
+        """A module by what a function that uses ``names`` can take from it."""
+        self.mark("module", value.__name__)
+        release = _release(value.__name__)
+        if release is not None:
+            self.mark(release)
+            return
+        if not names:
+            raise UnknownContent(f"the module {value.__name__}")
+        space = vars(value)
+        for name in sorted(names & space.keys()):
+            self.mark(name)
+            inner = space[name]
+            if not isinstance(inner, types.ModuleType):
+                self.add(inner)
+            elif id(inner) not in self.seen:
+                self.seen[id(inner)] = len(self.seen), inner
+                self.module(inner, names)
+
+    def type(self, value: type) -> None:
+        if self.named(value, value.__module__, value.__qualname__):
+            return
+        own = {name: part for name, part in vars(value).items() if name not in _NOT_CONTENT}
+        self.items("class", (value.__qualname__, type(value), value.__bases__, dict(sorted(own.items()))))
+
+
+def _attribute(module: object, path: str) -> object:
+    found: object = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _references(code: types.CodeType) -> Iterator[tuple[str, bool]]:
+    """Names of the globals that code and the functions within it load, and of the modules that they import."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval), False
+        elif instruction.opname == "IMPORT_NAME":
+            yield str(instruction.argval), True
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _references(inner)
+
+
+def _all_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _all_names(inner)
+
+
+@cache
+def _release(module: str) -> str | None:
+    """What stands for the contents of an installed module: the version of Python or of its package. None for modules
+    that may change without their version, such as scripts, notebooks, and packages installed for editing."""
+    top = module.partition(".")[0]
+    if top in _OWN:
+        return "own"
+    if top in sys.stdlib_module_names and top != "__main__":
+        return platform.python_version()
+    package = sys.modules.get(top)
+    file, release = getattr(package, "__file__", None), getattr(package, "__version__", None)
+    if not isinstance(file, str) or not isinstance(release, str):
+        return None
+    places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return release if any(Path(file).is_relative_to(place) for place in places if place) else None
