@@ -12,6 +12,7 @@ import copyreg
 import dis
 import functools
 import hashlib
+import os
 import pickle
 import platform
 import struct
@@ -31,25 +32,33 @@ class UnknownContent(Exception):
     """What an object refers to cannot be told; the argument says what stands in the way."""
 
 
-def files_digest(files: Iterable[tuple[str, Path]]) -> str:
+def files_digest(files: Iterable[tuple[str, str]]) -> str:
     """A hash of files' names, as given, and contents."""
     digest = hashlib.blake2b(digest_size=16)
     for name, path in sorted(files):
-        digest.update(hashlib.blake2b(name.encode()).digest() + hashlib.blake2b(path.read_bytes()).digest())
+        digest.update(hashlib.blake2b(name.encode()).digest() + hashlib.blake2b(_bytes(path)).digest())
     return digest.hexdigest()
 
 
-def code_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def code_files(folder: str) -> Iterator[tuple[str, str]]:
     """Python files and compiled extensions below a folder, by their place in it."""
-    for path in folder.rglob("*"):
-        if path.suffix in (".py", ".so", ".pyd"):
-            yield path.relative_to(folder).as_posix(), path
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in files:
+            if name.endswith((".py", ".so", ".pyd")):
+                path = os.path.join(place, name)
+                yield os.path.relpath(path, folder), path
 
 
 @cache
 def code_fingerprint() -> str:
     """Changes whenever the engine does, or what its search rests on: plans of another version are not used."""
-    parts = [files_digest(code_files(Path(__file__).parent)), platform.python_version()]
+    parts = [files_digest(code_files(os.path.dirname(__file__))), platform.python_version()]
     parts += [f"{package} {version(package)}" for package in ("egglog", "numpy", "scipy")]
     return hashlib.blake2b(";".join(parts).encode(), digest_size=12).hexdigest()
 

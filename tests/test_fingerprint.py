@@ -273,11 +273,11 @@ def test_files_count_by_content_not_by_size_and_time(tmp_path: Path) -> None:
     def digest(text: str) -> str:
         path.write_text(text)
         os.utime(path, (1, 1))
-        return files_digest([("rules.py", path)])
+        return files_digest([("rules.py", str(path))])
 
     assert digest("a = 1") == digest("a = 1") != digest("a = 2")
-    assert files_digest([("other.py", path)]) != files_digest([("rules.py", path)])
-    assert files_digest([]) != files_digest([("rules.py", path)])
+    assert files_digest([("other.py", str(path))]) != files_digest([("rules.py", str(path))])
+    assert files_digest([]) != files_digest([("rules.py", str(path))])
 
 
 PROGRAM = """

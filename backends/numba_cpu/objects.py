@@ -20,7 +20,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
@@ -85,7 +84,7 @@ def host() -> Host:
 @functools.cache
 def package_fingerprint() -> str:
     """Hash of this package's own source files: generated modules import from them, so old code dies with them."""
-    return files_digest(code_files(Path(__file__).parent))
+    return files_digest(code_files(os.path.dirname(__file__)))
 
 
 @functools.cache

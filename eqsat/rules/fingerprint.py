@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import os
 import re
 import secrets
 import sys
@@ -12,7 +13,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eqsat.contents import UnknownContent, code_files, content_digest, files_digest
@@ -30,9 +30,9 @@ def _installed() -> str:
     for point in sorted(entry_points(group="eqsat.rules"), key=lambda p: (p.name, p.value)):
         spec = find_spec(point.module)
         places = list(spec.submodule_search_locations or []) if spec is not None else []
-        files = [file for place in places for file in code_files(Path(place))]
+        files = [file for place in places for file in code_files(place)]
         if spec is not None and spec.origin and not files:
-            files = [(Path(spec.origin).name, Path(spec.origin))]
+            files = [(os.path.basename(spec.origin), spec.origin)]
         release = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
         digest.update(f"{point.name}={point.value}:{release}:{files_digest(files)};".encode())
     return digest.hexdigest()
