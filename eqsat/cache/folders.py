@@ -13,9 +13,14 @@ import os
 import re
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+if sys.platform != "win32":
+    import grp
+    import pwd
 
 MOST_BYTES = 256 << 20
 """A larger file is none of ours."""
@@ -226,9 +231,6 @@ def _judge(fd: int, here: str) -> None:
 def _own_group(fd: int, gid: int) -> bool:
     """Whether only this user and the superuser are in the group: it is the superuser's or named like the user, and
     lists nobody else; and no access list grants more than the mode tells."""
-    import grp
-    import pwd
-
     try:
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
         if (gid != 0 and group.gr_name != user) or not {*group.gr_mem} <= {user, "root"}:
