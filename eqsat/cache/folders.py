@@ -76,7 +76,7 @@ class Folder:
                 raise CacheError(f"{self.path}/{name} is no file that only this user can have written")
             if whole and found.st_size > most:
                 raise CacheError(f"{self.path}/{name} has {found.st_size} bytes, eqsat writes {most} at most")
-            if whole and time.time() - found.st_mtime > _TOUCHED_S:
+            if whole and abs(time.time() - found.st_mtime) > _TOUCHED_S:
                 with contextlib.suppress(OSError):  # a read-only file system: nothing is thrown out there
                     os.utime(fd)  # the time of the last use decides what is thrown out
             return _read(fd, min(most, found.st_size))
