@@ -259,7 +259,7 @@ def _attribute(module: object, path: str) -> object:
 def _references(code: types.CodeType) -> Iterator[tuple[str, bool]]:
     """Names of the globals that code and the functions within it load, and of the modules that they import."""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             yield str(instruction.argval), False
         elif instruction.opname == "IMPORT_NAME":
             yield str(instruction.argval), True

@@ -195,36 +195,56 @@ class Settings:
     names: tuple[str, ...] = ()
 
 
+OBJECTS: list[Callable[[], Any]] = [
+    lambda: Colour.RED,
+    lambda: Colour.BLUE,
+    lambda: Settings(1),
+    lambda: Settings(2),
+    lambda: Settings(1, ("a",)),
+    lambda: [Settings(1)],
+    lambda: re.compile("a"),
+    lambda: re.compile("a", re.IGNORECASE),
+    lambda: operator.attrgetter("a"),
+    lambda: operator.attrgetter("b"),
+    lambda: range(3),
+    lambda: slice(3),
+    lambda: Path("a"),
+    lambda: {"a", "b", "c", "d"},
+    lambda: frozenset({"a", "b", "c", "d"}),
+    lambda: {"a": 1, "b": 2},
+    lambda: types.MappingProxyType({"a": 1}),
+    lambda: np.array([1, None]),
+    lambda: np.arange(6).reshape(2, 3).T,
+    lambda: np.arange(6).reshape(3, 2),
+    lambda: str.lower,
+    lambda: 10**5000,
+    lambda: "\ud800",
+    lambda: rules.op("exp", rules.tensors("a")).op,
+]
+
+
 def test_objects_are_told_apart_by_content() -> None:
-    made: list[Callable[[], Any]] = [
-        lambda: Colour.RED,
-        lambda: Colour.BLUE,
-        lambda: Settings(1),
-        lambda: Settings(2),
-        lambda: Settings(1, ("a",)),
-        lambda: [Settings(1)],
-        lambda: re.compile("a"),
-        lambda: re.compile("a", re.IGNORECASE),
-        lambda: operator.attrgetter("a"),
-        lambda: operator.attrgetter("b"),
-        lambda: range(3),
-        lambda: slice(3),
-        lambda: Path("a"),
-        lambda: {"a", "b", "c", "d"},
-        lambda: frozenset({"a", "b", "c", "d"}),
-        lambda: {"a": 1, "b": 2},
-        lambda: types.MappingProxyType({"a": 1}),
-        lambda: np.array([1, None]),
-        lambda: np.arange(6).reshape(2, 3).T,
-        lambda: np.arange(6).reshape(3, 2),
-        lambda: str.lower,
-        lambda: 10**5000,
-        lambda: "\ud800",
-        lambda: rules.op("exp", rules.tensors("a")).op,
-    ]
-    digests = [content_digest(make()) for make in made]
-    assert [content_digest(make()) for make in made] == digests
+    digests = [content_digest(make()) for make in OBJECTS]
+    assert [content_digest(make()) for make in OBJECTS] == digests
     assert len(set(digests)) == len(digests)
+
+
+def all_digests() -> list[str]:
+    sys.modules["session"] = types.ModuleType("session")
+    made = [defined(source.replace("{}", value)) for source, values in SOURCES.values() for value in values]
+    return [content_digest(value) for value in (*made, *(make() for make in OBJECTS))]
+
+
+def test_every_process_finds_the_same() -> None:
+    """Whatever the hash seed, and whether code was compiled now or read back."""
+    script = "import json, test_fingerprint; print(json.dumps(test_fingerprint.all_digests()))"
+    found = []
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)}
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1] and len(set(found[0])) > 60
 
 
 def test_a_module_counts_by_what_is_used_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
