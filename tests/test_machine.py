@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,16 @@ def test_a_damaged_document_is_measured_again(monkeypatch: pytest.MonkeyPatch, d
     assert machine.load(lambda: SAMPLE) == SAMPLE
     forget(monkeypatch)
     assert machine.load(machine.find_probe()) == SAMPLE
+
+
+def test_what_is_in_the_documents_place_is_not_read(tmp_path: Path) -> None:
+    cache.machine_store().write("machine", machine.document_key(), SAMPLE.to_json().encode())
+    (path,) = tmp_path.rglob("*.machine")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(cache.CacheWarning, match="only this user can have written") as warned:
+        assert machine.load(lambda: SAMPLE) == SAMPLE
+    assert len(warned) == 1 and path.is_fifo()
 
 
 def test_without_a_cache_it_is_measured_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

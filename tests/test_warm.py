@@ -190,6 +190,31 @@ def test_source_that_is_not_the_kernels_is_not_shown(used: Path) -> None:
     assert "is not in the cache any more" in again["source"]
 
 
+def test_what_is_in_the_way_is_left_there(used: Path, tmp_path: Path) -> None:
+    """A FIFO instead of the plan, a link and a directory instead of kernels: one warning, right results, no hang."""
+    plan, objects = _plan(used), sorted(used.rglob("*.o"))
+    (tmp_path / "elsewhere").write_bytes(objects[0].read_bytes())
+    for path in (plan, *objects):
+        path.unlink()
+    os.mkfifo(plan)
+    objects[0].symlink_to(tmp_path / "elsewhere")
+    for path in objects[1:]:
+        path.mkdir()
+    again = run(used)
+    assert not again["cached"]
+    assert again["stderr"].count("CacheWarning") == 1
+    assert plan.is_fifo() and objects[0].is_symlink() and all(path.is_dir() for path in objects[1:])
+
+
+def test_a_directory_that_others_can_swap_is_not_used(used: Path) -> None:
+    used.chmod(0o777)
+    again = run(used)
+    used.chmod(0o700)
+    assert not again["cached"]
+    assert again["stderr"].count("CacheWarning") == 1 and "writable by other users" in again["stderr"]
+    assert run(used)["cached"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_read_only_directory(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [used, *used.rglob("*")]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eqsat.cache.contents import Entry, clear, entries, limit, set_limit, size
 from eqsat.cache.folders import CacheError
 from eqsat.cache.limits import ENVIRONMENT_VARIABLE as LIMIT_VARIABLE
+from eqsat.cache.manage import Entry, clear, entries, limit, set_limit, size
 from eqsat.cache.store import (
     ENVIRONMENT_VARIABLE,
     FORMAT,
