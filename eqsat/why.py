@@ -10,6 +10,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
+from eqsat.ir.identity import identity
 from eqsat.options import unknown
 from eqsat.plan.lower import lower
 from eqsat.plan.regions import cut, without_empty
@@ -68,7 +69,7 @@ def why(program: Compiled, rule: str) -> str:
 def _uses(term: Term, egraph: SaturatedEGraph, rule: str) -> bool:
     children = tuple(c.eclass for c in term.children)
     for enode in egraph.classes[term.eclass]:
-        if enode.rule == rule and (enode.op, enode.attrs, enode.children) == (term.op, term.attrs, children):
+        if enode.rule == rule and enode.key == (term.op, identity(term.attrs), children):
             return True
     return any(_uses(c, egraph, rule) for c in term.children if isinstance(c, Term))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 
+from eqsat.ir.identity import identity
 from eqsat.ir.node import ConstArray
 
 Number = float | int | bool
@@ -17,15 +20,14 @@ def number_key(value: Number) -> str:
 
 
 class Interner:
-    """Attributes as small integers. ``1``, ``1.0`` and ``True`` are three attributes."""
+    """Attributes as small integers, the same one for the same type and bits."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[str, object], int] = {("NoneType", None): 0}
+        self._ids: dict[Hashable, int] = {None: 0}
         self.values: list[object] = [None]
 
     def __call__(self, value: object) -> int:
-        key = (type(value).__name__, value)
-        found = self._ids.setdefault(key, len(self.values))
+        found = self._ids.setdefault(identity(value), len(self.values))
         if found == len(self.values):
             self.values.append(value)
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from eqsat.ir.identity import identity
 from eqsat.ir.types import TensorType
 
 
@@ -22,6 +23,11 @@ class ENode:
     rule: str | None = None
     handle: int = field(default=-1, compare=False)
     operands: tuple[int, ...] = field(default=(), compare=False)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells its terms apart within a class: operator, attributes by type and bits, operands."""
+        return self.op, identity(self.attrs), self.children
 
 
 @dataclass

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
 from eqsat.extract.terms import Read, Selection, Term
+from eqsat.ir.identity import identity
 
 
 def proof(egraph: SaturatedEGraph, one: int, other: int) -> tuple[str, ...]:
@@ -49,9 +50,8 @@ def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
             counts[rule] = counts.get(rule, 0) + 1
 
     def enode_of(term: Term) -> ENode | None:
-        children = tuple(c.eclass for c in term.children)
-        nodes = egraph.classes.get(term.eclass, ())
-        return next((n for n in nodes if (n.op, n.attrs, n.children) == (term.op, term.attrs, children)), None)
+        key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
+        return next((n for n in egraph.classes.get(term.eclass, ()) if n.key == key), None)
 
     def stands_for(handle: int, node: ENode | None) -> None:
         """``node`` is taken where the term of ``handle`` stood."""

@@ -20,6 +20,7 @@ import numpy as np
 from eqsat.errors import UnsupportedDTypeError
 from eqsat.frontends.convert import foreign_meaning
 from eqsat.frontends.tracer import TracedArray
+from eqsat.ir.identity import identity
 from eqsat.ir.types import COMPUTED, TensorType, dtype_of
 
 Key = tuple[Hashable, ...]
@@ -74,7 +75,7 @@ _ndarray = np.ndarray
 def static_key(value: Any) -> Hashable:
     """Tells 1, 1.0 and True apart, 0.0 and -0.0 too, and makes nan equal to itself."""
     if type(value) is float:
-        return (float, value.hex())
+        return identity(value)
     if isinstance(value, slice):
         return (slice, *(static_key(v) for v in (value.start, value.stop, value.step)))
     return (type(value), value)
@@ -124,7 +125,8 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
         return (value.shape, value.dtype)
     if kind is dict or isinstance(value, dict):
         keys = tuple(value)
-        return (kind, _default(value), keys, _flatten_all(value.values(), leaves, lambda i: f"[{keys[i]!r}]"))
+        told = tuple(map(static_key, keys))
+        return (kind, _default(value), told, _flatten_all(value.values(), leaves, lambda i: f"[{keys[i]!r}]"))
     if isinstance(value, (list, tuple)):
         return (kind, _flatten_all(value, leaves, lambda i: f"[{i}]"))
     if kind is float or kind is int or kind is bool or isinstance(value, _STATIC):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal as OneOf
 
+from eqsat.ir.identity import identity
 from eqsat.ir.types import DType
 
 Combine = OneOf["sum", "prod", "max", "min", "argmax", "argmin"]
@@ -40,12 +41,20 @@ class Load:
     gathers: tuple[tuple[Expr, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A scalar constant, already representable in ``dtype``."""
+    """A scalar constant, already representable in ``dtype``; equal by type and bits."""
 
     value: float | int | bool
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Literal) and self.dtype == other.dtype and identity(self.value) == identity(other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash((identity(self.value), self.dtype))
 
 
 @dataclass(frozen=True, slots=True)

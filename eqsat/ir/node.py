@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.ir.identity import identity
 from eqsat.ir.types import DType, TensorType, dtype_of
 
 
@@ -95,8 +96,7 @@ def intern(
     op: str, inputs: tuple[Node, ...], attrs: object, type: TensorType, label: str, where: Source | None
 ) -> Node:
     """The node of this operator, inputs and attributes; the first label and line given stay."""
-    # 0-d literals such as 1, 1.0 and True are equal in Python but not here: ConstArray compares by type.
-    key = (op, inputs, attrs, type)
+    key = (op, inputs, identity(attrs), type)
     node = _interned.get(key)
     if node is None:
         node = Node(op, inputs, attrs, type, label or op, where)

@@ -54,7 +54,8 @@ def _attrs_to_json(attrs: object, named: Container[str] | None) -> Any:
         case PadAttrs():
             return {"pad": [list(map(list, attrs.widths)), _number(attrs.value)]}
         case ConstArray():
-            if attrs.array.size <= SMALL:
+            # Written as a number, a NaN would lose its bits.
+            if attrs.array.size <= SMALL and not (attrs.dtype.is_float and np.isnan(attrs.array).any()):
                 values = [_number(v) for v in attrs.array.reshape(-1).tolist()]
                 return {"value": [values, *type_to_json(attrs.type)]}
             if named is None or attrs.digest in named:

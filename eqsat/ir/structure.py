@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.ir.identity import identity
 from eqsat.ir.kernel import Acc, Call, Combine, Index, Kernel, Load, Operand
 from eqsat.ir.node import ConstArray
 from eqsat.ir.spec import Spec
@@ -329,12 +330,22 @@ register(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PadAttrs:
-    """How many elements of ``value`` go before and after each axis."""
+    """How many elements of ``value`` go before and after each axis; equal by the value's type and bits."""
 
     widths: tuple[tuple[int, int], ...]
     value: float | int | bool
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PadAttrs)
+            and self.widths == other.widths
+            and identity(self.value) == identity(other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.widths, identity(self.value)))
 
 
 def _pad_type(types: Sequence[TensorType], attrs: object) -> TensorType:
