@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.egraph.asked import Asked
 from eqsat.egraph.interning import Interner, Number, number_key, number_or_array_key, uniform
 from eqsat.errors import RuleError
 from eqsat.ir.build import broadcast_to
@@ -73,6 +74,7 @@ class Terms:
         self._settling = False
         self._swaps: dict[int, int] = {}
         self._leaves: dict[int, Node] = {}
+        self.asked = Asked()
 
     # Reading
 
@@ -103,29 +105,45 @@ class Terms:
     def known(self, node: Node) -> bool:
         """Whether a node over classes is known when the program is compiled."""
         if node.op == "eclass":
-            return self._known[self.find(node.attrs)]  # type: ignore[arg-type]
+            handle = self.find(node.attrs)  # type: ignore[arg-type]
+            return self._known[handle] or self.asked.lacks(handle, "known")
         return node.op != "input" and all(self.known(n) for n in node.inputs)
 
     def is_known(self, handle: int) -> bool:
         return self._known[self.find(handle)]
 
     def value(self, node: Node) -> Number | None:
-        return self._value[self.handle(node)] if node.op == "eclass" or node in self._nodes else None
+        if node.op != "eclass" and node not in self._nodes:
+            return None
+        handle = self.handle(node)
+        if self._value[handle] is None:
+            self.asked.lacks(handle, "value")
+        return self._value[handle]
 
     def value_of(self, handle: int) -> Number | None:
         return self._value[self.find(handle)]
 
     def array(self, node: Node) -> ConstArray | None:
-        return self._array[self.handle(node)] if node.op == "eclass" or node in self._nodes else None
+        if node.op != "eclass" and node not in self._nodes:
+            return None
+        handle = self.handle(node)
+        if self._array[handle] is None:
+            self.asked.lacks(handle, "array")
+        return self._array[handle]
 
     def original(self, node: Node) -> bool:
-        return node.op == "eclass" and self._original[self.find(node.attrs)]  # type: ignore[arg-type]
+        if node.op != "eclass":
+            return False
+        handle = self.find(node.attrs)  # type: ignore[arg-type]
+        return self._original[handle] or self.asked.lacks(handle, "original")
 
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of the terms of an operator in a node's class."""
         if node.op != "eclass" and node not in self._nodes:
             return []
-        members = (self.terms[number] for number in self._members[self.handle(node)])
+        handle = self.handle(node)
+        self.asked.lacks(handle, op)
+        members = (self.terms[number] for number in self._members[handle])
         return [
             (self.attrs.values[t.attrs], tuple(self.leaf(c) for c in t.children))
             for t in members
@@ -353,6 +371,7 @@ class Terms:
         if not self._known[handle] and all(self._known[c] for c in children):
             self._known[handle] = True
             self._changed.append(handle)
+            self.asked.tell(handle, "known")
         row = OPS[term.op]
         if row.kind == "opaque" or not self._known[handle]:
             return
@@ -394,6 +413,7 @@ class Terms:
         self._value[handle] = value
         self._row("value", 0, (handle, self.numbers(number_key(value))))
         self._changed.append(handle)
+        self.asked.tell(handle, "value")
         if self._fold and type.ndim and type.size > 1:
             scalar = make("const", (), ConstArray(np.asarray(value, type.dtype.numpy), type.dtype))
             spread = self.insert(broadcast_to(scalar, type.shape), "fold.constants")
@@ -434,6 +454,9 @@ class Terms:
             self._row("equal", 0, (keep, gone))
             self._parent[gone] = keep
             self._merge_facts(keep, gone)
+            for number in self._members[gone]:
+                self.asked.tell(keep, self.terms[number].op)
+            self.asked.tell_all(gone)
             self._members[keep].extend(self._members[gone])
             moved = self._users[gone]
             self._users[gone] = []
@@ -454,13 +477,17 @@ class Terms:
 
     def _merge_facts(self, keep: int, gone: int) -> None:
         news = self._known[keep] != self._known[gone]
-        self._known[keep] = self._known[keep] or self._known[gone]
-        self._original[keep] = self._original[keep] or self._original[gone]
+        for flags, kind in ((self._known, "known"), (self._original, "original")):
+            if flags[gone] and not flags[keep]:
+                flags[keep] = True
+                self.asked.tell(keep, kind)
         if self._value[keep] is None and self._value[gone] is not None:
             self._value[keep] = self._value[gone]
+            self.asked.tell(keep, "value")
             news = True
         if self._array[keep] is None and self._array[gone] is not None:
             self._array[keep] = self._array[gone]
+            self.asked.tell(keep, "array")
             news = True
         if news:
             self._changed.extend((keep, gone))
@@ -470,6 +497,7 @@ class Terms:
         if not term.live:
             return
         key = self._canonical(term.op, term.attrs, term.children)
+        self.asked.tell(self.find(term.handle), term.op)
         other = self._table.get(key)
         if other is not None and other != number and self.terms[other].live:
             term.live = False

@@ -43,6 +43,17 @@ class _Active:
     queue: list[tuple[int, ...]] = field(default_factory=list)
     groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
     group_sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
+    regroup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A match to be tried again when what its guard asked has changed: a row, or the key of a group of matches."""
+
+    active: _Active
+    row: tuple[int, ...] | None
+    group: tuple[object, ...]
+    reason: str
 
 
 class _Stop(Exception):
@@ -122,7 +133,7 @@ class _Search:
         for number, row in engine.find():
             self.enqueue(self.by_number[number], row)
         # Cheapest first: rules with few matches are applied before the budget is spent on the others.
-        waiting = sorted((a for a in self.active if a.queue), key=lambda a: (len(a.queue), a.order))
+        waiting = sorted((a for a in self.active if a.queue or a.regroup), key=lambda a: (len(a.queue), a.order))
         for active in waiting:
             taken, active.queue = active.queue[:RULE_CAP], active.queue[RULE_CAP:]
             for at, row in enumerate(taken):
@@ -134,16 +145,38 @@ class _Search:
                 self.apply(active, row)
             if active.rule.together is not None:
                 self.apply_groups(active)
-        return bool(self.store.rows) or any(a.queue for a in self.active)
+        self.ask_again()
+        return bool(self.store.rows) or any(a.queue or a.regroup for a in self.active)
 
     def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
-        find = self.store.find
-        key = tuple(
-            find(cell) if kind == "tensor" else cell for (kind, _), cell in zip(active.query.columns, row, strict=True)
-        )
+        key = self.canonical(active, row)
         if key not in active.seen:
             active.seen.add(key)
             active.queue.append(key)
+
+    def canonical(self, active: _Active, row: tuple[int, ...]) -> tuple[int, ...]:
+        find = self.store.find
+        return tuple(
+            find(cell) if kind == "tensor" else cell for (kind, _), cell in zip(active.query.columns, row, strict=True)
+        )
+
+    def ask_again(self) -> None:
+        """Queue the refused matches whose guards may decide otherwise by now."""
+        for refused in self.store.asked.again():
+            assert isinstance(refused, _Refused)
+            active, row = refused.active, refused.row
+            if row is None:
+                active.group_sizes.pop(refused.group, None)
+                active.regroup = True
+                continue
+            active.stats.matches -= 1  # it is counted when it is tried, with the reason given last
+            active.stats.refused[refused.reason] -= 1
+            if not active.stats.refused[refused.reason]:
+                del active.stats.refused[refused.reason]
+            if self.canonical(active, row) == row:
+                active.queue.append(row)
+            else:
+                self.enqueue(active, row)
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
         if not holds(active.query, row, self.store):
@@ -168,7 +201,9 @@ class _Search:
             self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
         match = Match(names, self.store)
+        asked = self.store.asked
         for guard in active.rule.where:
+            asked.listen()
             try:
                 holding = guard.test(match)
             except RuleError:
@@ -176,13 +211,15 @@ class _Search:
             except Exception as error:
                 raise _of_rule(active.rule, f"its guard {guard.name!r} failed", error) from error
             if not holding:
-                self.refuse(active, guard.name)
+                self.refuse(active, guard.name, row)
                 return
+        asked.answered()
         if active.rule.together is not None:
             key = tuple(names[k] for k in active.rule.key)
             active.groups.setdefault(key, {}).setdefault(root.attrs, names)
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
+        asked.listen()
         try:
             built = self.build(active, match, names)
         except RuleError:
@@ -190,12 +227,16 @@ class _Search:
         except Exception as error:
             raise _of_rule(active.rule, "ill-typed right side", error) from error
         if built is None:
-            self.refuse(active, "right side declines")
+            self.refuse(active, "right side declines", row)
             return
+        asked.answered()
         self.unite(active, roots, built)
 
-    def refuse(self, active: _Active, reason: str) -> None:
+    def refuse(self, active: _Active, reason: str, row: tuple[int, ...] | None = None) -> None:
+        """Count a refusal; of a ``row``, until what the rule's functions asked for is there."""
         active.stats.refused[reason] = active.stats.refused.get(reason, 0) + 1
+        if row is not None:
+            self.store.asked.wait(_Refused(active, row, (), reason))
 
     def build(self, active: _Active, match: Match, names: Names) -> list[Node] | None:
         right = active.way.right
@@ -244,6 +285,7 @@ class _Search:
         """Hand every group that has grown to a gathering rule."""
         rule = active.rule
         assert rule.together is not None
+        active.regroup = False
         for key, members in active.groups.items():
             unique = {self.store.find(handle): names for handle, names in members.items()}
             size = len(unique)
@@ -252,14 +294,18 @@ class _Search:
             active.group_sizes[key] = size
             self.check_budget()
             matches = [Match(names, self.store) for _, names in sorted(unique.items())]
+            self.store.asked.listen()
             try:
                 built = rule.together(matches)
             except RuleError:
                 raise
             except Exception as error:
                 raise _of_rule(rule, "ill-typed right sides", error) from error
-            if built is not None:
-                self.unite(active, [m.root for m in matches], list(built))
+            if built is None:
+                self.store.asked.wait(_Refused(active, None, key, ""))
+                continue
+            self.store.asked.answered()
+            self.unite(active, [m.root for m in matches], list(built))
 
 
 def _of_rule(rule: Rule, what: str, error: Exception) -> RuleError:
