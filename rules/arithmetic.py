@@ -223,15 +223,15 @@ div_own_sqrt = rewrite(x / op("sqrt", x), op("sqrt", x), numerics="approximates"
 sqrt_mul = rewrite(op("sqrt", a) * op("sqrt", b), op("sqrt", a * b), numerics="approximates", doc="loses NaN below 0")
 sqrt_square = rewrite(op("sqrt", op("square", x)), abs(x))
 
-pow_zero = rewrite(x**0, 1, numerics="exact")
-pow_one = rewrite(x**1, x, numerics="exact")
-pow_two = rewrite(x**2, op("square", x))
-pow_three = rewrite(x**3, x * op("square", x))
-pow_four = rewrite(x**4, op("square", op("square", x)))
-pow_half = rewrite(x**0.5, op("sqrt", x))
-pow_minus_one = rewrite(x**-1, op("reciprocal", x), where=floats)
-pow_minus_two = rewrite(x**-2, op("reciprocal", op("square", x)), where=floats)
-pow_minus_half = rewrite(x**-0.5, op("rsqrt", x))
+pow_zero = rewrite(op("pow", x, 0), 1, numerics="exact")
+pow_one = rewrite(op("pow", x, 1), x, numerics="exact")
+pow_two = rewrite(op("pow", x, 2), op("square", x))
+pow_three = rewrite(op("pow", x, 3), x * op("square", x))
+pow_four = rewrite(op("pow", x, 4), op("square", op("square", x)))
+pow_half = rewrite(op("pow", x, 0.5), op("sqrt", x))
+pow_minus_one = rewrite(op("pow", x, -1), op("reciprocal", x), where=floats)
+pow_minus_two = rewrite(op("pow", x, -2), op("reciprocal", op("square", x)), where=floats)
+pow_minus_half = rewrite(op("pow", x, -0.5), op("rsqrt", x))
 
 factor = rewrite(
     signed((0, a * b), (0, a * c)),

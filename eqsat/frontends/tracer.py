@@ -114,6 +114,13 @@ def _is_operand(other: object) -> bool:
     return getattr(other, "__array_ufunc__", other) is not None or isinstance(other, (int, float))
 
 
+def power_function(exponent: object) -> np.ufunc | None:
+    """The function to which ``numpy.ndarray``'s operator ``**`` takes this exponent, if not to ``np.power``."""
+    if type(exponent) not in (int, float):
+        return None
+    return {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(exponent)  # type: ignore[call-overload, no-any-return]
+
+
 class TracedArray:
     """An array of known shape and element type whose values are not known yet."""
 
@@ -308,11 +315,9 @@ class TracedArray:
     __rpow__ = _reflected(np.power)
 
     def __pow__(self, exponent: Any) -> Any:
-        # numpy.ndarray's operator takes these exponents to exactly these functions.
-        if type(exponent) in (int, float) and self.dtype.kind == "f":
-            special = {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(exponent)
-            if special is not None:
-                return _ufunc(special, self)
+        special = power_function(exponent) if self.dtype.kind == "f" else None
+        if special is not None:
+            return _ufunc(special, self)
         return _ufunc(np.power, self, exponent) if _is_operand(exponent) else NotImplemented
 
     def __ipow__(self, exponent: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.frontends.tracer import power_function
 from eqsat.ir.table import OPS
 
 Number = float | int | bool
@@ -20,6 +21,9 @@ UFUNCS = {
     "bitwise_or": "logical_or",
     "divide": "div",
     "equal": "eq",
+    "expit": "sigmoid",
+    "fabs": "abs",
+    "float_power": "pow",
     "greater": "gt",
     "greater_equal": "ge",
     "invert": "logical_not",
@@ -76,10 +80,26 @@ class Pattern:
         return op("div", other, self)
 
     def __pow__(self, other: object) -> Pattern:
-        return op("pow", self, other)
+        special = power_function(other)
+        return special(self) if special is not None else np.power(self, other)  # type: ignore[call-overload, no-any-return]
 
     def __rpow__(self, other: object) -> Pattern:
-        return op("pow", other, self)
+        return np.power(other, self)  # type: ignore[call-overload, no-any-return]
+
+    def __floordiv__(self, other: object) -> Pattern:
+        return op("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: object) -> Pattern:
+        return op("floor_divide", other, self)
+
+    def __mod__(self, other: object) -> Pattern:
+        return op("remainder", self, other)
+
+    def __rmod__(self, other: object) -> Pattern:
+        return op("remainder", other, self)
+
+    def __pos__(self) -> Pattern:
+        return self
 
     def __matmul__(self, other: object) -> Pattern:
         return op("matmul", self, other)
@@ -137,7 +157,12 @@ class Pattern:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Pattern:
         if method != "__call__" or options:
             raise TypeError(f"np.{ufunc.__name__}.{method} with options cannot stand in a pattern")
-        return op(UFUNCS.get(ufunc.__name__, ufunc.__name__), *inputs)
+        name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        if name in ("positive", "conjugate"):
+            return _lift(inputs[0])
+        if name == "pow" and isinstance(inputs[1], (int, float)) and inputs[1] == 2:
+            return op("square", inputs[0])  # as programs are traced
+        return op(name, *inputs)
 
     def __array_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[object], kwargs: dict[str, Any]
@@ -282,10 +307,14 @@ def attributes(names: str) -> Any:
 
 
 def signed(*terms: tuple[int, Pattern]) -> Pattern:
-    """A signed sum, with sums inside it opened."""
+    """A signed sum, with sums and (under a sign that is not 0) negations inside it opened, as in programs."""
     flat: list[tuple[int, Pattern]] = []
     for sign, term in terms:
-        if isinstance(term, Sum):
+        if sign and isinstance(term, Apply) and term.op == "neg":
+            opened = signed((-sign, term.args[0]))
+            assert isinstance(opened, Sum)
+            flat.extend(opened.terms)
+        elif isinstance(term, Sum):
             flat.extend((sign * inner, t) for inner, t in term.terms)
         else:
             flat.append((sign, term))

@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol, cast
 
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
-from eqsat.rules.pattern import Pattern, Sum, bound_names
+from eqsat.rules.pattern import Literal as Number
+from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -177,6 +178,8 @@ def _check_way(way: Way, at: str) -> None:
     for left in way.left:
         if not isinstance(left, Pattern):
             raise RuleError(f"{at}: the left side is a pattern, not {type(left).__name__}")
+        if isinstance(left, (Var, NumberVar, Number)):
+            raise RuleError(f"{at}: the left side {left!r} is no operator: every tensor, or number, would match it")
         for name, kind in bound_names(left):
             if bound.setdefault(name, kind) != kind:
                 raise RuleError(f"{at}: variable {name!r} is both a {bound[name]} and a {kind}")
