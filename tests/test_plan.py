@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eqsat.ir import Graph, build
 from eqsat.ir.composite import composite, expand
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.interpret import run_group
+from eqsat.ir.kernel import Stage
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.spec import make_spec
@@ -23,6 +25,7 @@ from eqsat.plan.group import Grouping, Piece, PlacedGroup, Worth
 from eqsat.plan.lower import lower
 from eqsat.plan.memory import Lifetime, assign
 from eqsat.plan.regions import cut
+from eqsat.plan.stages import _Sharing
 
 rng = np.random.default_rng(0)
 
@@ -68,7 +71,8 @@ class Program:
         buffers, bound = {}, {}
         for node, number in self.ids.items():
             if node.op == "input":
-                bound[node] = rng.standard_normal(node.shape).astype(np.float32)
+                integers = rng.integers(0, 8, node.shape)
+                bound[node] = integers if node.dtype == int64 else rng.standard_normal(node.shape).astype(np.float32)
                 buffers[number] = bound[node].reshape(-1)
             elif isinstance(node.attrs, ConstArray):
                 buffers[number] = node.attrs.array.reshape(-1)
@@ -105,6 +109,51 @@ def test_softmax_is_one_group_that_computes_its_exponentials_once() -> None:
         (placed,) = Program([expand(composite("softmax", [arg(0, 4, 6, 8)], axis))]).check()
         costly = [s for s in placed.group.stages if "exp" in repr(s.kernel)]
         assert len(costly) == 1
+
+
+def test_stages_that_share_a_costly_index_are_compiled_and_compute_it_once() -> None:
+    """Index expressions are inside loads: they are found, and replaced, like any other part."""
+    table, ids = arg(0, 30, 8), build.input_node(1, TensorType((12,), int64))
+    index = build.call("floor_divide", build.call("wrap_index", ids, attrs=30), build.const(np.array(2)))
+    rows = build.gather(table, index, 0)
+    norm = build.call("sqrt", build.reduce("reduce_sum", build.call("square", rows), (1,), keepdims=True))
+    program = Program([build.call("div", rows, norm)])
+    (placed,) = program.check()
+    divided = [stage for stage in placed.group.stages if "floor_divide" in repr(stage.kernel)]
+    assert len(placed.group.stages) > 2 and len(divided) == 1
+
+
+def test_parts_that_differ_in_the_sign_of_a_zero_are_not_one() -> None:
+    x = arg(0, 6, 8)
+    zeros = (build.const(np.array(0.0, np.float32)), build.const(np.array(-0.0, np.float32)))
+    infinite = [build.call("div", build.call("exp", x), zero) for zero in zeros]
+    total = build.reduce("reduce_max", infinite[0], (1,), keepdims=True)
+    Program([build.call("add", build.call("sign", infinite[1]), build.call("sign", total))]).check()
+
+
+def test_sharing_costs_about_as_much_as_the_stages_are_long() -> None:
+    """An equation of state: the same long polynomial in the sum and in what is divided by it."""
+
+    def looked_up(degree: int) -> int:
+        x = p = arg(0, 6, 8)
+        for _ in range(degree):
+            p = build.call("div", build.call("mul", p, x), build.call("sqrt", x))
+        total = build.reduce("reduce_sum", p, (1,), keepdims=True)
+        stages = [Stage(piece.kernel, piece.reads, None) for piece in Program([build.call("div", p, total)]).pieces]
+        sharing = _Sharing([replace(s, sources=(0,) * len(s.sources)) for s in stages if s.kernel is not None], 0)
+        calls = 0
+        number = sharing._number
+
+        def counted(key: object) -> int:
+            nonlocal calls
+            calls += 1
+            return number(key)
+
+        sharing._number = counted  # type: ignore[method-assign]
+        assert len(sharing.run()) == len(stages) + 1
+        return calls
+
+    assert looked_up(80) < 2.5 * looked_up(40)
 
 
 def test_groups_never_need_one_another() -> None:

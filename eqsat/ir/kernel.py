@@ -14,8 +14,8 @@ blocks of an attention), so that what flows between them stays in cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal as OneOf
 
@@ -86,15 +86,62 @@ class Acc:
 Expr = Load | Literal | Index | Call | Acc
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
-    """Every sub-expression, operands before users, shared ones once per use."""
+def parts(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions that one is computed from: arguments of a call, index expressions of a load."""
     if isinstance(expr, Call):
-        for arg in expr.args:
-            yield from walk(arg)
-    elif isinstance(expr, Load):
-        for index, _ in expr.gathers:
-            yield from walk(index)
-    yield expr
+        return expr.args
+    if isinstance(expr, Load) and expr.gathers:
+        return tuple(index for index, _ in expr.gathers)
+    return ()
+
+
+def with_parts(expr: Expr, new: Sequence[Expr]) -> Expr:
+    """The expression over other parts; itself where these are the parts it has."""
+    if all(a is b for a, b in zip(parts(expr), new, strict=True)):
+        return expr
+    if isinstance(expr, Call):
+        return replace(expr, args=tuple(new))
+    assert isinstance(expr, Load)
+    return replace(expr, gathers=tuple((e, stride) for e, (_, stride) in zip(new, expr.gathers, strict=True)))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every sub-expression, index expressions of gathers included, operands before users, shared ones once per use."""
+    stack = [(expr, False)]
+    while stack:
+        at, ready = stack.pop()
+        below = () if ready else parts(at)
+        if below:
+            stack.append((at, True))
+            stack.extend((part, False) for part in reversed(below))
+        else:
+            yield at
+
+
+def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], Expr | None] | None = None) -> Expr:
+    """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``.
+
+    ``instead``, asked top-down, gives what stands for a sub-expression as a whole; None: it is rebuilt.
+    """
+    done: list[Expr] = []
+    stack = [(expr, False)]
+    while stack:
+        at, ready = stack.pop()
+        below = parts(at)
+        if ready:
+            new = done[-len(below) :]
+            del done[-len(below) :]
+            done.append(fn(with_parts(at, new)))
+            continue
+        whole = None if instead is None else instead(at)
+        if whole is not None:
+            done.append(whole)
+        elif below:
+            stack.append((at, True))
+            stack.extend((part, False) for part in reversed(below))
+        else:
+            done.append(fn(at))
+    return done[0]
 
 
 @dataclass(frozen=True, slots=True)

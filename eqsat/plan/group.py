@@ -29,6 +29,10 @@ from eqsat.plan.stages import (
 )
 
 
+LONGEST = 32
+"""Kernels of a group at most: each one that joins costs the work of building the group anew."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """One kernel of the program: the tensor it stores and the tensors it reads, by number.
@@ -115,8 +119,10 @@ class Grouping:
         self.stored = stored
         self.worth = worth
         self.producer = {p.tensor: n for n, p in enumerate(pieces) if p.whole and p.kernel is not None}
+        self.makers: dict[int, list[int]] = {}
         self.users: dict[int, list[int]] = {}
         for number, piece in enumerate(pieces):
+            self.makers.setdefault(piece.tensor, []).append(number)
             for tensor in dict.fromkeys(piece.reads):
                 self.users.setdefault(tensor, []).append(number)
 
@@ -132,7 +138,7 @@ class Grouping:
                 if source is None or of[source] == of[number]:
                     continue
                 members = sorted(groups[of[source]] + groups[of[number]])
-                if not self._acyclic(members, groups, of):
+                if len(members) > LONGEST or not self._acyclic(members, groups, of):
                     continue
                 placed = self.build(members)
                 parts = tuple(p for p in (self.build(groups[of[n]]) for n in (source, number)) if p is not None)
@@ -160,13 +166,16 @@ class Grouping:
         return kernel
 
     def _acyclic(self, members: Sequence[int], groups: dict[int, list[int]], of: dict[int, int]) -> bool:
-        """Whether no path leaves the members and comes back; a group on the way runs as a whole."""
-        inside = set(members)
+        """Whether no path leaves the members and comes back; a group on the way runs as a whole.
+
+        Pieces after the last member are in no group yet, so that no path comes back from there.
+        """
+        inside, last = set(members), members[-1]
         stack = list(members)
         seen: set[int] = set()
         while stack:
             for user in self.users.get(self.pieces[stack.pop()].tensor, ()):
-                if user in inside or of[user] in seen:
+                if user in inside or user > last or of[user] in seen:
                     continue
                 seen.add(of[user])
                 for mate in groups[of[user]]:
@@ -176,28 +185,26 @@ class Grouping:
         return True
 
     def _order(self, groups: dict[int, list[int]], of: dict[int, int]) -> list[int]:
+        """The groups' keys, each after those that make what it reads."""
         order: list[int] = []
         done: dict[int, bool] = {}
-
-        def visit(key: int) -> None:
-            if key in done:
-                assert done[key], "groups that need one another"
-                return
-            done[key] = False
-            for member in groups[key]:
-                for tensor in self.pieces[member].reads:
-                    for source in self._sources(tensor):
-                        if of[source] != key:
-                            visit(of[source])
-            done[key] = True
-            order.append(key)
-
         for number in range(len(self.pieces)):
-            visit(of[number])
+            stack = [of[number]]
+            while stack:
+                key = stack[-1]
+                reads = (t for member in groups[key] for t in self.pieces[member].reads)
+                needs = dict.fromkeys(of[maker] for tensor in reads for maker in self.makers.get(tensor, ()))
+                missing = [need for need in needs if need != key and not done.get(need)]
+                if key in done or not missing:
+                    stack.pop()
+                    if not done.get(key):
+                        assert not missing, "groups that need one another"
+                        done[key] = True
+                        order.append(key)
+                    continue
+                done[key] = False
+                stack.extend(reversed(missing))
         return order
-
-    def _sources(self, tensor: int) -> list[int]:
-        return [n for n, p in enumerate(self.pieces) if p.tensor == tensor]
 
     def _link(self, members: Sequence[int]) -> _Linked | None:
         """The axes that all members share, found from the last member backwards; None if there are none."""

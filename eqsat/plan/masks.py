@@ -16,10 +16,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.ir.interpret import evaluate_expr
-from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load, Operand, Stage, walk
+from eqsat.ir.kernel import (
+    Acc,
+    Call,
+    Expr,
+    FromStage,
+    Index,
+    Kernel,
+    KernelGroup,
+    Literal,
+    Load,
+    Operand,
+    Stage,
+    map_expr,
+    walk,
+)
 from eqsat.ir.types import row_major
 from eqsat.plan.group import PlacedGroup
-from eqsat.plan.stages import depends_on, loads_of, map_expr, merge_shared, rewrite_kernel
+from eqsat.plan.stages import depends_on, loads_of, merge_shared, rewrite_kernel
 
 SAVING = 0.8
 """The part of the work that must be left at most for the cut to be made."""

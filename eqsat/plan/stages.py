@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, Operand, Stage, walk
+from eqsat.ir.kernel import (
+    Acc,
+    Call,
+    Expr,
+    FromStage,
+    Index,
+    Kernel,
+    KernelGroup,
+    Literal,
+    Load,
+    Operand,
+    Stage,
+    map_expr,
+    parts,
+    walk,
+)
 from eqsat.ir.table import OPS
 from eqsat.ir.types import row_major
 
@@ -21,15 +36,6 @@ def loads_of(kernel: Kernel) -> list[Load]:
 def depends_on(expr: Expr, axis: int) -> bool:
     """Whether some access of the expression moves along an axis."""
     return any(e.strides[axis] != 0 for e in walk(expr) if isinstance(e, Load | Index))
-
-
-def map_expr(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    """The expression rebuilt bottom-up through ``fn``."""
-    if isinstance(expr, Call):
-        expr = replace(expr, args=tuple(map_expr(a, fn) for a in expr.args))
-    elif isinstance(expr, Load) and expr.gathers:
-        expr = replace(expr, gathers=tuple((map_expr(e, fn), s) for e, s in expr.gathers))
-    return fn(expr)
 
 
 def rewrite_kernel(kernel: Kernel, fn: Callable[[Expr], Expr], **changes: object) -> Kernel:
@@ -53,77 +59,163 @@ def permute(kernel: Kernel, order: Sequence[int]) -> Kernel:
     )
 
 
-def cost_of(expr: Expr) -> float:
-    """Vector instructions of one evaluation."""
-    return sum(OPS[e.fn].cost for e in walk(expr) if isinstance(e, Call))
-
-
 def share_costly_parts(stages: Sequence[Stage], shared: int) -> list[Stage]:
-    """Costly sub-expressions that two stages compute at the same points become a stage of their own."""
-    stages = list(stages)
-    while True:
-        found = _repeated_part(stages, shared)
-        if found is None:
-            return stages
-        stages = _split_part(stages, found, shared)
+    """Costly sub-expressions that two stages compute at the same points become a stage of their own, largest first."""
+    return _Sharing(stages, shared).run()
 
 
-_Keyed = tuple[object, ...]
+@dataclass(frozen=True)
+class _Part:
+    """A costly call in a stage's body: ``value`` is equal for calls that are equal at the points of equal numbers along
+    ``axes`` of each one's stage."""
+
+    value: int
+    cost: float
+    expr: Call
+    axes: tuple[int, ...]
 
 
-def _keyed(expr: Expr, sources: Sequence[int | FromStage], order: Sequence[int]) -> _Keyed:
-    """The expression with operands named by what they are and axes in ``order``, comparable between stages."""
-    match expr:
-        case Load(operand, offset, strides, dtype, gathers):
-            inner = tuple((_keyed(e, sources, order), s) for e, s in gathers)
-            return ("load", sources[operand], offset, tuple(strides[a] for a in order), dtype, inner)
-        case Index(offset, strides, dtype):
-            return ("index", offset, tuple(strides[a] for a in order), dtype)
-        case Call(fn, args, dtype, attrs):
-            return ("call", fn, tuple(_keyed(a, sources, order) for a in args), dtype, attrs)
-        case _:
-            return ("leaf", expr)
+class _Sharing:
+    """The stages of a group with their costly parts numbered by value.
 
+    Every sub-expression is numbered once per order of axes it is told in (hash consing), so that a round of sharing
+    costs about as much as the stages it changes are long. ``FromStage`` holds names here, which stay when stages are
+    put in between: positions at first, then further numbers.
+    """
 
-def _axes_of(kernel: Kernel, expr: Expr, shared: int) -> list[int] | None:
-    """Axes an expression depends on, shared ones first, then by how far they step; None if a shared one is missing."""
-    steps = [e.strides for e in walk(expr) if isinstance(e, Load | Index)]
-    axes = [a for a in range(len(kernel.extents)) if any(s[a] for s in steps)]
-    if axes[:shared] != list(range(shared)):
-        return None
-    rest = sorted(axes[shared:], key=lambda a: (tuple(-s[a] for s in steps), kernel.extents[a], a))
-    return axes[:shared] + rest
+    def __init__(self, stages: Sequence[Stage], shared: int) -> None:
+        self.shared = shared
+        self.numbers: dict[Hashable, int] = {}
+        self.stages = dict(enumerate(stages))
+        self.order = list(self.stages)
+        self.parts = {name: self._parts(stage) for name, stage in self.stages.items()}
 
+    def run(self) -> list[Stage]:
+        found = self._largest_repeated()
+        while found is not None:  # each round leaves fewer calls: those of all but one of the part's occurrences go
+            self._split(*found)
+            found = self._largest_repeated()
+        place = {name: number for number, name in enumerate(self.order)}
+        return [_renamed(self.stages[name], place) for name in self.order]
 
-def _part_key(stage: Stage, expr: Expr, shared: int) -> tuple[_Keyed, list[int]] | None:
-    """What makes two parts of different stages the same, and the axes in the order it is told in."""
-    order = _axes_of(stage.kernel, expr, shared)
-    if order is None:
-        return None
-    extents = tuple(stage.kernel.extents[a] for a in order)
-    return (extents, _keyed(expr, stage.sources, order)), order
+    def _number(self, key: Hashable) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
 
-
-def _repeated_part(stages: Sequence[Stage], shared: int) -> tuple[int, Call, list[int]] | None:
-    """The largest costly expression in the bodies of two stages: the first one's number, expression and axes."""
-    seen: dict[_Keyed, tuple[int, Call, list[int]]] = {}
-    best: tuple[float, tuple[int, Call, list[int]]] | None = None
-    for number, stage in enumerate(stages):
-        for expr in walk(stage.kernel.body):
-            if not isinstance(expr, Call) or cost_of(expr) < COSTLY or _is_product(stage.kernel, expr):
+    def _parts(self, stage: Stage) -> dict[int, _Part]:
+        """The costly calls of a stage's body, by ``id``, operands before users."""
+        kernel, found = stage.kernel, {}
+        product = kernel.body if kernel.combine == "sum" and _is_mul(kernel.body) else None
+        costs: dict[int, float] = {}
+        steps: dict[int, dict[tuple[int, ...], None]] = {}
+        values: dict[tuple[int, tuple[int, ...]], int] = {}
+        orders: dict[tuple[tuple[int, ...], ...], tuple[int, ...] | None] = {}
+        for expr in walk(kernel.body):
+            if id(expr) in costs:
                 continue
-            found = _part_key(stage, expr, shared)
-            if found is None:
+            below = parts(expr)
+            costs[id(expr)] = sum(costs[id(e)] for e in below) + (OPS[expr.fn].cost if isinstance(expr, Call) else 0.0)
+            mine = steps[id(expr)] = {s: None for e in below for s in steps[id(e)]}
+            if isinstance(expr, Load | Index):
+                mine[expr.strides] = None
+            if not isinstance(expr, Call) or costs[id(expr)] < COSTLY or expr is product:
                 continue
-            key, order = found
-            first = seen.setdefault(key, (number, expr, order))
-            if first[0] != number and (best is None or cost_of(expr) > best[0]):
-                best = (cost_of(expr), first)
-    return None if best is None else best[1]
+            told = tuple(mine)
+            if told not in orders:
+                orders[told] = self._axes(kernel, told)
+            axes = orders[told]
+            if axes is not None:
+                extents = tuple(kernel.extents[a] for a in axes)
+                value = self._number((extents, self._value(expr, stage, axes, values)))
+                found[id(expr)] = _Part(value, costs[id(expr)], expr, axes)
+        return found
+
+    def _axes(self, kernel: Kernel, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """Axes that accesses of these strides depend on, shared ones first, then by how far they step; None if a
+        shared one is missing."""
+        axes = [a for a in range(len(kernel.extents)) if any(s[a] for s in steps)]
+        if axes[: self.shared] != list(range(self.shared)):
+            return None
+        rest = sorted(axes[self.shared :], key=lambda a: (tuple(-s[a] for s in steps), kernel.extents[a], a))
+        return (*axes[: self.shared], *rest)
+
+    def _value(
+        self, expr: Expr, stage: Stage, axes: tuple[int, ...], values: dict[tuple[int, tuple[int, ...]], int]
+    ) -> int:
+        """The number of an expression with operands named by what they are and axes in this order."""
+        stack = [expr]
+        while stack:
+            at = stack[-1]
+            missing = [e for e in parts(at) if (id(e), axes) not in values]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            below = tuple(values[id(e), axes] for e in parts(at))
+            key: Hashable
+            match at:
+                case Load(operand, offset, strides, dtype, gathers):
+                    told = tuple(strides[a] for a in axes)
+                    key = ("load", stage.sources[operand], offset, told, dtype, below, tuple(s for _, s in gathers))
+                case Index(offset, strides, dtype):
+                    key = ("index", offset, tuple(strides[a] for a in axes), dtype)
+                case Call(fn, _, dtype, attrs):
+                    key = ("call", fn, below, dtype, attrs)
+                case Literal(value, dtype):
+                    key = ("literal", repr(value), dtype)  # 0.0 and -0.0 are equal, and are not the same
+                case _:
+                    key = ("acc", at)
+            values[id(at), axes] = self._number(key)
+        return values[id(expr), axes]
+
+    def _largest_repeated(self) -> tuple[int, _Part] | None:
+        """The costliest part that two stages have: the first one's name and the part; of equally costly ones the first
+        met again."""
+        seen: dict[int, tuple[int, _Part]] = {}
+        best: tuple[int, _Part] | None = None
+        for name in self.order:
+            for part in self.parts[name].values():
+                first = seen.setdefault(part.value, (name, part))
+                if first[0] != name and (best is None or part.cost > best[1].cost):
+                    best = first
+        return best
+
+    def _split(self, first: int, part: _Part) -> None:
+        """Make ``part``, which stage ``first`` is the first one to have, a stage before it, which the others read."""
+        made = _part_over(self.stages[first], part.expr, part.axes)
+        name, sources = len(self.stages), self.stages[first].sources
+        for user in self.order[self.order.index(first) :]:
+            stage, known = self.stages[user], self.parts[user]
+            if any(p.value == part.value for p in known.values()):
+                self.stages[user] = _reading(stage, made, FromStage(name), _uses(stage, known, part, made))
+                self.parts[user] = self._parts(self.stages[user])
+        self.stages[name] = _trim(Stage(made, sources, None))
+        self.parts[name] = self._parts(self.stages[name])
+        self.order.insert(self.order.index(first), name)
 
 
-def _is_product(kernel: Kernel, expr: Expr) -> bool:
-    return kernel.combine == "sum" and expr is kernel.body and isinstance(expr, Call) and expr.fn == "mul"
+def _uses(stage: Stage, known: Mapping[int, _Part], part: _Part, made: Kernel) -> Expr:
+    """The stage's body with the kernel ``made``, as the operand after its own, in place of ``part``."""
+
+    def instead(expr: Expr) -> Expr | None:
+        mine = known.get(id(expr))
+        return _load_part(stage, made, mine.axes) if mine is not None and mine.value == part.value else None
+
+    return map_expr(stage.kernel.body, lambda e: e, instead)
+
+
+def _reading(stage: Stage, part: Kernel, source: FromStage, body: Expr) -> Stage:
+    """The stage with a body that reads ``part`` as the operand after its own."""
+    kernel = replace(stage.kernel, body=body, operands=(*stage.kernel.operands, part.out))
+    return _trim(Stage(kernel, (*stage.sources, source), stage.result))
+
+
+def _renamed(stage: Stage, place: Mapping[int, int]) -> Stage:
+    sources = tuple(FromStage(place[s.stage]) if isinstance(s, FromStage) else s for s in stage.sources)
+    return stage if sources == stage.sources else replace(stage, sources=sources)
+
+
+def _is_mul(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.fn == "mul"
 
 
 def _insert(stages: Sequence[Stage], at: int, part: Kernel, users: Callable[[Stage], Expr | None]) -> list[Stage]:
@@ -167,23 +259,6 @@ def _load_part(stage: Stage, part: Kernel, axes: Sequence[int]) -> Load:
     return Load(len(stage.sources), 0, strides, part.out.dtype)
 
 
-def _split_part(stages: list[Stage], found: tuple[int, Call, list[int]], shared: int) -> list[Stage]:
-    at, expr, order = found
-    given = _part_key(stages[at], expr, shared)
-    assert given is not None
-    part = _part_over(stages[at], expr, order)
-
-    def users(stage: Stage) -> Expr | None:
-        def fix(e: Expr) -> Expr:
-            mine = _part_key(stage, e, shared) if isinstance(e, Call) else None
-            return _load_part(stage, part, mine[1]) if mine is not None and mine[0] == given[0] else e
-
-        body = _top_down(stage.kernel.body, fix)
-        return None if body == stage.kernel.body else body
-
-    return _insert(stages, at, part, users)
-
-
 def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
     """Computed factors of contractions as stages of their own: evaluated once, not once per result column."""
     stages = list(stages)
@@ -219,15 +294,6 @@ def _factors(kernel: Kernel) -> tuple[Expr, ...]:
         return ()
     reused = [any(not depends_on(f, a) for a in range(kernel.parallel)) for f in kernel.body.args]
     return kernel.body.args if any(reused) else ()
-
-
-def _top_down(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    changed = fn(expr)
-    if changed is not expr:
-        return changed
-    if isinstance(expr, Call):
-        return replace(expr, args=tuple(_top_down(a, fn) for a in expr.args))
-    return expr
 
 
 def _trim(stage: Stage) -> Stage:
