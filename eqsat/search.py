@@ -218,23 +218,19 @@ def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Ter
         assembly.labels[number] = describe(term)
         low = lowered.get(term) if term in lowered else lower(term)
         if low is None:
-            reads = tuple(dict.fromkeys(r.eclass for r in term.reads()))
-            leaves = {e: build.input_node(n, _type_of(term, e)) for n, e in enumerate(reads)}
+            types = {read.eclass: read.type for read in term.reads()}
+            leaves = {e: build.input_node(n, type) for n, (e, type) in enumerate(types.items())}
             step = ReferenceStep(
-                _as_node(term, leaves), tuple(number_of(e) for e in reads), number, assembly.labels[number]
+                _as_node(term, leaves), tuple(number_of(e) for e in types), number, assembly.labels[number]
             )
             assembly.pieces.append(Piece(number, None, step.reads, False, len(assembly.references)))
             assembly.references.append(step)
             continue
-        reads = tuple(number_of(r.eclass) for r in low.reads)
-        for kernel in low.kernels:
+        for kernel, given in zip(low.kernels, low.reads, strict=True):
+            reads = tuple(number_of(r.eclass) for r in given)
             assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
     for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):
         assembly.tensor_of[node] = number_of(eclass)
-
-
-def _type_of(term: Term, eclass: int) -> TensorType:
-    return next(r.type for r in term.reads() if r.eclass == eclass)
 
 
 def _as_node(term: Term, leaves: dict[int, Node]) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -126,9 +127,8 @@ def run_selection(egraph: SaturatedEGraph, selection: Selection, arrays: dict[in
         lowered = lower(term)
         assert lowered is not None
         out = np.zeros(term.type.size, term.type.dtype.numpy)
-        buffers = [np.ascontiguousarray(values[r.eclass]).reshape(-1) for r in lowered.reads]
-        for kernel in lowered.kernels:
-            run_kernel(kernel, buffers, out)
+        for kernel, reads in zip(lowered.kernels, lowered.reads, strict=True):
+            run_kernel(kernel, [np.ascontiguousarray(values[r.eclass]).reshape(-1) for r in reads], out)
         values[term.eclass] = out.reshape(term.type.shape)
     return [values[o] for o in selection.outputs]
 
@@ -317,6 +317,43 @@ def test_kernels_that_cannot_be_lowered_are_not_used() -> None:
     for selection in extract(graph, RATES, lowers=at_most_two):
         assert all(at_most_two(k) for k in selection.kernels)
         check_selection(selection, inputs_of(graph))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 0.9, 1.0]), st.booleans())
+def test_whatever_cannot_be_lowered_there_is_a_program(seed: int, refused: float, views_only: bool) -> None:
+    """Terms are refused by chance, many more than there are rounds of repair; single operators then run alone."""
+    x, index = arg(0, 12, 33), arg(1, 2, 3, dtype=int64)
+    y = build.gather(build.gather(x, index, 0), index, 2)
+    for n in range(8):
+        flat = build.reshape(y, (y.type.size,))
+        flipped = build.view(flat, views.slices(flat.shape, (flat.type.size - 1,), (-1,), flat.shape))
+        y = build.call(("sqrt", "exp", "tanh")[n % 3], build.reshape(build.call("add", flipped, flat), y.shape))
+    graph = egraph_of(y, build.reduce("reduce_sum", y, (0,)))
+    decided: dict[str, bool] = {}
+
+    def lowers(term: Term) -> bool:
+        said = text(term)
+        if views_only and not {"view", "gather"} & set(ops(term)):
+            return True
+        return decided.setdefault(said, random.Random(f"{seed}{said}").random() >= refused)
+
+    selections = extract(graph, RATES, lowers=lowers)
+    assert selections
+    for selection in selections:
+        check_selection(selection, inputs_of(graph))
+        for kernel in selection.kernels:
+            assert decided.get(text(kernel), True) or all(isinstance(child, Read) for child in kernel.children)
+
+
+@pytest.mark.parametrize("parts", [3, 24, 25, 200, 1000])
+def test_concatenations_of_any_length_are_kernels_that_compute_their_parts(parts: int) -> None:
+    x = arg(0, parts, 5)
+    rows = [build.call("exp", build.take_range(x, 0, n, n + 1)) for n in range(parts)]
+    (kernel,) = kernels(egraph_of(build.concat(rows, 0)))
+    lowered = lower(kernel)
+    assert kernel.op == "concat" and lowered is not None and len(lowered.kernels) == parts
+    assert all(len(reads) == 1 for reads in lowered.reads)
 
 
 def test_alternatives_differ_and_are_programs() -> None:

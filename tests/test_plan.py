@@ -53,8 +53,8 @@ class Program:
                 assert isinstance(term, Term)
                 low = lower(term)
                 assert low is not None, node
-                reads = tuple(r.eclass for r in low.reads)
-                for kernel in low.kernels:
+                for kernel, given_reads in zip(low.kernels, low.reads, strict=True):
+                    reads = tuple(r.eclass for r in given_reads)
                     self.pieces.append(Piece(self.id(node), kernel, reads, len(low.kernels) == 1))
 
     def id(self, node: Node) -> int:

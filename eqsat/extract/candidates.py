@@ -26,6 +26,8 @@ COMBINATIONS = 6
 """Operand lists are combined at positions whose product (counted from 1) is at most this."""
 SAME_KIND = 2
 """Streams, and kernels, kept that differ only in where along an elementwise chain they read."""
+WIDE = 24
+"""Operands from which e-nodes are built over the best streams alone: combinations grow with their square."""
 POOL = 10
 """Kernels kept per class and pass."""
 
@@ -183,6 +185,11 @@ class Candidates:
                 for stream in self.streams[c]:
                     if not stream.is_read:
                         self.pool[c].setdefault(stream.uid, stream)
+
+    def kernels(self) -> Iterator[Stream]:
+        """Every kernel made so far that may be part of a program."""
+        for c in self.order:
+            yield from self.pool[c].values()
 
     def store_all(self) -> bool:
         """Let every class be stored for others, also where an earlier one lies alike; whether that changes anything."""
@@ -380,7 +387,8 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
             for rest in walk(place + 1, left // (position + 1)):
                 yield (stream, *rest)
 
-    yield from walk(0, budget)
+    if len(lists) <= WIDE:
+        yield from walk(0, budget)
     best = [options[0] for options in lists]
     elements = [next((s for s in options if s.core is None), options[0]) for options in lists]
     reads = [
@@ -392,6 +400,9 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
     if len(lists) == 1:
         return
     yield tuple(elements)
+    if len(lists) > WIDE:
+        yield tuple(best)
+        return
     for place in range(len(lists)):
         yield (*best[:place], reads[place], *best[place + 1 :])
         # One operand accumulated, the others in elements: a kernel has one core.

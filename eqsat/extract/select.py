@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,20 @@ from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.budget import Budget
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.constants import constant_terms
-from eqsat.extract.hypergraph import Choice, Problem, Search, Solution, greedy, reduced, renumbered, solution_of
+from eqsat.extract.hypergraph import (
+    Choice,
+    Problem,
+    Search,
+    Solution,
+    cheapest,
+    greedy,
+    reduced,
+    renumbered,
+    solution_of,
+)
 from eqsat.extract.optimum import Optimum, optimum
 from eqsat.extract.streams import Stream
-from eqsat.extract.terms import Selection, Term
+from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.table import OPS
 
 if TYPE_CHECKING:
@@ -26,14 +37,19 @@ ROUNDS = 3
 WORK, NODES, CHOICES = 3e6, 1, 500
 """The budget of one e-graph: a second or two. A layer of MiniLM takes 4% of the work. The root of an integer program
 over 430 choices takes 0.2 to 1.7 s; more nodes found nothing on MiniLM, nor did a program over a thousand choices."""
-REPAIRS = 40
-"""Times that kernels which cannot be lowered are taken out and the choice is made again."""
+REPAIRS = 16
+"""Times that the kernels of the choice made are checked, and it is made again without those that cannot be lowered;
+after that every kernel there is to choose from is checked."""
 
 Lowers = Callable[[Term], bool]
 
 
+class _Stuck(Exception):
+    """The kernels there are to choose from do not make the outputs."""
+
+
 class ExtractionError(ValueError):
-    """An output that no kernel makes; the message names it."""
+    """An output that has no finite term, so that nothing makes it; the message names it."""
 
 
 def extract(
@@ -56,7 +72,8 @@ def extract(
     more than ``gap`` is left, for predictions are not better than that. With ``fuse`` off
     every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used,
     except single operators over stored tensors that nothing else can replace. Opaque operators are not asked
-    about. Raises ``ExtractionError`` where an output cannot be made.
+    about. Whatever it refuses, there is a selection: at the least the one that stores every operator's result.
+    Raises ``ExtractionError`` where an output has no finite term.
     """
     budget = Budget(seconds, work=WORK, nodes=NODES, choices=CHOICES)
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
@@ -90,6 +107,13 @@ class _Extraction:
     def run(self) -> list[Selection]:
         if not self.roots:
             return [self._selection([], 0.0, 0.0, "nothing to compute")]
+        try:
+            return self._optimum(self._search())
+        except _Stuck:
+            return [self._stored()]
+
+    def _search(self) -> tuple[Problem, Solution]:
+        """The best choice found by making candidates and choosing among them in turns."""
         self.candidates.run()
         problem, best = self._greedy(None)
         merged = self.candidates.merged()
@@ -104,16 +128,15 @@ class _Extraction:
             problem, best = self._greedy((problem, best))
             if best.cost >= before * (1 - 1e-9):
                 break
-        return self._optimum((problem, best))
+        return problem, best
 
     def _pool(self) -> Problem:
         """The kernels that may be part of a best program, tagged by their streams' numbers."""
         choices = []
-        for c in self.candidates.order:
-            for stream in self.candidates.pool[c].values():
-                self.streams[stream.uid] = stream
-                if stream.uid not in self.refused:
-                    choices.append(Choice(c, stream.needs, stream.seconds, stream.uid))
+        for stream in self.candidates.kernels():
+            self.streams[stream.uid] = stream
+            if stream.uid not in self.refused:
+                choices.append(Choice(stream.eclass, stream.needs, stream.seconds, stream.uid))
         return reduced(Problem(tuple(choices), self.roots))
 
     def _together(self, problem: Problem, shared: frozenset[int]) -> Solution | None:
@@ -138,21 +161,22 @@ class _Extraction:
     def _greedy(
         self, known: tuple[Problem, Solution] | None, shared: frozenset[int] = frozenset()
     ) -> tuple[Problem, Solution]:
-        """Greedy choice and local search; what cannot be lowered is refused and the choice made again.
+        """Greedy choice and local search, over kernels that can be lowered: others are refused and the choice made
+        again.
 
-        ``shared``: tensors that are also tried with several of their users at once.
+        ``shared``: tensors that are also tried with several of their users at once. Raises ``_Stuck`` where what is
+        left does not make the outputs.
         """
-        problem = self._pool()
-        for repair in range(REPAIRS + 1):
+        # It ends: each round refuses a kernel, for good or, readmitted, to be accepted for good; new ones come once.
+        for repair in itertools.count():
+            problem = self._pool()
             start = greedy(problem)
             for more in (self._readmit, self.candidates.store_all, self._readmit):
                 if start is None and more():
                     problem = self._pool()
                     start = greedy(problem)
             if start is None:
-                missing = [o for o in self.roots if o not in problem.by_target] or list(self.roots)
-                names = ", ".join(f"e-class {o} ({self.egraph.types[o]})" for o in missing)
-                raise ExtractionError(f"no kernels make the output {names}")
+                raise _Stuck
             search = Search(problem, start, self.budget)
             before = None if known is None else renumbered(known[1], known[0], problem)
             if before is not None:
@@ -162,28 +186,26 @@ class _Extraction:
             if other is not None:
                 search.offer(Search(problem, other, self.budget).run().chosen)
                 best = search.best
-            # After enough attempts all kernels are checked at once.
-            checked = best.chosen.values() if repair < REPAIRS - 1 else range(len(problem.choices))
-            if not self._refuse(problem, checked):
-                break
-            problem = self._pool()
-        return problem, best
+            refused = len(self.refused)
+            self._refuse(self._tags(problem, best))
+            if repair >= REPAIRS:
+                self._refuse(stream.uid for stream in self.candidates.kernels())
+            if len(self.refused) == refused:
+                return problem, best
+        raise AssertionError("counting does not end")
 
-    def _refuse(self, problem: Problem, numbers: Iterable[int]) -> bool:
-        """Whether any of these kernels cannot be lowered; those are not considered again."""
+    def _refuse(self, uids: Iterable[int]) -> bool:
+        """Whether some of these kernels cannot be lowered; such are not considered again."""
         if self.lowers is None:
             return False
         found = False
-        for uid in [problem.choices[number].tag for number in numbers]:
-            if uid in self.accepted or uid in self.refused:
-                continue
-            term = self.candidates.term(self.streams[uid])
-            assert isinstance(term, Term)
-            if OPS[term.op].kind == "opaque" or self.lowers(term):
-                self.accepted.add(uid)
-            else:
-                self.refused.add(uid)
-                found = True
+        for uid in uids:
+            if uid not in self.accepted and uid not in self.refused:
+                term = self.candidates.term(self.streams[uid])
+                assert isinstance(term, Term)
+                fits = OPS[term.op].kind == "opaque" or self.lowers(term)
+                (self.accepted if fits else self.refused).add(uid)
+            found |= uid in self.refused
         return found
 
     def _readmit(self) -> bool:
@@ -195,10 +217,9 @@ class _Extraction:
 
     def _optimum(self, known: tuple[Problem, Solution]) -> list[Selection]:
         """The best program that is found in time, and the best different ones met on the way."""
-        problem = known[0]
+        problem, start = known
         bound = 0.0
         for _ in range(REPAIRS):
-            start = renumbered(known[1], known[0], problem)
             best = optimum(
                 problem,
                 self.budget,
@@ -210,25 +231,48 @@ class _Extraction:
             )
             assert best is not None
             bound = max(bound, best.bound)  # fewer kernels: an earlier bound still holds
-            if not self._refuse(problem, best.solution.chosen.values()):
+            if not self._refuse(self._tags(problem, best.solution)):
                 break
-            problem = self._pool()
+            problem, start = self._greedy((problem, start))
         else:
-            assert start is not None
             best = Optimum(start, (), bound, "time limit" if self.budget.late else "work limit")
         found: list[Selection] = []
         seen: set[object] = set()
         for solution in (best.solution, *best.others):
             shape = self._shape(problem, solution)
-            if shape in seen or self._refuse(problem, solution.chosen.values()):
+            if shape in seen or self._refuse(self._tags(problem, solution)):
                 continue
             seen.add(shape)
-            kernels = [self.streams[problem.choices[n].tag] for n in solution.chosen.values()]
+            kernels = [self.streams[tag] for tag in self._tags(problem, solution)]
             method = best.method if solution is best.solution else "alternative"
-            found.append(self._selection(kernels, solution.cost, bound, method))
+            terms = [term for term in map(self.candidates.term, kernels) if isinstance(term, Term)]
+            found.append(self._selection(terms, solution.cost, bound, method))
             if len(found) == self.alternatives:
                 break
         return found
+
+    @staticmethod
+    def _tags(problem: Problem, solution: Solution) -> list[int]:
+        return [problem.choices[number].tag for number in solution.chosen.values()]
+
+    def _stored(self) -> Selection:
+        """Every operator by itself, over stored operands: what there is when kernels do not make the outputs."""
+        egraph, given = self.egraph, self.egraph.const | self.candidates.inputs
+        choices: list[Choice] = []
+        terms: list[Term] = []
+        for c, enodes in egraph.classes.items():
+            for enode in enodes if c not in given else ():
+                needs = tuple(sorted(set(enode.children) - given))
+                children = tuple(Read(child, egraph.types[child], child in egraph.const) for child in enode.children)
+                choices.append(Choice(c, needs, 1.0 + egraph.types[c].size, len(terms)))
+                terms.append(Term(c, enode.op, enode.attrs, egraph.types[c], children))
+        problem = Problem(tuple(choices), self.roots)
+        cost, best = cheapest(problem)
+        found = solution_of(problem, best)
+        if found is None:
+            names = ", ".join(f"e-class {o} ({egraph.types[o]})" for o in self.roots if o not in cost)
+            raise ExtractionError(f"nothing makes the output {names}: it has no finite term")
+        return self._selection([terms[tag] for tag in self._tags(problem, found)], 0.0, 0.0, "stored")
 
     def _shape(self, problem: Problem, solution: Solution) -> object:
         """What makes programs different: their contractions, and how many kernels they are."""
@@ -236,13 +280,12 @@ class _Extraction:
         products = ((c.eclass, c.node) for c in cores if c is not None and c.multiply_adds)
         return (tuple(sorted(products)), len(solution.chosen))
 
-    def _selection(self, kernels: list[Stream], seconds: float, bound: float, method: str) -> Selection:
-        terms = [self.candidates.term(stream) for stream in kernels]
+    def _selection(self, terms: Sequence[Term], seconds: float, bound: float, method: str) -> Selection:
         const = self.egraph.const
         constants = [o for o in self.egraph.outputs if o in const]
-        constants += [read.eclass for term in terms if isinstance(term, Term) for read in term.reads() if read.const]
+        constants += [read.eclass for term in terms for read in term.reads() if read.const]
         return Selection(
-            kernels=tuple(term for term in terms if isinstance(term, Term)),
+            kernels=tuple(terms),
             constants=constant_terms(self.egraph, constants),
             outputs=self.egraph.outputs,
             seconds=seconds,

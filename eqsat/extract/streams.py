@@ -23,7 +23,8 @@ READ = -1
 """``Stream.node`` of a stored tensor that is read."""
 
 MAX_SIZE = 192
-"""Operators of a term written out as a tree; larger ones are cut by storing."""
+"""Operators of a kernel's term written out as a tree; larger ones are cut by storing. So no kernel's expression is
+deeper than this, and what walks one may recurse."""
 
 PANEL = 512
 """Extent of a contraction's panel: an operand that is computed on the fly is recomputed once per panel."""
@@ -148,7 +149,7 @@ class Builder:
         uid = len(self.made)
         self.made[key] = None
         size = 1 + sum(child.size for child in children)
-        if size > MAX_SIZE:
+        if size > MAX_SIZE and kind != "concat":  # a concatenation is a kernel per part
             return None
         stream = Stream(uid, eclass, node, type, children, {}, {}, (), size)
         fits = getattr(self, "_" + kind)(stream, op, attrs)

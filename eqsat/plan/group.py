@@ -28,7 +28,6 @@ from eqsat.plan.stages import (
     split_factors,
 )
 
-
 LONGEST = 32
 """Kernels of a group at most: each one that joins costs the work of building the group anew."""
 

@@ -32,10 +32,10 @@ COMBINES: dict[str, Combine] = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """Kernels that together store one tensor, in order; operand ``i`` of each is the tensor ``reads[i]``."""
+    """Kernels that together store one tensor, in order; operand ``i`` of kernel ``k`` is the tensor ``reads[k][i]``."""
 
     kernels: tuple[Kernel, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[tuple[Read, ...], ...]
     out: TensorType
 
 
@@ -57,9 +57,9 @@ _Draft = _Leaf | Literal | Acc | tuple[str, tuple["_Draft", ...], DType, object]
 class _Lowering:
     """One kernel in the making: axis groups are the result's axes, then the reduced ones."""
 
-    def __init__(self, reads: dict[int, int], operands: list[Read]) -> None:
-        self.reads = reads
-        self.operands = operands
+    def __init__(self) -> None:
+        self.reads: dict[int, int] = {}
+        self.operands: list[Read] = []
         self.core: tuple[Term, ViewMap] | None = None
         self.core_body: _Draft | None = None
         self.combine: Combine | None = None
@@ -242,11 +242,9 @@ def _finish(draft: _Draft, cuts: Sequence[Sequence[int]]) -> Expr:
     return Call(fn, exprs, dtype, attrs)
 
 
-def _one(
-    node: Term | Read, shape: Sequence[int], out: TensorType, offset: int, reads: dict[int, int], operands: list[Read]
-) -> Kernel:
-    """The kernel that stores ``node`` (of ``shape``) into its place in ``out``; operands are filled in later."""
-    lowering = _Lowering(reads, operands)
+def _one(node: Term | Read, shape: Sequence[int], out: TensorType, offset: int) -> tuple[Kernel, tuple[Read, ...]]:
+    """The kernel that stores ``node`` (of ``shape``) into its place in ``out``, and what it reads."""
+    lowering = _Lowering()
     draft = lowering.visit(node, views.identity(shape), False)
     cuts = _cut(lowering, shape)
     extents = [n for sizes in cuts for n in sizes]
@@ -270,17 +268,18 @@ def _one(
     else:
         body = _finish(draft, cuts)
         epilogue = Acc(body.dtype)
-    return Kernel(
+    kernel = Kernel(
         tuple(extents),
         parallel,
         lowering.combine,
         body,
         epilogue,
-        (),
+        tuple(Operand(r.type.dtype, r.type.size, r.const) for r in lowering.operands),
         Operand(out.dtype, out.size),
         offset,
         tuple(store),
     )
+    return kernel, tuple(lowering.operands)
 
 
 def _with_acc(expr: Expr, value: Expr) -> Expr:
@@ -313,30 +312,28 @@ def lower(term: Term) -> Lowered | None:
 
     A concatenation gives one kernel per part; a padding, a fill and the interior.
     """
-    reads: dict[int, int] = {}
-    operands: list[Read] = []
     out = term.type
-    drafts: list[Kernel] = []
+    made: list[tuple[Kernel, tuple[Read, ...]]] = []
     try:
         if term.op == "concat":
             assert isinstance(term.attrs, int)
             offsets = part_offsets([c.type for c in term.children], term.attrs)
             for child, offset in zip(term.children, offsets, strict=True):
                 if child.type.size:
-                    drafts.append(_one(child, child.type.shape, out, offset, reads, operands))
+                    made.append(_one(child, child.type.shape, out, offset))
         elif term.op == "pad":
             (child,) = term.children
             assert isinstance(term.attrs, PadAttrs)
             fill = Literal(term.attrs.value, out.dtype)
-            drafts.append(Kernel((out.size,), 1, None, fill, Acc(out.dtype), (), Operand(out.dtype, out.size), 0, (1,)))
+            buffer = Operand(out.dtype, out.size)
+            made.append((Kernel((out.size,), 1, None, fill, Acc(out.dtype), (), buffer, 0, (1,)), ()))
             if child.type.size:
                 offset = pad_offset(child.type.shape, term.attrs)
-                drafts.append(_one(child, child.type.shape, out, offset, reads, operands))
+                made.append(_one(child, child.type.shape, out, offset))
         elif OPS[term.op].kind in ("opaque", "composite"):
             return None
         else:
-            drafts.append(_one(term, out.shape, out, 0, reads, operands))
+            made.append(_one(term, out.shape, out, 0))
     except _Inexpressible:
         return None
-    buffers = tuple(Operand(r.type.dtype, r.type.size, r.const) for r in operands)
-    return Lowered(tuple(replace(k, operands=buffers) for k in drafts), tuple(operands), out)
+    return Lowered(tuple(kernel for kernel, _ in made), tuple(reads for _, reads in made), out)
