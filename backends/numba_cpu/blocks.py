@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, walk
+from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, rewrite_kernel, walk
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.plan.stages import rewrite_kernel
 from eqsat.schedule.tiles import EVEN_STEPS, balanced, ceil_div, round_up
 from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.axes import map_strides, simplify

@@ -233,32 +233,31 @@ class Terms:
 
     def _signed(self, node: Node) -> list[tuple[int, Node]]:
         """The terms of a sum node, sums inside it opened unless they would make it long."""
-        terms = self._opened(node, self._flatten)
-        return terms if len(terms) <= LONGEST_SUM else self._opened(node, False)
+        opened = self._opened(node, self._flatten) or self._opened(node, False)
+        assert opened is not None
+        return opened
 
-    def _opened(self, node: Node, flatten: bool) -> list[tuple[int, Node]]:
+    def _opened(self, node: Node, flatten: bool) -> list[tuple[int, Node]] | None:
+        """The signed terms, left to right; None as soon as opened sums are known to make too many."""
         found: list[tuple[int, Node]] = []
-
-        def visit(sign: int, n: Node, top: bool) -> None:
-            if n.op == "neg":
-                visit(-sign, n.inputs[0], False)
-            elif n.op in SUMS and (top or (flatten and n.shape == node.shape)):
-                signs = {"add": (1, 1), "sub": (1, -1)}.get(n.op, n.attrs)
-                assert isinstance(signs, tuple)
-                for s, operand in zip(signs, n.inputs, strict=True):
-                    visit(sign * s, operand, False)
+        stack = [(1, node)]
+        while stack:
+            sign, at = stack.pop()
+            while at.op == "neg":
+                sign, at = -sign, at.inputs[0]
+            if at is node or (flatten and at.op in SUMS and at.shape == node.shape):
+                signs = _signs(at)
+                stack.extend((sign * s, operand) for s, operand in zip(signs[::-1], at.inputs[::-1], strict=True))
+                if flatten and at is not node and len(found) + len(stack) > LONGEST_SUM:
+                    return None
             else:
-                found.append((sign, n))
-
-        visit(1, node, True)
+                found.append((sign, at))
         return found
 
     def _insert_sum(self, node: Node, signed: list[tuple[int, Node]], rule: str | None) -> int:
         handle = self.add_sum([(s, self.handle(n)) for s, n in signed], node.type, rule)
         if any(n in self._shared for n in node.inputs if n.op in SUMS):
-            signs = {"add": (1, 1), "sub": (1, -1)}.get(node.op, node.attrs)
-            assert isinstance(signs, tuple)
-            nested = [(s, self.insert(n, rule)) for s, n in zip(signs, node.inputs, strict=True)]
+            nested = [(s, self.insert(n, rule)) for s, n in zip(_signs(node), node.inputs, strict=True)]
             self.merge(handle, self.add_sum(nested, node.type, rule), rule)
         return self.find(handle)
 
@@ -505,3 +504,10 @@ class Terms:
             self._equal.append((self.terms[other].handle, term.handle, rule))
             return
         self._table[key] = number
+
+
+def _signs(node: Node) -> tuple[int, ...]:
+    """The sign of every operand of a sum."""
+    signs = {"add": (1, 1), "sub": (1, -1)}.get(node.op, node.attrs)
+    assert isinstance(signs, tuple)
+    return signs

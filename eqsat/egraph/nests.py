@@ -109,11 +109,15 @@ class NestGraph:
 _CHILDREN = {"Loop": 1, "Par": 1, "Seq": 2, "Pack": 1, "Tile": 0, "Update": 0, "Vector": 0, "Point": 0, "Block": 0}
 
 
+ROUNDS = 1000
+"""Rounds of loop rules at most: those of the library settle in about a dozen, a user's may never."""
+
+
 def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root: str, limit: int = 50_000) -> NestGraph:
     """Saturate ``root`` under the rules and read the e-graph back.
 
     ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
-    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms no further round is
+    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms, or ``ROUNDS`` rounds, no further round is
     run: what there is by then are nests of the same computation, so a search over it is only less thorough.
 
     Raises ``ValueError``, naming the rules, when egglog refuses them.
@@ -133,14 +137,14 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
     try:
         graph.run_program(*graph.parse_program("\n".join(lines)))
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
-        changed, size = True, 0
         # The number of terms may stay the same, or fall, in a round that still changes what equals what.
-        while changed and size <= limit:
+        for _ in range(ROUNDS):
             outcomes: Any = graph.run_program(*rounds)
             (outcome,) = outcomes
-            changed = outcome.report.updated
             functions = graph.freeze().functions
             size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
+            if not outcome.report.updated or size > limit:
+                break
     except bindings.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
     return _read(graph)

@@ -25,6 +25,9 @@ from eqsat.extract.hypergraph import (
 from eqsat.extract.ilp import GAP, solve
 
 FIXINGS = 6
+FIRST = 1e6
+"""Work of the first ascent, which the budget does not limit: each step walks the problem, and it takes as many steps as
+there are choices."""
 SMALL = 80
 """Choices of a problem that is first tried by branch and bound."""
 SMALL_PROGRAM = 200
@@ -80,8 +83,9 @@ def optimum(
         return best.cost <= bound * (1 + near())
 
     for number in range(FIXINGS):
-        # The first one runs to its end: a bound there shall be.
-        ascents = [dual_ascent(small, budget if number or not deep else None, deep=deep) for deep in (True, False)]
+        # The first one has work of its own: a bound there shall be, whatever is left.
+        limits = (budget if number else Budget(work=FIRST), budget)
+        ascents = [dual_ascent(small, limit, deep=deep) for limit, deep in zip(limits, (True, False), strict=True)]
         bound = max(bound, *(ascent.bound for ascent in ascents))
         if best.cost <= bound * (1 + min(fine, gap)):
             method = "ascent" if number else "greedy"

@@ -203,6 +203,11 @@ class Kernel:
         return self.combine == "sum" and isinstance(self.body, Call) and self.body.fn == "mul"
 
 
+def rewrite_kernel(kernel: Kernel, fn: Callable[[Expr], Expr], **changes: object) -> Kernel:
+    """The kernel with its expressions rebuilt bottom-up through ``fn``, and fields changed."""
+    return replace(kernel, body=map_expr(kernel.body, fn), epilogue=map_expr(kernel.epilogue, fn), **changes)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True)
 class FromStage:
     """An operand that is the result of an earlier stage of the same group."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir import views
-from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap
 from eqsat.plan.stages import (
@@ -23,7 +23,6 @@ from eqsat.plan.stages import (
     merge_shared,
     permute,
     reuses_both_factors,
-    rewrite_kernel,
     share_costly_parts,
     split_factors,
 )

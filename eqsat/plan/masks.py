@@ -29,11 +29,12 @@ from eqsat.ir.kernel import (
     Operand,
     Stage,
     map_expr,
+    rewrite_kernel,
     walk,
 )
 from eqsat.ir.types import row_major
 from eqsat.plan.group import PlacedGroup
-from eqsat.plan.stages import depends_on, loads_of, merge_shared, rewrite_kernel
+from eqsat.plan.stages import depends_on, loads_of, merge_shared
 
 SAVING = 0.8
 """The part of the work that must be left at most for the cut to be made."""

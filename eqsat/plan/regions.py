@@ -1,7 +1,8 @@
 """A deep program cut into regions at tensors that are stored anyway; equal regions are searched once.
 
 A cut is a tensor that several operators use while at most one other value is alive: residual streams
-are such places. Inside a region every tensor constant but scalars is a named input, so that two layers
+are such places. Long programs without one are cut where little is alive, so that no search is of thousands of
+operators at once. Inside a region every tensor constant but scalars is a named input, so that two layers
 with different weights are the same region.
 """
 
@@ -20,6 +21,8 @@ SMALL = 256
 """Programs up to this many operators are one region."""
 LEAST = 8
 """Operators a region has at least."""
+LONGEST = 1024
+"""Operators a region has at most: where nothing ends one before, it is cut where the fewest bytes are alive."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,24 @@ def _cut_positions(order: Sequence[Node], users: dict[Node, list[Node]], last: d
     ends, start = [], 0
     alive: set[Node] = set()
     dying: dict[int, list[Node]] = {}
+    nbytes = 0
+    kept: list[int] = []
+    """Bytes alive after each position."""
     for p, node in enumerate(order):
         if last.get(node, -1) > p:
             alive.add(node)
+            nbytes += node.type.nbytes
             dying.setdefault(last[node], []).append(node)
         for gone in dying.get(p, ()):
             alive.discard(gone)
+            nbytes -= gone.type.nbytes
+        kept.append(nbytes)
         if len(alive) <= 2 and node in alive and p - start + 1 >= LEAST and _is_stream(node, users):
             ends.append(p)
             start = p + 1
+        elif p - start + 1 == LONGEST:
+            ends.append(min(range(start + LONGEST // 2, p + 1), key=kept.__getitem__))
+            start = ends[-1] + 1
     if len(order) - start < LEAST and ends:
         ends.pop()
     return [*ends, len(order) - 1]
@@ -121,9 +133,12 @@ def _is_stream(node: Node, users: dict[Node, list[Node]]) -> bool:
 
 
 def _real_users(node: Node, users: dict[Node, list[Node]]) -> list[Node]:
+    """What uses a tensor, also through views."""
     out: list[Node] = []
-    for user in users.get(node, ()):
-        out.extend(_real_users(user, users) if OPS[user.op].kind == "view" else [user])
+    stack = [node]
+    while stack:
+        for user in users.get(stack.pop(), ()):
+            (stack if OPS[user.op].kind == "view" else out).append(user)
     return out
 
 
@@ -134,8 +149,8 @@ def _region(
     last: dict[Node, int],
     end: int,
 ) -> Region:
-    inside = set(nodes)
-    outputs = [n for n in nodes if n in graph.outputs or last.get(n, -1) > end]
+    inside, wanted = set(nodes), set(graph.outputs)
+    outputs = [n for n in nodes if n in wanted or last.get(n, -1) > end]
     inputs: list[Node] = []
     replaced: dict[Node, Node] = {}
     for node in _boundary(outputs, inside, known):

@@ -20,6 +20,7 @@ from eqsat.ir.kernel import (
     Stage,
     map_expr,
     parts,
+    rewrite_kernel,
     walk,
 )
 from eqsat.ir.table import OPS
@@ -36,10 +37,6 @@ def loads_of(kernel: Kernel) -> list[Load]:
 def depends_on(expr: Expr, axis: int) -> bool:
     """Whether some access of the expression moves along an axis."""
     return any(e.strides[axis] != 0 for e in walk(expr) if isinstance(e, Load | Index))
-
-
-def rewrite_kernel(kernel: Kernel, fn: Callable[[Expr], Expr], **changes: object) -> Kernel:
-    return replace(kernel, body=map_expr(kernel.body, fn), epilogue=map_expr(kernel.epilogue, fn), **changes)  # type: ignore[arg-type]
 
 
 def permute(kernel: Kernel, order: Sequence[int]) -> Kernel:

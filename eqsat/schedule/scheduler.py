@@ -7,14 +7,14 @@ with a data-movement cost picks the best nest and the best few different ones fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from eqsat.cost.movement import work
 from eqsat.cost.target import LEVELS, Target, target_of
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
-from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
 from eqsat.schedule.decode import decode, shareable
 from eqsat.schedule.price import Pricer
@@ -64,7 +64,7 @@ def schedule(group: KernelGroup, machine: Machine, *, threads: int = 1, disable:
         ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
             and pack where a factor cannot be read in place).
     """
-    target = target_of(machine, threads)
+    target, group = target_of(machine, threads), _anywhere(group)
     key = (group.stages, group.shared, group.operands, target, disable)
     if key not in _memory:
         found = _schedule(group, target, target_of(machine), disable)
@@ -72,6 +72,30 @@ def schedule(group: KernelGroup, machine: Machine, *, threads: int = 1, disable:
             _memory.clear()
         _memory[key] = found
     return _memory[key]
+
+
+def _anywhere(group: KernelGroup) -> KernelGroup:
+    """The group with all that no schedule depends on the same: where in external buffers it starts, and constants.
+
+    So the steps of an unrolled recurrence, each at its own offset, are scheduled once.
+    """
+    stages = []
+    for stage in group.stages:
+
+        def fix(expr: Expr, stage: Stage = stage) -> Expr:
+            match expr:
+                case Load() if isinstance(stage.sources[expr.operand], int):
+                    return replace(expr, offset=0)
+                case Index():
+                    return replace(expr, offset=0)
+                case Literal(_, dtype):
+                    return Literal(0, dtype)
+                case _:
+                    return expr
+
+        alone = {"store_offset": 0} if len(group.stages) == 1 else {}  # later stages may read what it stores
+        stages.append(replace(stage, kernel=rewrite_kernel(stage.kernel, fix, **alone)))
+    return replace(group, stages=tuple(stages))
 
 
 def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...]) -> Scheduled:
