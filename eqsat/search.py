@@ -14,6 +14,7 @@ from eqsat.egraph.engine import Engine, usable
 from eqsat.egraph.interrupt import interrupts
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.errors import ShapeError
 from eqsat.extract.credit import credited
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
@@ -38,6 +39,10 @@ Progress = Callable[[str], None]
 
 GREED = 0.4
 """Part of the time left that one region may take: most saturate early, so waiting their turn would waste it."""
+
+
+POINTS = 2**50
+"""Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +324,9 @@ def _arrange(
                 steps.append(assembly.references[item.key])
                 continue
             label = describe_group(item.group)
+            points = max(stage.kernel.points for stage in item.group.stages)
+            if points > POINTS:
+                raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
             if not usable() or report.interrupted:  # the emitters have schedules of their own
                 steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
                 continue

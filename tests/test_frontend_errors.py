@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,9 @@ OPS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "pad mode": (lambda x: np.pad(x, 1, mode="maximum"), "'reflect'"),
     "norm": (lambda x: np.linalg.norm(x, 2), "ord=None or 'fro'"),
     "flat": (lambda x: x.flat, "reshape(-1)"),
+    "shift": (lambda x: x.astype(int) << 2, "np.left_shift is not supported on traced arrays: x << n is x * 2**n"),
+    "reflected shift": (lambda x: 2 >> x.astype(int), "np.right_shift is not supported on traced arrays: x >> n is"),
+    "shift in place": (lambda x: operator.ilshift(x.astype(int), 1), "np.left_shift"),
 }
 
 

@@ -189,6 +189,17 @@ def test_any_memory_layout(variant: str) -> None:
     close(eqsat.optimize(lambda x, w: x @ w, const="w")(y, odd), y @ plain)
 
 
+@pytest.mark.parametrize("backend", ["numba_cpu", "numpy"])
+@pytest.mark.parametrize("code", [">f4", ">f8", ">i4", ">i8", "<f8"])
+def test_any_byte_order(backend: str, code: str) -> None:
+    """Also where steps run through NumPy, which reduces and sorts in native order only."""
+    x = np.arange(12.0).reshape(3, 4)[::-1]
+    f = eqsat.optimize(lambda x: (x.sum(), x.mean(0), np.prod(x, 1), np.sort(x), x @ x.T), backend=backend)
+    for found, expected in zip(f(x.astype(code)), f.fn(x.astype(np.dtype(code).newbyteorder("="))), strict=True):
+        close(found, expected)
+        assert found.dtype.isnative
+
+
 @eqsat.optimize
 def layout(x: Any, y: Any) -> Any:
     return x * 2 + y, y.T

@@ -17,14 +17,20 @@ CACHE_LINE = 64
 _HUGE_PAGE = 2 << 20
 
 
-def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE) -> np.ndarray:
+def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE, purpose: str = "a buffer") -> np.ndarray:
     """Uninitialized uint8 array of ``nbytes`` at a multiple of ``alignment`` (a power of two).
 
     From 2 MiB on it is a private mapping at a huge-page boundary, advised to use huge pages: first-touch
     and TLB misses otherwise show in kernels that stream.
+
+    Raises:
+        MemoryError: the system does not give that much; it says how much, and what for (``purpose``).
     """
     if nbytes >= _HUGE_PAGE >= alignment and hasattr(mmap, "MAP_PRIVATE"):
-        mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError, ValueError) as error:  # too much for the system, for C, for its address space
+            raise MemoryError(f"no memory for {purpose}: {nbytes:,} bytes") from error
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a system without huge pages: ordinary ones serve
                 mapping.madvise(mmap.MADV_HUGEPAGE)
@@ -39,7 +45,11 @@ def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE) -> np.ndarray:
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = CACHE_LINE) -> np.ndarray:
     """``np.empty(shape, dtype)``, C-contiguous at a multiple of ``alignment`` bytes."""
     nbytes = math.prod(shape) * dtype.itemsize
-    return aligned_bytes(max(nbytes, 1), alignment)[:nbytes].view(dtype).reshape(shape)
+    return aligned_bytes(max(nbytes, 1), alignment, _named(shape, dtype))[:nbytes].view(dtype).reshape(shape)
+
+
+def _named(shape: tuple[int, ...], dtype: np.dtype) -> str:
+    return f"an array of shape {shape} and type {dtype}"
 
 
 class Recycler:
@@ -57,7 +67,10 @@ class Recycler:
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An uninitialized C-contiguous array; 64-byte aligned from ``least_bytes`` on, below it as NumPy makes it."""
+        """An uninitialized C-contiguous array; 64-byte aligned from ``least_bytes`` on, below it as NumPy makes it.
+
+        Raises ``MemoryError``, which says its shape and bytes, where there is not that much memory.
+        """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.least_bytes:
             return np.empty(shape, dtype)
@@ -75,7 +88,7 @@ class Recycler:
                 blocks.append(block)
                 return array
             blocks.append(block)
-        block = _Block(nbytes)
+        block = _Block(nbytes, _named(shape, dtype))
         array = block.array(shape, dtype)
         blocks.append(block)
         while len(blocks) > self.keep:
@@ -93,8 +106,8 @@ class Recycler:
 class _Block:
     __slots__ = ("_bytes", "_idle", "_owner")
 
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = aligned_bytes(nbytes)
+    def __init__(self, nbytes: int, purpose: str) -> None:
+        self._bytes = aligned_bytes(nbytes, purpose=purpose)
         # NumPy gives every view the same base: the array, or the buffer object, that owns the memory
         self._owner: Any = self._bytes[:0].base
         self._idle = self._references()

@@ -100,7 +100,7 @@ class _Context:
     __slots__ = ("address", "arena", "table", "words")
 
     def __init__(self, program: Program) -> None:
-        self.arena = aligned_bytes(max(program.arena_bytes, 64))
+        self.arena = aligned_bytes(max(program.arena_bytes, 64), purpose="the intermediates of a call")
         self.words = aligned_bytes(code.CONTEXT_WORDS * 8).view(np.int64)
         self.words[:] = 0
         self.address = int(self.words.ctypes.data)

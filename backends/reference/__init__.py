@@ -52,10 +52,16 @@ class NumpyExecutable:
         self.peak_bytes = sum(plan.types[t].nbytes for t in (*stored, *plan.outputs))
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        values = {**self.constants, **dict(zip(self.inputs, arrays, strict=True))}
+        values = self._given(arrays)
         for step in self.plan.steps:
             self._run(step, values)
         return [np.array(values[t]) for t in self.plan.outputs]
+
+    def _given(self, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+        """What is known when a call begins: constants and arguments, those in native byte order."""
+        types = (self.plan.types[t].dtype.numpy for t in self.inputs)
+        native = [np.asarray(a, dtype) for a, dtype in zip(arrays, types, strict=True)]
+        return {**self.constants, **dict(zip(self.inputs, native, strict=True))}
 
     def _run(self, step: KernelStep | ReferenceStep, values: dict[int, np.ndarray]) -> None:
         if isinstance(step, ReferenceStep):
@@ -77,7 +83,7 @@ class NumpyExecutable:
         """Median seconds of each step."""
         rows = []
         for _ in range(repeat):
-            values = {**self.constants, **dict(zip(self.inputs, arrays, strict=True))}
+            values = self._given(arrays)
             row = []
             for step in self.plan.steps:
                 start = time.perf_counter()

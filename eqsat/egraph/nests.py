@@ -117,8 +117,9 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
     """Saturate ``root`` under the rules and read the e-graph back.
 
     ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
-    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms, or ``ROUNDS`` rounds, no further round is
-    run: what there is by then are nests of the same computation, so a search over it is only less thorough.
+    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms, or ``ROUNDS``
+    rounds, no further one is run: what there is by then are nests of the same computation, so a search over it is
+    only less thorough.
 
     Raises ``ValueError``, naming the rules, when egglog refuses them.
     """

@@ -234,12 +234,13 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     index = lift(_known_index(indices, x.shape[axis], axis, mode))
     if index.dtype.kind != "int":
         raise UnsupportedDTypeError(f"np.take: indices must be integers, not {index.dtype}", LINE.get())
-    extent = scalar(x.shape[axis], index)
+    if x.shape[axis] > np.iinfo(index.dtype.numpy).max:
+        index = build.cast(index, int64)
     match mode:
         case "raise":
             return TracedArray(build.gather(x, index, axis))
         case "wrap":
-            index = call("remainder", index, extent)
+            index = call("remainder", index, scalar(x.shape[axis], index))
         case "clip":
             top = scalar(max(x.shape[axis] - 1, 0), index)
             index = call("minimum", call("maximum", index, scalar(0, index)), top)

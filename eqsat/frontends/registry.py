@@ -20,6 +20,8 @@ FUNCTIONS: dict[object, Callable[..., Any]] = {}
 _parameters: dict[object, frozenset[str] | None] = {}
 
 ADVICE: dict[str, str] = {
+    "numpy.left_shift": "x << n is x * 2**n in the integer type of x",
+    "numpy.right_shift": "x >> n is x // 2**n",
     "numpy.nonzero": "the shape of its result depends on values; use np.where(condition, a, b)",
     "numpy.argwhere": "the shape of its result depends on values; use np.where(condition, a, b)",
     "numpy.flatnonzero": "the shape of its result depends on values; use np.where(condition, a, b)",

@@ -309,6 +309,8 @@ class TracedArray:
     __and__, __rand__, __iand__ = _binary(np.bitwise_and), _reflected(np.bitwise_and), _in_place(np.bitwise_and)
     __or__, __ror__, __ior__ = _binary(np.bitwise_or), _reflected(np.bitwise_or), _in_place(np.bitwise_or)
     __xor__, __rxor__, __ixor__ = _binary(np.bitwise_xor), _reflected(np.bitwise_xor), _in_place(np.bitwise_xor)
+    __lshift__, __rlshift__, __ilshift__ = (f(np.left_shift) for f in (_binary, _reflected, _in_place))
+    __rshift__, __rrshift__, __irshift__ = (f(np.right_shift) for f in (_binary, _reflected, _in_place))
     __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
     __lt__, __le__, __gt__, __ge__ = (_binary(f) for f in (np.less, np.less_equal, np.greater, np.greater_equal))
     __neg__, __pos__, __abs__, __invert__ = (_unary(f) for f in (np.negative, np.positive, np.absolute, np.invert))

@@ -315,9 +315,10 @@ def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node
     shapes = [g.shape if isinstance(g, TracedArray) else () for g in given]
     try:
         shape = np.broadcast_shapes(*shapes)
-    except ValueError:
+    except ValueError as error:
         listed = ", ".join(map(str, shapes))
-        raise ShapeError(f"{ufunc.__name__}: shapes {listed} do not broadcast together", LINE.get()) from None
+        wrong = "do not broadcast together" if "mismatch" in str(error) else "broadcast to an array that is too big"
+        raise ShapeError(f"{ufunc.__name__}: shapes {listed} {wrong}", LINE.get()) from None
     if ufunc in _COMPARISONS and not all(_fits(g, t) for g, t in zip(given, loop, strict=False)):
         # A Python int outside the type: NumPy compares the numbers, and every element agrees.
         small = [0 if isinstance(g, TracedArray) else g for g in given]

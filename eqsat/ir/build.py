@@ -166,6 +166,8 @@ def iota(size: int, dtype: DType = int64) -> Node:
 
 def gather(x: Node, index: Node, axis: int) -> Node:
     """``numpy.take(x, index, axis)``; indices out of range raise ``IndexError`` when the program runs."""
+    if x.shape[axis] > np.iinfo(index.dtype.numpy).max:  # where -1 is may be more than the index's type holds
+        index = cast(index, int64)
     safe = make("wrap_index", (index,), x.shape[axis])
     return make("gather", (x, safe), axis, label="take")
 

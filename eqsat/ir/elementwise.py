@@ -25,9 +25,10 @@ def broadcast_shapes(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     """NumPy's broadcast of the shapes; ``ValueError`` naming the operator and the shapes."""
     try:
         return np.broadcast_shapes(*(t.shape for t in types))
-    except ValueError:
+    except ValueError as error:
         shapes = ", ".join(str(t.shape) for t in types)
-        raise ValueError(f"{name}: shapes {shapes} do not broadcast together") from None
+        wrong = "do not broadcast together" if "mismatch" in str(error) else "broadcast to an array that is too big"
+        raise ValueError(f"{name}: shapes {shapes} {wrong}") from None
 
 
 def define_map(types: Sequence[TensorType], out: TensorType, fn: str, attrs: object) -> Kernel:
@@ -198,6 +199,9 @@ def _wrap_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     (t,) = types
     if t.dtype.kind != "int":
         raise ValueError(f"indices must be integers, not {t.dtype}")
+    assert isinstance(attrs, int)
+    if attrs > np.iinfo(t.dtype.numpy).max:
+        raise ValueError(f"an index of type {t.dtype} does not reach the end of an axis of size {attrs}")
     return t
 
 

@@ -50,6 +50,9 @@ class Op:
 
 OPS: dict[str, Op] = {}
 
+LARGEST = 2**63 - 1
+"""Bytes of a tensor at most, also of one that is never stored: as in NumPy, positions in it are 64-bit integers."""
+
 
 def register(op: Op) -> Op:
     """Add a row. ``ValueError`` if the name is taken or the row is incomplete."""
@@ -69,4 +72,6 @@ def make(
     """The interned node, typed by the op table. ``ValueError`` where the inputs do not fit."""
     row = OPS[op]
     type = row.type_rule([n.type for n in inputs], attrs)
+    if type.nbytes > LARGEST:
+        raise ValueError(f"{label or op}: an array of shape {type.shape} and type {type.dtype} is too big")
     return intern(op, tuple(inputs), attrs, type, label, where or LINE.get())
