@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
-    from eqsat.api import OptimizedFunction, optimize
-    from eqsat.errors import EqsatError, VerificationError
+    from eqsat.api import OptimizedFunction, cache_clear, optimize
+    from eqsat.errors import EqsatError, ForkWarning, RecompilationWarning, VerificationError
     from eqsat.explain.report import Explanation
     from eqsat.frontends.convert import asarray
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
@@ -38,6 +38,9 @@ _HOMES = {
     "rewrite": "eqsat.rules",
     "rewrite_together": "eqsat.rules",
     "Explanation": "eqsat.explain.report",
+    "cache_clear": "eqsat.api",
+    "ForkWarning": "eqsat.errors",
+    "RecompilationWarning": "eqsat.errors",
     "EqsatError": "eqsat.errors",
     "VerificationError": "eqsat.errors",
 }
@@ -46,11 +49,14 @@ _MODULES = ("errors", "nn", "rules")
 __all__ = [
     "EqsatError",
     "Explanation",
+    "ForkWarning",
     "OptimizedFunction",
+    "RecompilationWarning",
     "VerificationError",
     "asarray",
     "axes",
     "axis",
+    "cache_clear",
     "compute",
     "errors",
     "max",
@@ -68,12 +74,19 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"eqsat.{name}")
+        return _import(f"eqsat.{name}")
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(_import(_HOMES[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'eqsat' has no attribute {name!r}")
+
+
+def _import(name: str) -> Any:
+    from eqsat.forks import IMPORTING
+
+    with IMPORTING:
+        return import_module(name)
 
 
 def __dir__() -> list[str]:

@@ -7,22 +7,50 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, overload
 
+from eqsat import forks
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
-from eqsat.errors import OptionError
+from eqsat.errors import ConcretizationError, OptionError
 from eqsat.explain.report import Explanation
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.trace import trace
+from eqsat.growth import Growth
 from eqsat.options import Numerics, Options, names, unknown
+from eqsat.plan import backend as backends
+from eqsat.programs import CacheInfo, Programs
+
+PATIENCE = 60.0
+"""Seconds to wait while another thread compiles the function, and at least ten times its budget. A call that waits
+longer runs the plain function: what the other thread traces may itself wait for this one."""
+
+
+class _Compilation:
+    """A function being compiled; true while it is. Contexts that were copied meanwhile see it end."""
+
+    __slots__ = ("active",)
+
+    def __init__(self) -> None:
+        self.active = True
+
+    def __bool__(self) -> bool:
+        return self.active
+
+
+_compiling: ContextVar[_Compilation | None] = ContextVar("eqsat_compiling", default=None)
+"""What is being compiled in this context. Optimized functions that it calls on arrays run as plain ones: they take no
+lock that another thread may hold while it waits for ours, and their results do not depend on earlier compilations."""
 
 
 class OptimizedFunction:
     """A function compiled once per shapes, element types and structure of its arguments, then cached.
 
-    Made by :func:`optimize`. Safe to call from several threads, and after a fork.
+    Made by :func:`optimize`. Safe to call from several threads, in signal handlers and finalizers, and after a fork
+    at any moment. While one thread compiles, others that call the function with new argument types wait for it.
 
     Ctrl-C while the rules are applied ends the search, and the best program found so far is used (and not
     remembered for other processes); at any other moment it raises ``KeyboardInterrupt`` and leaves nothing
@@ -35,10 +63,11 @@ class OptimizedFunction:
         self.options = options
         self._spec = ArgSpec(fn)
         self._flatten = self._spec.flatten
-        self._programs: dict[Key, list[Compiled]] = {}
+        self._programs = Programs(options.programs)
+        self._growth = Growth(self._spec.name, [p.name for p in self._spec.parameters])
         self._last: Compiled | None = None
-        # Reentrant: while it is traced, the function may call itself on arrays.
-        self._lock = threading.RLock()
+        self._hits = self._misses = 0
+        self._lock = threading.Lock()
         _functions.add(self)
         self._check_const()
 
@@ -57,43 +86,95 @@ class OptimizedFunction:
         last = self._last
         if last is not None and not kwargs:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
-            results = last.direct(args)  # type: ignore[misc]
+            results = last.direct(args) if not _compiling.get() else None  # type: ignore[misc]
             if results is not None:
+                self._hits += 1
                 return results[0] if last.single else last.traced.rebuild(results)
         try:
             leaves, key = self._flatten(args, kwargs)
         except TracedArgument:
             return self.fn(*args, **kwargs)
-        program = self._find(key, leaves) or self._compile(args, kwargs, leaves, key)
+        if _compiling.get():
+            return self.fn(*args, **kwargs)
+        program = self._program(args, kwargs, leaves, key, max(PATIENCE, 10 * self.options.budget))
+        if program is None:
+            return self.fn(*args, **kwargs)
         if leaves is args and program.direct is not None:
             self._last = program
         return program(leaves)
 
-    def _find(self, key: Key, leaves: Sequence[Any]) -> Compiled | None:
-        for program in self._programs.get(key, ()):
-            if not program.held or program.holds(leaves):
-                return program
-        return None
-
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key) -> Compiled:
-        with self._lock:
-            found = self._find(key, leaves)
+    def _program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key, patience: float
+    ) -> Compiled | None:
+        """The program of these arguments, compiled if need be; None where another thread is at it for too long."""
+        found = self._programs.find(key, leaves)
+        if found is not None:
+            self._hits += 1
+            return found
+        with _locked(self._lock, patience) as mine:
+            if not mine:
+                return None
+            found = self._programs.find(key, leaves)
             if found is not None:
+                self._hits += 1
                 return found
-            traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec)
-            program = Compiled(traced, leaves, self.options, machine_model.load())
-            self._programs.setdefault(key, []).append(program)
-            return program
+            self._misses += 1
+            program = self._compile(args, kwargs, leaves)
+            self._keep(key, program)
+        self._growth.compiled(key, len(self._programs.get(key, ())))
+        return program
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled:
+        forks.load("email.parser", "numpy.ma", "numpy.random")
+        with _measuring:
+            machine = machine_model.load()
+        traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec)
+        return Compiled(traced, leaves, self.options, machine)
+
+    def _keep(self, key: Key, program: Compiled) -> None:
+        last = self._last
+        if last is not None:  # its calls do not pass through `find`
+            self._programs.touch(last)
+        self._programs.add(key, program)
+        if last is not None and not self._programs.has(last):
+            self._last = None
+
+    def cache_info(self) -> CacheInfo:
+        """Calls that found their program, and that compiled; the most programs kept, and how many there are now.
+
+        ``nbytes``: bytes of the constants that they hold.
+        """
+        programs = self._programs
+        return CacheInfo(self._hits, self._misses, programs.most, programs.count, programs.nbytes)
+
+    def cache_clear(self) -> None:
+        """Forget all programs of this function, and free the memory kept for later results.
+
+        Arrays named in ``const`` are looked at anew. What is remembered on disk stays (``eqsat cache clear``).
+        """
+        self._last = None
+        self._programs.clear()
+        self._hits = self._misses = 0
+        backends.release()
 
     def compile(self, *args: Any, **kwargs: Any) -> Compiled:
-        """Compile for these arguments (or arrays of the same types) without calling."""
+        """Compile for these arguments (or arrays of the same types) without calling.
+
+        Raises:
+            ConcretizationError: a function is being traced, this one or another.
+        """
         leaves, key = self._flatten(args, kwargs)
-        return self._find(key, leaves) or self._compile(args, kwargs, leaves, key)
+        program = None if _compiling.get() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX)
+        if program is None:
+            raise ConcretizationError(
+                f"{self._spec.name} cannot be compiled while a function is being traced; compile it before"
+            )
+        return program
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What was chosen for these arguments and why, with every step timed now."""
-        from eqsat.why import why
-
+        with forks.IMPORTING:
+            from eqsat.why import why
         leaves, _ = self._flatten(args, kwargs)
         program = self.compile(*args, **kwargs)
         return program.explain(self._spec.name, leaves, functools.partial(why, program))
@@ -151,10 +232,39 @@ class BoundMethod:
 _functions: weakref.WeakSet[OptimizedFunction] = weakref.WeakSet()
 
 
+_measuring = threading.RLock()
+
+
+@contextmanager
+def _locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
+    """Hold ``lock`` to compile: False if it was not to be had within ``seconds``."""
+    # First of all, for a signal handler may call the function at any moment from here on.
+    current = _Compilation()
+    token = _compiling.set(current)
+    mine = False
+    try:
+        mine = lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+        yield mine
+    finally:
+        if mine:
+            lock.release()
+        current.active = False
+        _compiling.reset(token)
+
+
+def cache_clear() -> None:
+    """Forget the compiled programs of all optimized functions, and free the memory kept for later results."""
+    for function in list(_functions):
+        function.cache_clear()
+    backends.release()
+
+
 def _fresh_locks() -> None:
     """In the child of a fork: what other threads of the parent were compiling will never be finished here."""
-    for function in _functions:
-        function._lock = threading.RLock()
+    global _measuring
+    _measuring = threading.RLock()
+    for function in list(_functions):
+        function._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -177,6 +287,7 @@ def optimize(
     disable: str | Sequence[str] = ...,
     backend: str = ...,
     cache: bool = ...,
+    programs: int | None = ...,
 ) -> OptimizedFunction: ...
 @overload
 def optimize(
@@ -192,6 +303,7 @@ def optimize(
     disable: str | Sequence[str] = ...,
     backend: str = ...,
     cache: bool = ...,
+    programs: int | None = ...,
 ) -> Callable[[Callable[..., Any]], OptimizedFunction]: ...
 def optimize(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Optimize a NumPy-style function: also a decorator, with or without options.
@@ -230,15 +342,14 @@ def optimize(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 def _check(options: Options) -> None:
     """Names that only the installed rules and backends can judge."""
-    from eqsat.plan.backend import backend
-
     try:
-        backend(options.backend)
+        backends.backend(options.backend)
     except ValueError as error:
         raise OptionError(str(error)) from None
     if options.disable:
-        from eqsat import rules
-        from eqsat.schedule import installed_loop_rules
+        with forks.IMPORTING:
+            from eqsat import rules
+            from eqsat.schedule import installed_loop_rules
 
         valid = [*(rule.id for rule in rules.list()), *(rule.id for rule in installed_loop_rules())]
         for rule in options.disable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,7 @@ from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.work import naive_peak, naive_work
+from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
 from eqsat.ir.evaluate import evaluate_nodes
@@ -45,20 +47,22 @@ class Record:
 
 
 class _Held:
-    """A constant argument as it was when the program was compiled, known again by content."""
+    """A constant argument as it was when the program was compiled: known again by content, then by identity.
+
+    An array once known stands for what it was then, also when it is changed in place. ``array`` is the one used last.
+    """
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
         self.digest = _digest(array)
+        self._known: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary({id(array): array})
 
-    def is_like(self, array: np.ndarray) -> bool:
-        """Whether ``array`` is the same object, or has the content that the first one had."""
-        if array is self.array:
-            return True
-        if array.shape != self.array.shape or _digest(array) != self.digest:
-            return False
-        self.array = array  # known by identity from now on
-        return True
+    def is_known(self, array: np.ndarray) -> bool:
+        return array is self.array or self._known.get(id(array)) is array
+
+    def know(self, array: np.ndarray) -> None:
+        if array is not self.array:
+            self._known[id(array)] = self.array = array
 
 
 def _digest(array: np.ndarray) -> bytes:
@@ -176,9 +180,10 @@ class Compiled:
 
     def search(self, progress: Callable[[str], None] = lambda text: None) -> Plan:
         """Search anew, for the plan itself."""
-        from eqsat.rules import select
-        from eqsat.schedule import installed_loop_rules
-        from eqsat.search import SearchOptions, search
+        with IMPORTING:
+            from eqsat.rules import select
+            from eqsat.schedule import installed_loop_rules
+            from eqsat.search import SearchOptions, search
 
         rules = select(self.options.numerics, self.options.disable)
         fuse = any(rule.id == "fuse.read_store" for rule in rules)
@@ -188,8 +193,8 @@ class Compiled:
         const = frozenset(self.constant_nodes)
         plan = search(self.traced.graph, const, self.machine, options, progress)
         if self.options.tune:
-            from eqsat.tune import tune
-
+            with IMPORTING:
+                from eqsat.tune import tune
             plan = tune(plan, self.options, self.machine, self.constant_nodes, options, progress)
         return plan
 
@@ -257,9 +262,28 @@ class Compiled:
 
         return direct
 
-    def holds(self, leaves: Sequence[np.ndarray]) -> bool:
-        """Whether the constant arguments are the arrays this was compiled with, or equal ones."""
-        return all(held.is_like(leaves[i]) for i, held in self.held.items())
+    def holds(self, leaves: Sequence[np.ndarray], digests: dict[int, bytes] | None) -> bool:
+        """Whether the constant arguments are arrays that this is known to stand for or, given ``digests``, equal ones.
+
+        ``digests``: those of the leaves, as far as they are known; more are added as they are needed.
+        """
+        for i, held in self.held.items():
+            if held.is_known(leaves[i]):
+                continue
+            if digests is None:
+                return False
+            if i not in digests:
+                digests[i] = _digest(leaves[i])
+            if digests[i] != held.digest:
+                return False
+        for i, held in self.held.items():
+            held.know(leaves[i])
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of constants: the executable's own, and the arrays that they were made from."""
+        return self.executable.nbytes + sum(h.array.nbytes for h in self.held.values())
 
     def explain(self, name: str, leaves: Sequence[np.ndarray], why: Callable[[str], str]) -> Explanation:
         """Measured now, on these arguments."""

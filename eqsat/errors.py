@@ -1,4 +1,4 @@
-"""Errors that eqsat raises for the user. Each docstring is an example that fails, and its mend."""
+"""Errors and warnings that eqsat raises for the user. Each docstring is an example that fails, and its mend."""
 
 from __future__ import annotations
 
@@ -115,4 +115,24 @@ class CompileError(EqsatError, RuntimeError):
     """A backend could not generate or load a kernel. The reference is used instead where it can be.
 
     >>> eqsat.optimize(f, backend="numpy")    # mend: run through NumPy, and report the program
+    """
+
+
+class ForkWarning(UserWarning):
+    """A forked process cannot use what its parent had loaded, and compiles without rules. Results are right.
+
+    >>> with multiprocessing.get_context("fork").Pool() as pool:      # where the library cannot be loaded twice
+    ...     pool.map(f, arrays)
+
+    Mend: compile before the fork (``f.compile(x)``), or use ``get_context("spawn")``.
+    """
+
+
+class RecompilationWarning(UserWarning):
+    """A function is compiled again and again for arguments that differ in little: every time costs seconds.
+
+    >>> for step in range(100):
+    ...     f(x, 0.1 * step)                  # a Python number is part of the program
+
+    Mend: make it an array, which is data: ``f(x, np.float32(0.1 * step))``; pad a growing axis to a few sizes.
     """

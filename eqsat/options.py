@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from eqsat.errors import OptionError
 
 Numerics = Literal["exact", "reassociates", "approximates"]
+
+MAX_THREADS = 512
+"""Most threads of a call; each has scratch memory of its own."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Options:
         disable: ids of rules not to use.
         backend: ``numba_cpu`` or ``numpy``.
         cache: remember plans and kernels between processes.
+        programs: compiled programs to keep in memory, the least recently used is forgotten; None for any number.
     """
 
     numerics: Numerics = "reassociates"
@@ -40,23 +48,54 @@ class Options:
     disable: tuple[str, ...] = ()
     backend: str = "numba_cpu"
     cache: bool = True
+    programs: int | None = 128
 
     def __post_init__(self) -> None:
         if self.numerics not in get_args(Numerics):
             names = ", ".join(map(repr, get_args(Numerics)))
             raise OptionError(f"numerics must be one of {names}, not {self.numerics!r}")
-        if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
-            raise OptionError(f"budget must be a positive number of seconds, not {self.budget!r}")
-        for name in ("threads", "tune"):
+        object.__setattr__(self, "budget", _seconds(self.budget))
+        for name in ("threads", "tune", "programs"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise OptionError(f"{name} must be a positive integer or None, not {value!r}")
+            if value is not None:
+                object.__setattr__(self, name, _count(value, name))
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise OptionError(
+                f"threads must be at most {MAX_THREADS}, not {self.threads}; None takes the machine's cores"
+            )
         for name in ("verify", "cache"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            given = getattr(self, name)
+            if not isinstance(given, bool | np.bool_):
+                raise OptionError(f"{name} must be True or False, not {given!r}")
+            object.__setattr__(self, name, bool(given))
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))
+
+
+def _seconds(value: Any) -> float:
+    # as a float from here on: 5 and 5.0 are the same option
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            if (seconds := float(value)) > 0:
+                return seconds
+    raise OptionError(f"budget must be a positive number of seconds, not {_shown(value)}")
+
+
+def _count(value: Any, name: str) -> int:
+    """A positive integer, Python's or NumPy's; bounded, so that no arithmetic with it overflows."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and 1 <= int(value) < 1 << 31:
+        return int(value)
+    raise OptionError(f"{name} must be a positive integer below 2**31 or None, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """``repr`` for a message, not of thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a huge number"
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def names(value: str | Iterable[str], option: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from eqsat.forks import IMPORTING
+
 log = logging.getLogger("eqsat")
 PATIENCE = 1.0
 
@@ -24,8 +26,8 @@ class Progress:
         if self.status is not None:
             self.status.update(f"eqsat: {text}")
         elif time.perf_counter() - self.start > PATIENCE and sys.stderr is not None and sys.stderr.isatty():
-            from rich.console import Console
-
+            with IMPORTING:
+                from rich.console import Console
             self.status = Console(stderr=True).status(f"eqsat: {text}")
             self.status.start()
 

@@ -42,6 +42,7 @@ def elementwise_module(names: list[tuple[str, str]], lanes: int) -> tuple[str, t
 
 
 _compiled: dict[tuple[str, str, int], int] = {}
+_modules: list[object] = []  # the code is unloaded with them
 
 
 def function(name: str, kind: str, lanes: int = LANES) -> Callable[..., np.ndarray]:
@@ -51,8 +52,10 @@ def function(name: str, kind: str, lanes: int = LANES) -> Callable[..., np.ndarr
         # one module per kind: compiling together is faster than one by one
         names = [(n, kind) for n, f in FUNCTIONS.items() if kind in f.kinds] if lanes == LANES else [(name, kind)]
         source, phases = elementwise_module(names, lanes)
+        code = compile_module(source, phases)
+        _modules.append(code)
         for (n, k), phase in zip(names, phases, strict=True):
-            _compiled[n, k, lanes] = compile_module(source, phases)[phase]
+            _compiled[n, k, lanes] = code[phase]
 
     def run(*arrays: np.ndarray) -> np.ndarray:
         size = -(-arrays[0].size // lanes) * lanes

@@ -34,10 +34,11 @@ from eqsat_backends.numba_cpu.driver import (
     Slot,
     Status,
     Step,
+    release_arenas,
 )
 from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
-from eqsat_backends.numba_cpu.jit import compile_module, kept_source, load_module, source_key
-from eqsat_backends.numba_cpu.objects import host, package_fingerprint
+from eqsat_backends.numba_cpu.jit import compile_module, forget, kept_source, load_module, prepare, source_key
+from eqsat_backends.numba_cpu.objects import Code, host, package_fingerprint, unload
 
 log = logging.getLogger("eqsat")
 
@@ -57,6 +58,7 @@ class NumbaCpuBackend:
         interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
         another version, or another process, may do better.
         """
+        prepare()
         emission = _Emission(dict(plan.types), machine)
         for number, step in enumerate(plan.steps):
             emission.add(number, step)
@@ -74,6 +76,12 @@ class NumbaCpuBackend:
         """Without printed modules: kernels by key."""
         steps = [{name: value for name, value in step.items() if name != "source"} for step in emitted["steps"]]
         return {**emitted, "steps": steps}
+    def release(self) -> None:
+        """Free the memory of earlier results, idle arenas, and machine code that no program uses any more."""
+        _recycler.release()
+        release_arenas()
+        forget()
+        unload()
 
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> CpuExecutable:
         return CpuExecutable(emitted, constants, threads)
@@ -154,7 +162,7 @@ def _compiled(step: Mapping[str, Any]) -> bool:
     return "kernel" in step
 
 
-def _code(step: Mapping[str, Any]) -> dict[str, int]:
+def _code(step: Mapping[str, Any]) -> Code:
     """Addresses of a kernel's phases: source is there only where this process printed it."""
     phases = tuple(step["phases"])
     return compile_module(step["source"], phases) if "source" in step else load_module(step["kernel"], phases)
@@ -165,7 +173,9 @@ class CpuExecutable:
 
     def __init__(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> None:
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
-        self.constants = {n: np.asarray(a, order="C") for n, a in constants.items()}
+        self.constants: dict[int, np.ndarray] = {}
+        self._given = {n: np.asarray(a, order="C") for n, a in constants.items()}
+        self._known = frozenset(constants)
         self.inputs: list[int] = list(emitted["inputs"])
         self.outputs: list[int] = list(emitted["outputs"])
         self.threads = threads
@@ -173,6 +183,7 @@ class CpuExecutable:
         self.peak_bytes = 0
         self._packed: dict[tuple[int, PackSpec | None], np.ndarray] = {}
         self.segments = self._build(emitted["steps"])
+        self._own_constants()
         self.direct = self._direct_call()
 
     def _build(self, steps: Sequence[Mapping[str, Any]]) -> list[_Segment]:
@@ -230,7 +241,7 @@ class CpuExecutable:
             wiring.append((reads, writes))
             for tensor in (*reads, *writes):
                 outside = tensor in crossing or tensor in self.inputs
-                if outside and tensor not in self.constants and tensor not in arguments:
+                if outside and tensor not in self._known and tensor not in arguments:
                     arguments.append(tensor)
                 if tensor in writes and tensor in crossing and tensor not in written:
                     written.append(tensor)
@@ -238,7 +249,7 @@ class CpuExecutable:
             t: self.types[t].nbytes
             for reads, writes in wiring
             for t in (*reads, *writes)
-            if t not in arguments and t not in self.constants
+            if t not in arguments and t not in self._known
         }
         # A step's scratch is a buffer like any other, alive during that step only.
         for number, step in enumerate(run):
@@ -261,14 +272,16 @@ class CpuExecutable:
         status, start = len(slots), len(slots) + 1
         slots += [Status(), Arena(0)]
         table: list[Step] = []
+        codes: list[object] = []
         for number, step in enumerate(run):
             scratch = (slot_of.get(_shared(number), start), slot_of.get(_thread(number), start))
             place = [slot_of.get(t, -1) for t in step["tensors"]]
             for position, tensor in enumerate(step["tensors"]):
-                if tensor in self.constants:
+                if tensor in self._known:
                     place[position] = len(slots)
                     slots.append(Constant(self._constant(tensor, position, step)))
             addresses = _code(step)
+            codes.append(addresses)
             for phase in step["phases"]:
                 table.append(Step(addresses[phase], (*place, *scratch, status)))
         specs = [
@@ -281,21 +294,29 @@ class CpuExecutable:
             for t in arguments
         ]
         self.peak_bytes += arena
-        return _Segment(Program(table, slots, specs, arena, self.threads), arguments, written)
+        return _Segment(Program(table, slots, specs, arena, self.threads, keep=codes), arguments, written)
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
         """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
         packs = [PackSpec.from_json(data) for data in step["packs"] if data["operand"] == position]
         key = (tensor, packs[0] if packs else None)
         if key not in self._packed:
-            flat = self.constants[tensor].reshape(-1)
+            flat = self._given[tensor].reshape(-1)
             value = packs[0].apply(flat) if packs else flat
             copy = aligned_empty(value.shape, value.dtype)
             copy[...] = value
             self._packed[key] = copy
-            if not packs:
-                self.constants[tensor] = copy.reshape(self.types[tensor].shape)
         return self._packed[key]
+
+    def _own_constants(self) -> None:
+        """Copy what calls read without a kernel, and let go of all else: whoever gave the arrays may change them."""
+        read = {t for segment in self.segments if segment.program is None for t in segment.arguments}
+        for tensor in sorted((read | set(self.outputs)) & self._known):
+            plain = self._packed.get((tensor, None))
+            value = self._given[tensor]
+            self.constants[tensor] = value.copy() if plain is None else plain.reshape(value.shape)
+        self._given.clear()
+        self.nbytes = sum({id(a): a.nbytes for a in (*self._packed.values(), *self.constants.values())}.values())
 
     def _direct_call(self) -> Direct | None:
         """The only segment as a function, when arguments and outputs can be passed to it as they come."""

@@ -6,7 +6,7 @@ import contextlib
 import math
 import mmap
 import sys
-import threading
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -52,19 +52,27 @@ def _named(shape: tuple[int, ...], dtype: np.dtype) -> str:
     return f"an array of shape {shape} and type {dtype}"
 
 
+KEPT_BYTES = 256 << 20
+"""Most bytes of blocks to remember, unless the last ``KEPT_BLOCKS`` are larger."""
+
+KEPT_BLOCKS = 4
+
+
 class Recycler:
     """Makes result arrays, in memory of earlier results that nobody refers to any more.
 
     Fresh memory costs a page fault for every page and a pass of zeroing, as much as a streaming kernel itself.
     A block is free when its owner has no more references than when it was made: arrays over it, views of them,
-    memoryviews and DLPack exports all hold one. Safe to use from several threads: a block is taken out of
-    the list while it is looked at. At most ``keep`` blocks of a size are remembered.
+    memoryviews and DLPack exports all hold one. Safe to use from several threads and in signal handlers: it takes
+    no lock, and a block is taken out of the list while it is looked at.
+
+    At most ``keep`` blocks of a size are remembered, and of all sizes at most ``KEPT_BYTES``, or the last
+    ``KEPT_BLOCKS`` blocks if they are larger: a loop over results of one size has its memory at hand whatever the size.
     """
 
     def __init__(self, keep: int = 2, least_bytes: int = ALIGNED_BYTES) -> None:
         self.keep, self.least_bytes = keep, least_bytes
-        self._blocks: dict[int, list[_Block]] = {}
-        self._lock = threading.Lock()
+        self._blocks: OrderedDict[int, list[_Block]] = OrderedDict()  # by size, the one used last at the end
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialized C-contiguous array; 64-byte aligned from ``least_bytes`` on, below it as NumPy makes it.
@@ -74,10 +82,9 @@ class Recycler:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.least_bytes:
             return np.empty(shape, dtype)
-        blocks = self._blocks.get(nbytes)
-        if blocks is None:
-            with self._lock:
-                blocks = self._blocks.setdefault(nbytes, [])
+        blocks = self._blocks.setdefault(nbytes, [])
+        with contextlib.suppress(KeyError):  # another thread has just released all
+            self._blocks.move_to_end(nbytes)
         for _ in range(len(blocks)):
             try:
                 block = blocks.pop(0)
@@ -88,6 +95,7 @@ class Recycler:
                 blocks.append(block)
                 return array
             blocks.append(block)
+        self._shrink(nbytes)
         block = _Block(nbytes, _named(shape, dtype))
         array = block.array(shape, dtype)
         blocks.append(block)
@@ -97,6 +105,22 @@ class Recycler:
             except IndexError:
                 break
         return array
+
+    def _shrink(self, nbytes: int) -> None:
+        """Forget blocks, those of the size used longest ago first, so that one of ``nbytes`` may be added."""
+        count, total = 1, nbytes
+        for size, blocks in reversed(list(self._blocks.items())):
+            while blocks and count + len(blocks) > KEPT_BLOCKS and total + size * len(blocks) > KEPT_BYTES:
+                with contextlib.suppress(IndexError):
+                    blocks.pop(0)
+            count, total = count + len(blocks), total + size * len(blocks)
+            if not blocks and size != nbytes:
+                self._blocks.pop(size, None)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all remembered blocks, in use or not."""
+        return sum(size * len(blocks) for size, blocks in list(self._blocks.items()))
 
     def release(self) -> None:
         """Forget all blocks; those in use live on with their arrays."""

@@ -8,20 +8,24 @@ context of its own (table, arena, barrier), so that a program may be called from
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
 import sys
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from eqsat.forks import hold_over_fork
 from eqsat_backends.numba_cpu import driver_code as code
-from eqsat_backends.numba_cpu.buffers import aligned_bytes, aligned_empty
-from eqsat_backends.numba_cpu.objects import hold_over_fork, host, load_ir
+from eqsat_backends.numba_cpu.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes, aligned_empty
+from eqsat_backends.numba_cpu.objects import host, load_ir
 from eqsat_backends.numba_cpu.threads import Runtime, runtime
 
 __all__ = [
@@ -131,6 +135,7 @@ class Program:
         arguments: the arrays of a call, in order: inputs, then outputs.
         arena_bytes: size of the arena that every :class:`Arena` slot lies in.
         threads: the largest number of threads a call may ask for (per-thread scratch is sized for it).
+        keep: what has to live as long as the program, such as its machine code.
     """
 
     def __init__(
@@ -142,6 +147,7 @@ class Program:
         threads: int = 1,
         *,
         pool: Runtime | None = None,
+        keep: Sequence[object] = (),
     ) -> None:
         self.slots = tuple(slots)
         self.arguments = tuple(arguments)
@@ -153,6 +159,7 @@ class Program:
         self._arguments = _argument_words(self.slots, self.arguments)
         self._runtime = pool or (runtime() if threads > 1 else _single_threaded())
         self._pool: list[_Context] = []
+        self._keep = tuple(keep)
         _load()
 
     def _check(self, steps: Sequence[Step]) -> None:
@@ -184,6 +191,8 @@ class Program:
         try:
             context = self._pool.pop()
         except IndexError:
+            if self.arena_bytes >= _LARGE_ARENA:
+                _make_room(self)
             context = _Context(self)
         status: int = _call(context.address, arrays, threads)
         self._pool.append(context)
@@ -196,6 +205,36 @@ class Program:
     def release(self) -> None:
         """Free the arenas of idle contexts; the next call makes a new one."""
         self._pool.clear()
+
+
+_LARGE_ARENA = 1 << 20
+_large: OrderedDict[weakref.ref[Program], None] = OrderedDict()  # programs that had an arena made, the latest last
+
+
+def _make_room(program: Program) -> None:
+    """Free idle arenas of other programs: at most ``KEPT_BYTES`` stay, or the last ``KEPT_BLOCKS`` if larger."""
+    _large[weakref.ref(program)] = None
+    _large.move_to_end(weakref.ref(program))
+    count, total = 1, program.arena_bytes
+    for reference in reversed(list(_large)):
+        other = reference()
+        if other is None:
+            _large.pop(reference, None)
+            continue
+        size = other.arena_bytes
+        while other._pool and count + len(other._pool) > KEPT_BLOCKS and total + size * len(other._pool) > KEPT_BYTES:
+            with contextlib.suppress(IndexError):  # another thread took it
+                other._pool.pop()
+        count, total = count + len(other._pool), total + size * len(other._pool)
+
+
+def release_arenas() -> None:
+    """Free all idle arenas of a megabyte or more."""
+    for reference in list(_large):
+        program = reference()
+        if program is not None:
+            program.release()
+    _large.clear()
 
 
 def _fits(array: Any, spec: ArraySpec) -> bool:

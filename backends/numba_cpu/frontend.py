@@ -67,6 +67,12 @@ class _KernelCompiler(compiler.CompilerBase):  # type: ignore[misc]
         return [passes]
 
 
+def load_registries() -> None:
+    """Let Numba find its own implementations, which it imports when it first looks for them."""
+    for context in _contexts():
+        context.refresh()
+
+
 @functools.cache
 def _contexts() -> tuple[Any, Any]:
     typing_context, target_context = cpu_target.typing_context, cpu_target.target_context
@@ -98,8 +104,7 @@ def lower_functions(
     Returns the module and function name -> symbol. Call it with Numba's compiler lock held.
     """
     typing_context, target_context = _contexts()
-    typing_context.refresh()
-    target_context.refresh()
+    load_registries()
     flags = _flags(fastmath)
     codegen = target_context.codegen()
     library = _RawLibrary(codegen, prefix)

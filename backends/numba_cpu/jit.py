@@ -19,16 +19,19 @@ import linecache
 import sys
 import threading
 import types as python_types
+import weakref
+from collections import deque
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from eqsat.cache import kernel_store
+from eqsat.forks import IMPORTING, hold_over_fork
 from eqsat_backends.numba_cpu.objects import (
+    Code,
     CodeObjectError,
     emit,
-    hold_over_fork,
     host,
     load_object,
     optimize,
@@ -46,6 +49,7 @@ __all__ = [
     "kept_source",
     "load_module",
     "load_object",
+    "prepare",
     "source_key",
 ]
 
@@ -59,7 +63,21 @@ class KernelMissingError(LookupError):
 
 
 _lock = hold_over_fork(threading.RLock())
-_loaded: dict[str, dict[str, int]] = {}
+_loaded: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
+_recent: deque[Code] = deque(maxlen=512)  # a plan's modules are compiled all, then loaded
+
+
+def prepare() -> None:
+    """Import what compiling needs, and what Numba would import at its first compilation: more than 400 modules."""
+    with IMPORTING:
+        from eqsat_backends.numba_cpu import blocks, contract, emit, frontend, loops, simd  # noqa: F401
+
+        frontend.load_registries()
+
+
+def forget() -> None:
+    """Let go of machine code that no program uses; it is loaded or compiled again when it is asked for."""
+    _recent.clear()
 
 
 def source_key(source: str, phases: tuple[str, ...]) -> str:
@@ -70,10 +88,10 @@ def source_key(source: str, phases: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def compile_module(source: str, phases: tuple[str, ...]) -> dict[str, int]:
+def compile_module(source: str, phases: tuple[str, ...]) -> Code:
     """Machine code of a printed module, from this process, the cache, or Numba: phase name -> address.
 
-    Addresses stay valid until the process ends.
+    Addresses stay valid as long as the result lives.
 
     Raises:
         KernelCompileError: Numba refuses the source, or the result is not self-contained.
@@ -95,10 +113,11 @@ def compile_module(source: str, phases: tuple[str, ...]) -> dict[str, int]:
             store.put(key, data, _title(source))
             found = load_object(data)
         _loaded[key] = found
+        _recent.append(found)
         return found
 
 
-def load_module(key: str, phases: tuple[str, ...]) -> dict[str, int]:
+def load_module(key: str, phases: tuple[str, ...]) -> Code:
     """Machine code that :func:`compile_module` made here or in an earlier process, by key. Nothing is compiled, and no
     source is looked at: what comes from the cache is never run as Python.
 
@@ -116,6 +135,7 @@ def load_module(key: str, phases: tuple[str, ...]) -> dict[str, int]:
             if set(found) != set(phases):
                 raise CodeObjectError(f"the kernel {key} has phases {', '.join(found)}, not {', '.join(phases)}")
             _loaded[key] = found
+            _recent.append(found)
         return found
 
 
@@ -142,6 +162,7 @@ def compile_object(source: str, phases: tuple[str, ...]) -> bytes:
     Raises:
         KernelCompileError: Numba refuses the source, or the result is not self-contained.
     """
+    prepare()
     with _lock:
         machine = target_machine()
         module, entries, filename = _optimized_module(source, phases, machine)
@@ -157,6 +178,7 @@ def assembly(source: str, phases: tuple[str, ...]) -> str:
     Raises:
         KernelCompileError: Numba refuses the source.
     """
+    prepare()
     with _lock:
         machine = target_machine()
         module, _, _ = _optimized_module(source, phases, machine)

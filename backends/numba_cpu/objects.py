@@ -14,18 +14,19 @@ import ctypes.util
 import functools
 import hashlib
 import json
-import os
 import struct
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 import llvmlite.binding as llvm
 
 from eqsat.cache import kernel_store
 from eqsat.contents import code_files, files_digest
+from eqsat.forks import hold_over_fork
 
 MAGIC = b"eqsat code object 1\n"
 
@@ -39,16 +40,6 @@ _LIBM = (
     *("rint", "round", "roundeven", "scalbn", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc"),
 )
 ALLOWED_SYMBOLS = frozenset(_MEMORY) | frozenset(_LIBM) | frozenset(name + "f" for name in _LIBM)
-
-
-_Lock = TypeVar("_Lock", bound="threading.Lock | threading.RLock")
-
-
-def hold_over_fork(lock: _Lock) -> _Lock:
-    """``lock``, such that a fork waits for its holder: the child finds it free and what it guards whole."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-    return lock
 
 
 class CodeObjectError(RuntimeError):
@@ -176,8 +167,42 @@ def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
     return header, code
 
 
-def load_object(data: bytes) -> dict[str, int]:
-    """Load a code object into this process: entry name -> address. The code stays loaded until the process ends.
+class Code(dict[str, int]):
+    """Loaded machine code: entry name -> address, valid for as long as this object lives.
+
+    Whoever runs the code holds it meanwhile, the threads of a call included. It is unloaded later, by whoever loads the
+    next, or by :func:`unload`: where an object happens to be freed, no lock may be waited for.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, addresses: Mapping[str, int], engine: Any) -> None:
+        super().__init__(addresses)
+        # Not at exit: threads may still be in the code when the interpreter shuts down.
+        weakref.finalize(self, _unused.append, engine).atexit = False
+
+
+_unused: list[Any] = []
+
+
+def unload() -> None:
+    """Free machine code that nobody uses any more, unless another thread is loading some."""
+    if _loading.acquire(blocking=False):
+        try:
+            _free_unused()
+        finally:
+            _loading.release()
+
+
+def _free_unused() -> None:
+    while _unused:
+        engine = _unused.pop()
+        engine._owned = False
+        engine.close()
+
+
+def load_object(data: bytes) -> Code:
+    """Load a code object into this process.
 
     Raises:
         CodeObjectError: damaged, made for another host, or with symbols this process does not offer.
@@ -186,28 +211,30 @@ def load_object(data: bytes) -> dict[str, int]:
     for name in header["needs"]:
         _provide(name)
     with _loading:
+        _free_unused()
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(opt=0))
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         addresses = {entry: int(engine.get_function_address(symbol)) for entry, symbol in header["entries"].items()}
-        engine.detach()  # never unload: threads may still be in the code when the interpreter shuts down
+        engine._owned = True  # llvmlite does not unload it
+    found = Code(addresses, engine)
     missing = [entry for entry, address in addresses.items() if not address]
     if missing:
         raise CodeObjectError("damaged code object: no code for " + ", ".join(missing))
-    return addresses
+    return found
 
 
 def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = True) -> dict[str, int]:
     """Addresses of the functions of a module given as LLVM assembly: its machine code from the cache, or made now.
 
-    ``entries``: name -> symbol, as for :func:`emit`.
+    It stays loaded until the process ends. ``entries``: name -> symbol, as for :func:`emit`.
     """
     key = hashlib.blake2b(f"{host().key}\0{loop_vectorize}\0{text}".encode(), digest_size=20).hexdigest()
     store = kernel_store()
     data = store.get(key)
     if data is not None:
         try:
-            return load_object(data)
+            return _pinned(load_object(data))
         except CodeObjectError:
             data = None  # foreign or damaged: made anew
     machine = target_machine()
@@ -216,7 +243,15 @@ def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = Tru
     optimize(module, machine, loop_vectorize=loop_vectorize)
     data = emit(module, machine, entries)
     store.put(key, data, "driver of compiled programs")
-    return load_object(data)
+    return _pinned(load_object(data))
+
+
+_for_ever: list[Code] = []
+
+
+def _pinned(code: Code) -> Code:
+    _for_ever.append(code)
+    return code
 
 
 _loading = hold_over_fork(threading.Lock())

@@ -12,9 +12,8 @@ import os
 
 import numpy as np
 
+from eqsat.options import MAX_THREADS
 from eqsat_backends.numba_cpu.driver_code import POOL_BLOCK_WORDS
-
-MAX_THREADS = 512
 
 _FUNCTIONS = (
     "sched_yield",

@@ -34,6 +34,9 @@ class NumpyBackend:
         """Nothing: the plan is not for keeping."""
         return {}
 
+    def release(self) -> None:
+        """Nothing is kept for later calls."""
+
     def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
         return NumpyExecutable(emitted["plan"], constants)
 
@@ -45,7 +48,8 @@ class NumpyExecutable:
 
     def __init__(self, plan: Plan, constants: Mapping[int, np.ndarray]) -> None:
         self.plan = plan
-        self.constants = dict(constants)
+        self.constants = {n: np.array(a) for n, a in constants.items()}
+        self.nbytes = sum(a.nbytes for a in self.constants.values())
         self.inputs = list(plan.inputs)
         stored = {s.tensors[o] for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs}
         stored |= {s.tensor for s in plan.steps if isinstance(s, ReferenceStep)}

@@ -35,6 +35,7 @@ from typing import Any, Literal
 
 from eqsat.cache import limits
 from eqsat.cache.folders import MOST_BYTES, TEMPORARY, CacheError, Folder, opened
+from eqsat.forks import IMPORTING
 
 ENVIRONMENT_VARIABLE = "EQSAT_CACHE_DIR"
 FORMAT = "v2"
@@ -80,7 +81,8 @@ def cache_root() -> Path:
         with contextlib.suppress(RuntimeError):  # no home directory: the store will say so
             return Path(chosen).expanduser().absolute() / FORMAT
         return Path(chosen) / FORMAT
-    import platformdirs
+    with IMPORTING:
+        import platformdirs
 
     return Path(platformdirs.user_cache_dir("eqsat", appauthor=False)) / FORMAT
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from eqsat.cache import cache_root, machine_store
 from eqsat.cost.plausible import doubts, repaired
+from eqsat.forks import IMPORTING
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 FORMAT = 1
@@ -241,7 +242,8 @@ def find_probe() -> Probe:
     failures = []
     for entry in sorted(entry_points(group="eqsat.backends"), key=lambda entry: entry.name):
         try:
-            module = importlib.import_module(entry.module + ".probes")
+            with IMPORTING:
+                module = importlib.import_module(entry.module + ".probes")
         except ImportError as error:
             failures.append(f"{entry.name}: {error}")
             continue

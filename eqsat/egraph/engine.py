@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eqsat.egraph.library import bindings, usable
 from eqsat.egraph.match import Query
 from eqsat.ir.table import OPS
+
+__all__ = ["Engine", "usable"]
 
 PRELUDE = (
     "(sort T)",
@@ -31,23 +33,6 @@ SPECIAL = {
     ("concat", 0): ("T i64 i64", "h n a", "(set (handle (Ref h)) h) (concat_0 (Ref h) n a)"),
     ("concat", 1): ("i64 i64 T", "n p c", "(concat_1 n p (Ref c))"),
 }
-
-
-_lost = False
-
-
-def _after_fork() -> None:
-    global _lost
-    _lost = _lost or "egglog" in sys.modules
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def usable() -> bool:
-    """Whether egglog can run: not in a fork of a process that had loaded it, its threads are the parent's."""
-    return not _lost
 
 
 class _File:
@@ -81,9 +66,7 @@ class Engine:
     """One egglog e-graph. Use as a context manager: it owns the files that carry rows."""
 
     def __init__(self) -> None:
-        from egglog import bindings
-
-        self._graph: Any = bindings.EGraph()
+        self._graph: Any = bindings().EGraph()
         self._declared: dict[tuple[str, int], int] = {}
         self._files: dict[int, tuple[_File, Any]] = {}
         self._widths: set[int] = set()

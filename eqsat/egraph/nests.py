@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from eqsat.egraph.library import bindings
+
 SIGNATURE = """
 (datatype Nest
   (Loop String i64 i64 Nest)
@@ -123,9 +125,8 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
 
     Raises ``ValueError``, naming the rules, when egglog refuses them.
     """
-    from egglog import bindings
-
-    graph = bindings.EGraph()
+    egglog = bindings()
+    graph = egglog.EGraph()
     lines = [SIGNATURE]
     names = []
     for position, (_, text) in enumerate(rules):
@@ -146,7 +147,7 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
             size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
             if not outcome.report.updated or size > limit:
                 break
-    except bindings.EggSmolError as error:
+    except egglog.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
     return _read(graph)
 

@@ -105,7 +105,6 @@ class _Search:
 
     def run(self, iterations: int | None) -> str:
         if not usable():
-            log.warning("no rules are applied: this process was forked from one that had searched already")
             return "fork"
         with Engine() as engine, interrupts(self.ask_to_stop):
             try:

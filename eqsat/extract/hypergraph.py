@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from eqsat.extract.budget import INFINITY, Budget
+from eqsat.forks import lazy
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Problem:
     choices: tuple[Choice, ...]
     roots: tuple[int, ...]
 
-    @cached_property
+    @lazy
     def by_target(self) -> dict[int, tuple[int, ...]]:
         """Numbers of the choices of every target that has any."""
         found: dict[int, list[int]] = {}
@@ -44,7 +44,7 @@ class Problem:
             found.setdefault(choice.target, []).append(number)
         return {target: tuple(numbers) for target, numbers in found.items()}
 
-    @cached_property
+    @lazy
     def users(self) -> dict[int, tuple[int, ...]]:
         """Numbers of the choices that need a target."""
         found: dict[int, list[int]] = {}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Problem, Solution, solution_of
+from eqsat.forks import IMPORTING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,9 +112,10 @@ class _Program:
 
         Of the solutions that cost at most ``most``.
         """
-        import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        with IMPORTING:
+            import numpy as np
+            from scipy.optimize import Bounds, LinearConstraint, milp
+            from scipy.sparse import csr_array
 
         count = len(self.problem.choices)
         scaled = [c.cost * self.scale for c in self.problem.choices]

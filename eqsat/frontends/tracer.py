@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,9 +23,12 @@ from eqsat.ir.node import Node, Source
 
 
 class Trace:
-    """One run of a user's function; traced arrays belong to one."""
+    """One run of a user's function, on the thread that makes this; traced arrays belong to one."""
 
-    __slots__ = ()
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
 
 
 CURRENT: ContextVar[Trace | None] = ContextVar("CURRENT", default=None)
@@ -137,10 +141,11 @@ class TracedArray:
     @property
     def node(self) -> Node:
         """The node of its present value."""
-        if self._trace is not CURRENT.get() or self._trace is None:
+        trace = self._trace
+        if trace is None or trace is not CURRENT.get() or trace.thread != get_ident():
             raise ConcretizationError(
-                "a traced array was used outside the call that made it; return it rather than storing it, and pass "
-                "arrays from outside as arguments",
+                "a traced array was used outside the call that made it, or in another thread; return it rather than "
+                "storing it, and pass arrays from outside as arguments",
                 user_line(),
             )
         if self._version != self._memory.version:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from eqsat.forks import IMPORTING
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
 from eqsat.ir.table import Op, register
 from eqsat.ir.types import DType, TensorType, bool_, row_major
@@ -83,14 +84,14 @@ def _map(
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    from scipy.special import erf
-
+    with IMPORTING:
+        from scipy.special import erf
     return np.asarray(erf(x))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    from scipy.special import expit
-
+    with IMPORTING:
+        from scipy.special import expit
     return np.asarray(expit(x))
 
 

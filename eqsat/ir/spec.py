@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+
+from eqsat.forks import lazy
 
 
 @dataclass(frozen=True)
@@ -19,22 +20,22 @@ class Spec:
     b: tuple[int, ...]
     out: tuple[int, ...]
 
-    @cached_property
+    @lazy
     def batch(self) -> tuple[int, ...]:
         """Labels in both factors and the result."""
         return tuple(x for x in self.out if x in self.a and x in self.b)
 
-    @cached_property
+    @lazy
     def rows(self) -> tuple[int, ...]:
         """Labels of the result that only the first factor has (m)."""
         return tuple(x for x in self.out if x not in self.b)
 
-    @cached_property
+    @lazy
     def cols(self) -> tuple[int, ...]:
         """Labels of the result that only the second factor has (n)."""
         return tuple(x for x in self.out if x not in self.a)
 
-    @cached_property
+    @lazy
     def summed(self) -> tuple[int, ...]:
         """Labels summed over (k), in the first factor's order."""
         return tuple(x for x in self.a if x not in self.out)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from eqsat.forks import lazy
 
 Kind = Literal["float", "int", "bool"]
 
@@ -86,7 +87,7 @@ class TensorType:
     def ndim(self) -> int:
         return len(self.shape)
 
-    @cached_property
+    @lazy
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)

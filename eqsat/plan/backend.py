@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.forks import IMPORTING
 from eqsat.plan.plan import Plan
 
 Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
@@ -19,11 +19,13 @@ Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
 class Executable(Protocol):
     """A compiled program. Called with one array per non-constant argument, of the right shape and element type.
 
-    ``peak_bytes``: memory for intermediates, scratch and results. ``direct``: the quick way in, if there is one; it
+    ``peak_bytes``: memory for intermediates, scratch and results. ``nbytes``: of constants, which it holds as they were
+    when it was loaded, whatever becomes of the arrays it was given. ``direct``: the quick way in, if there is one; it
     checks each array and refuses any that is not C-contiguous, aligned and of exactly the right type.
     """
 
     peak_bytes: int
+    nbytes: int
     direct: Direct | None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -64,12 +66,26 @@ class Backend(Protocol):
     def key(self) -> str:
         """What emitted data depends on besides the plan and the machine model: versions, CPU features."""
 
+    def release(self) -> None:
+        """Free memory that is kept for later calls."""
 
-@cache
+
+_made: dict[str, Backend] = {}
+
+
 def backend(name: str) -> Backend:
     """The backend of this name; ``ValueError`` listing the valid ones."""
+    if name in _made:
+        return _made[name]
     found = {point.name: point for point in entry_points(group="eqsat.backends")}
     if name not in found:
         raise ValueError(f"unknown backend {name!r}; installed: {', '.join(sorted(found))}")
-    made: Backend = found[name].load()()
-    return made
+    with IMPORTING:
+        made: Backend = found[name].load()()
+    return _made.setdefault(name, made)
+
+
+def release() -> None:
+    """Free memory that backends keep for later calls."""
+    for made in list(_made.values()):
+        made.release()

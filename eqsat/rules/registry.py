@@ -8,6 +8,7 @@ from functools import cache
 from types import ModuleType
 
 from eqsat.errors import RuleError
+from eqsat.forks import IMPORTING
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
 
 _added: dict[str, tuple[Rule, int]] = {}
@@ -36,7 +37,8 @@ def _installed() -> tuple[Rule, ...]:
 
     rules: list[Rule] = []
     for point in sorted(entry_points(group="eqsat.rules"), key=lambda p: (p.name, p.value)):
-        library = point.load()
+        with IMPORTING:
+            library = point.load()
         rules.extend(getattr(library, "RULES", library))
     return unique(rules)
 
@@ -97,7 +99,8 @@ def _loop_rules() -> frozenset[str]:
     from importlib.util import find_spec
 
     names = sorted({f"{point.module}.loops" for point in entry_points(group="eqsat.rules")})
-    return frozenset(rule.id for name in names if find_spec(name) for rule in import_module(name).LOOP_RULES)
+    with IMPORTING:
+        return frozenset(rule.id for name in names if find_spec(name) for rule in import_module(name).LOOP_RULES)
 
 
 def select(

@@ -7,6 +7,8 @@ import importlib.util
 from dataclasses import dataclass
 from functools import cache
 
+from eqsat.forks import IMPORTING
+
 
 @dataclass(frozen=True, slots=True)
 class LoopRule:
@@ -38,9 +40,9 @@ def installed_loop_rules() -> tuple[LoopRule, ...]:
     found: dict[str, LoopRule] = {}
     for module in sorted({entry.module for entry in entry_points(group="eqsat.rules")}):
         name = f"{module}.loops"
-        if importlib.util.find_spec(name) is None:
-            continue
-        for rule in importlib.import_module(name).LOOP_RULES:
+        with IMPORTING:
+            library = importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+        for rule in library.LOOP_RULES if library is not None else ():
             if rule.id in found:
                 raise ValueError(f"two loop rules are called {rule.id!r}; ids must differ")
             found[rule.id] = rule

@@ -1,0 +1,104 @@
+"""The compiled programs of one function: found by the types of the arguments, the least recently used forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from eqsat.compiled import Compiled
+from eqsat.frontends.pytree import Key
+
+ALIKE_BYTES = 256 << 20
+"""Most bytes of constants held by programs that differ in nothing but the values of their constants."""
+
+BYTES = 2 << 30
+"""Most bytes of constants held by all programs of a function."""
+
+AT_LEAST = 2
+"""Programs kept however large their constants are: a function that goes back and forth between two compiles neither."""
+
+
+class CacheInfo(NamedTuple):
+    """As of ``functools.lru_cache``, and the bytes of constants that the programs hold."""
+
+    hits: int
+    misses: int
+    maxsize: int | None
+    currsize: int
+    nbytes: int
+
+
+class Programs(dict[Key, tuple[Compiled, ...]]):
+    """Programs by key; several where constants differ. At most ``most`` in all (None: any number).
+
+    ``find`` takes no lock: a signal handler or a finalizer may call the function in the middle of anything. ``add`` and
+    ``forget`` are for one thread at a time.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self.most = most
+        self._used: OrderedDict[Compiled, Key] = OrderedDict()  # the least recently used first
+
+    def find(self, key: Key, leaves: Sequence[Any]) -> Compiled | None:
+        """The program of these arguments. Constants are known by identity, else by content."""
+        found = self.get(key, ())
+        digests: dict[int, bytes] = {}
+        for same in (False, True) if found and found[0].held else (False,):
+            for program in found:
+                if program.holds(leaves, digests if same else None):
+                    self.touch(program)
+                    return program
+        return None
+
+    def touch(self, program: Compiled) -> None:
+        """This program has been used."""
+        with contextlib.suppress(KeyError):  # another thread has forgotten it since
+            self._used.move_to_end(program)
+
+    def add(self, key: Key, program: Compiled) -> None:
+        """Keep a program, and forget those that this makes too many."""
+        self._used[program] = key
+        self[key] = (*self.get(key, ()), program)
+        alike = [p for p in list(self._used) if p in self[key]]
+        self._keep_within(ALIKE_BYTES, alike)
+        self._keep_within(BYTES, list(self._used))
+        while self.most is not None and len(self._used) > self.most:
+            first, *_ = list(self._used)  # in one step: other threads reorder them
+            self.forget(first)
+
+    def _keep_within(self, limit: int, programs: list[Compiled]) -> None:
+        """Forget the first of ``programs`` (least recently used first) until the rest hold at most ``limit`` bytes."""
+        total = sum(p.nbytes for p in programs)
+        for program in programs[:-AT_LEAST]:
+            if total <= limit:
+                break
+            total -= program.nbytes
+            self.forget(program)
+
+    def has(self, program: Compiled) -> bool:
+        return program in self._used
+
+    def forget(self, program: Compiled) -> None:
+        """Drop a program; who is running it keeps it until they have done."""
+        key = self._used.pop(program)
+        rest = tuple(p for p in self.get(key, ()) if p is not program)
+        if rest:
+            self[key] = rest
+        else:
+            self.pop(key, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self._used.clear()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, list(self.values())))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of constants that the programs hold."""
+        return sum(p.nbytes for same in list(self.values()) for p in same)
