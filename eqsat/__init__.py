@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from eqsat.frontends.convert import asarray
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
+
+if "free-threading" in sys.version:
+    raise ImportError(
+        "eqsat does not support free-threaded CPython: it relies on the interpreter lock where calls share programs "
+        "and the memory of results, and on the layout of objects. Use a build with the lock (not 3.13t or 3.14t)"
+    )
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 _Lock = TypeVar("_Lock", bound="threading.Lock | threading.RLock")
 
 PATIENCE = 30.0
-"""Seconds that a fork waits at most. The child of one that gave up finds the locks free, and things half done perhaps."""
+"""Seconds that a fork waits at most. The child of one that gave up finds the locks free, perhaps things half done."""
 
 _locks: list[threading.Lock | threading.RLock] = []
 _taken: dict[int, list[threading.Lock | threading.RLock]] = {}  # by forking thread

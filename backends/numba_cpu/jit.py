@@ -64,7 +64,7 @@ class KernelMissingError(LookupError):
 
 _lock = hold_over_fork(threading.RLock())
 _loaded: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
-_recent: deque[Code] = deque(maxlen=512)  # a plan's modules are compiled all, then loaded
+_recent: deque[Code] = deque(maxlen=256)  # a plan's modules are compiled all, then loaded
 
 
 def prepare() -> None:

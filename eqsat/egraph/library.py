@@ -90,6 +90,7 @@ def _quieten() -> None:
 def _copy(origin: str) -> Any:
     """The extension module at ``origin``, loaded from a copy of its file: another library to the dynamic loader."""
     problems = []
+    original = sys.modules[_NAME]
     for make in (_in_memory, _in_a_folder):
         try:
             with open(origin, "rb") as file, make(file.read(_loaded_bytes(file))) as path:
@@ -98,6 +99,7 @@ def _copy(origin: str) -> Any:
                     raise ImportError(f"{path} is no extension module")
                 module = module_from_spec(spec)
                 spec.loader.exec_module(module)
+                sys.modules[_NAME] = original  # where the interpreter has put the copy
                 return module
         except (OSError, ImportError) as error:
             problems.append(str(error))
