@@ -77,7 +77,7 @@ def test_a_left_side_that_every_tensor_matches_is_refused(left: object) -> None:
 
 
 def test_a_reverse_that_every_tensor_matches_is_refused() -> None:
-    with pytest.raises(RuleError, match="'ones'.*every tensor"):
+    with pytest.raises(RuleError, match=r"'ones'.*every tensor"):
         rewrite(x * 1, x, id="ones", both_ways=True)
 
 

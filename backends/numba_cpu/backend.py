@@ -76,6 +76,7 @@ class NumbaCpuBackend:
         """Without printed modules: kernels by key."""
         steps = [{name: value for name, value in step.items() if name != "source"} for step in emitted["steps"]]
         return {**emitted, "steps": steps}
+
     def release(self) -> None:
         """Free the memory of earlier results, idle arenas, and machine code that no program uses any more."""
         _recycler.release()

@@ -14,6 +14,7 @@ import ctypes.util
 import functools
 import hashlib
 import json
+import os
 import struct
 import threading
 import weakref
