@@ -104,10 +104,13 @@ def intern(
     return node
 
 
-def topological(outputs: Iterable[Node]) -> list[Node]:
-    """Every node that the outputs need, operands before users, in an order fixed by the graph alone."""
+def topological(outputs: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
+    """Every node that the outputs need, operands before users, in an order fixed by the graph alone.
+
+    Of ``given`` nodes, and of what only they need, there are none.
+    """
     order: list[Node] = []
-    seen: set[Node] = set()
+    seen: set[Node] = set(given)
     stack: list[tuple[Node, int]] = [(node, 0) for node in reversed(list(outputs))]
     while stack:
         node, child = stack.pop()
@@ -152,9 +155,7 @@ class Graph:
 def substitute(outputs: Sequence[Node], replace: dict[Node, Node]) -> list[Node]:
     """The outputs with nodes replaced, rebuilt bottom-up."""
     done = dict(replace)
-    for node in topological(outputs):
-        if node in done:
-            continue
+    for node in topological(outputs, replace):
         inputs = tuple(done[i] for i in node.inputs)
         done[node] = (
             node if inputs == node.inputs else intern(node.op, inputs, node.attrs, node.type, node.label, node.where)
