@@ -8,6 +8,7 @@ from typing import Any
 import eqsat
 from bench.peers import Run
 from bench.workload import Inputs, Workload
+from eqsat.compiled import Compiled
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Ours:
         optimized = eqsat.optimize(workload.function, threads=self.threads, const=workload.const, cache=self.cache)
         arguments = tuple(inputs.values())
         compiled = optimized.compile(*arguments)
+        assert isinstance(compiled, Compiled), str(compiled)
         search = compiled.report["search"]
         names = ("saturation_seconds", "extraction_seconds", "schedule_seconds")
         searched = sum(float(search[name]) for name in names)

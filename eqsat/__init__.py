@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
     from eqsat.api import OptimizedFunction, cache_clear, optimize
-    from eqsat.errors import EqsatError, ForkWarning, RecompilationWarning, VerificationError
+    from eqsat.errors import BudgetWarning, EqsatError, ForkWarning, RecompilationWarning, VerificationError
     from eqsat.explain.report import Explanation
     from eqsat.frontends.convert import asarray
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
@@ -45,6 +45,7 @@ _HOMES = {
     "rewrite": "eqsat.rules",
     "rewrite_together": "eqsat.rules",
     "Explanation": "eqsat.explain.report",
+    "BudgetWarning": "eqsat.errors",
     "cache_clear": "eqsat.api",
     "ForkWarning": "eqsat.errors",
     "RecompilationWarning": "eqsat.errors",
@@ -54,6 +55,7 @@ _HOMES = {
 _MODULES = ("errors", "nn", "rules")
 
 __all__ = [
+    "BudgetWarning",
     "EqsatError",
     "Explanation",
     "ForkWarning",

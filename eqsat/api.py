@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,17 +18,21 @@ from typing import Any, overload
 from eqsat import forks
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
-from eqsat.errors import ConcretizationError, OptionError
+from eqsat.deadline import Deadline, OutOfTime
+from eqsat.errors import BudgetWarning, ConcretizationError, OptionError
 from eqsat.explain.report import Explanation
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.trace import trace
 from eqsat.growth import Growth
 from eqsat.options import Numerics, Options, names, unknown
+from eqsat.plain import PlainProgram, signature
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
 
+log = logging.getLogger("eqsat")
+
 PATIENCE = 60.0
-"""Seconds to wait while another thread compiles the function, and at least ten times its budget. A call that waits
+"""Seconds to wait while another thread compiles the function, and at least twice its budget. A call that waits
 longer runs the plain function: what the other thread traces may itself wait for this one."""
 
 
@@ -52,9 +59,9 @@ class OptimizedFunction:
     Made by :func:`optimize`. Safe to call from several threads, in signal handlers and finalizers, and after a fork
     at any moment. While one thread compiles, others that call the function with new argument types wait for it.
 
-    Ctrl-C while the rules are applied ends the search, and the best program found so far is used (and not
-    remembered for other processes); at any other moment it raises ``KeyboardInterrupt`` and leaves nothing
-    behind, so that the next call compiles again.
+    Ctrl-C during a compilation raises ``KeyboardInterrupt`` at once, and the next call compiles again. Where the
+    ``budget`` is spent first, NumPy runs the function for these argument types from then on, with a
+    :class:`~eqsat.errors.BudgetWarning`.
     """
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
@@ -96,27 +103,35 @@ class OptimizedFunction:
             return self.fn(*args, **kwargs)
         if _compiling.get():
             return self.fn(*args, **kwargs)
-        program = self._program(args, kwargs, leaves, key, max(PATIENCE, 10 * self.options.budget))
-        if program is None:
+        program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
+        if program is None or isinstance(program, PlainProgram):
             return self.fn(*args, **kwargs)
         if leaves is args and program.direct is not None:
             self._last = program
         return program(leaves)
 
     def _program(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key, patience: float
-    ) -> Compiled | None:
-        """The program of these arguments, compiled if need be; None where another thread is at it for too long."""
-        found = self._programs.find(key, leaves)
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        key: Key,
+        patience: float,
+        *,
+        again: bool = False,
+    ) -> Compiled | PlainProgram | None:
+        """The program of these arguments, compiled if need be; None where another thread is at it for too long.
+
+        ``again``: compiled also where the budget was spent before.
+        """
+        found = self._found(key, leaves, again)
         if found is not None:
-            self._hits += 1
             return found
         with _locked(self._lock, patience) as mine:
             if not mine:
                 return None
-            found = self._programs.find(key, leaves)
+            found = self._found(key, leaves, again)
             if found is not None:
-                self._hits += 1
                 return found
             self._misses += 1
             program = self._compile(args, kwargs, leaves)
@@ -124,14 +139,32 @@ class OptimizedFunction:
         self._growth.compiled(key, len(self._programs.get(key, ())))
         return program
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled:
+    def _found(self, key: Key, leaves: Sequence[Any], again: bool) -> Compiled | PlainProgram | None:
+        found = self._programs.find(key, leaves)
+        if found is None or (again and isinstance(found, PlainProgram)):
+            return None
+        self._hits += 1
+        return found
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled | PlainProgram:
         forks.load("email.parser", "numpy.ma", "numpy.random")
         with _measuring:
-            machine = machine_model.load()
-        traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec)
-        return Compiled(traced, leaves, self.options, machine)
+            machine = machine_model.load()  # measured on first use ever, which the budget does not count
+        start = time.monotonic()
+        deadline = Deadline(self.options.budget)
+        traced = None
+        try:
+            traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec, deadline=deadline)
+            return Compiled(traced, leaves, self.options, machine, deadline)
+        except OutOfTime as out:
+            names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
+            told = signature(self._spec.name, names, leaves)
+            program = PlainProgram(told, traced, self.options.budget, str(out), time.monotonic() - start)
+        log.info("%s", program)
+        warnings.warn(str(program), BudgetWarning, stacklevel=4)
+        return program
 
-    def _keep(self, key: Key, program: Compiled) -> None:
+    def _keep(self, key: Key, program: Compiled | PlainProgram) -> None:
         last = self._last
         if last is not None:  # its calls do not pass through `find`
             self._programs.touch(last)
@@ -157,14 +190,21 @@ class OptimizedFunction:
         self._hits = self._misses = 0
         backends.release()
 
-    def compile(self, *args: Any, **kwargs: Any) -> Compiled:
+    def compile(self, *args: Any, **kwargs: Any) -> Compiled | PlainProgram:
         """Compile for these arguments (or arrays of the same types) without calling.
+
+        Where the budget was spent before, this tries again, with the kernels that were compiled then.
 
         Raises:
             ConcretizationError: a function is being traced, this one or another.
         """
+        return self._known(args, kwargs, again=True)
+
+    def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool = False) -> Compiled | PlainProgram:
         leaves, key = self._flatten(args, kwargs)
-        program = None if _compiling.get() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX)
+        program = (
+            None if _compiling.get() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX, again=again)
+        )
         if program is None:
             raise ConcretizationError(
                 f"{self._spec.name} cannot be compiled while a function is being traced; compile it before"
@@ -176,12 +216,16 @@ class OptimizedFunction:
         with forks.IMPORTING:
             from eqsat.why import why
         leaves, _ = self._flatten(args, kwargs)
-        program = self.compile(*args, **kwargs)
+        program = self._known(args, kwargs)
+        if isinstance(program, PlainProgram):
+            return program.explain(self._spec.name)
         return program.explain(self._spec.name, leaves, functools.partial(why, program))
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The generated kernels for these arguments, as Python source."""
-        program = self.compile(*args, **kwargs)
+        program = self._known(args, kwargs)
+        if isinstance(program, PlainProgram):
+            return program.source()
         rule = "\n\n" + "# " + "-" * 100 + "\n\n"
         return rule.join(program.executable.sources())
 
@@ -213,7 +257,7 @@ class BoundMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(self.__self__, *args, **kwargs)
 
-    def compile(self, *args: Any, **kwargs: Any) -> Compiled:
+    def compile(self, *args: Any, **kwargs: Any) -> Compiled | PlainProgram:
         """As :meth:`OptimizedFunction.compile`."""
         return self.function.compile(self.__self__, *args, **kwargs)
 

@@ -17,6 +17,7 @@ import numpy as np
 from eqsat import cache as store
 from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
+from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.work import naive_peak, naive_work
 from eqsat.forks import IMPORTING
@@ -76,9 +77,17 @@ class Compiled:
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
     None where steps through the reference stand in the way. ``single``: its result is one array.
+    Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
-    def __init__(self, traced: Traced, leaves: Sequence[np.ndarray], options: Options, machine: Machine) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        leaves: Sequence[np.ndarray],
+        options: Options,
+        machine: Machine,
+        deadline: Deadline = NEVER,
+    ) -> None:
         self.traced = traced
         self.options = options
         self.machine = machine
@@ -92,7 +101,7 @@ class Compiled:
         self.constant_nodes = {traced.graph.inputs[i]: _native(leaves[i]) for i in traced.const}
         start = time.perf_counter()
         with Progress() as progress, nullcontext() if options.cache else store.bypassed():
-            self._compile([_native(leaves[i]) for i in free], progress)
+            self._compile([_native(leaves[i]) for i in free], progress, deadline)
         self.direct = self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
@@ -113,25 +122,28 @@ class Compiled:
         ]
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
-    def _compile(self, examples: list[np.ndarray], progress: Callable[[str], None]) -> None:
+    def _compile(self, examples: list[np.ndarray], progress: Callable[[str], None], deadline: Deadline) -> None:
         plans = store.plan_store()
         key = self._key()
         found = plans.get(PLAN, key)
-        record = self._restore(found, key)
+        record = self._restore(found, key, deadline)
         verified = record is not None and bool(found and found["verified"])
         if record is None:
-            record = self._search(progress)
-            progress("compile: kernels")
-            self._load(record)
+            record = self._search(progress, deadline)
+            progress("compile: constants")
+            self._load(record, deadline)
         if self.options.verify and not verified:
             progress("verify")
+            deadline.check("verifying")
             graph = self.traced.graph
-            self.errors = verify(graph, self.constant_nodes, self.executable, examples, options=self._options())
+            self.errors = verify(
+                graph, self.constant_nodes, self.executable, examples, options=self._options(), deadline=deadline
+            )
             record.report["errors"] = [asdict(e) for e in self.errors]
             verified = True
         elif self.cached:
             return
-        cut_short = {"interrupted", "fork"} & set(record.report["search"]["stops"])
+        cut_short = {"untuned", "fork"} & set(record.report["search"]["stops"])
         lasting = not record.emitted["volatile"] and not cut_short
         if lasting:
             emitted = backend(self.options.backend).kept(record.emitted)
@@ -149,7 +161,7 @@ class Compiled:
         changed = {name: value for name, value in given.items() if value != getattr(Options, name)}
         return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
-    def _restore(self, data: Any, key: str) -> Record | None:
+    def _restore(self, data: Any, key: str, deadline: Deadline) -> Record | None:
         """Load a remembered plan; None where there is none or it does not fit this program."""
         if data is None:
             return None
@@ -159,43 +171,47 @@ class Compiled:
             # only what would be kept is looked at: source that a plan holds is not this process's own
             emitted = backend(self.options.backend).kept(data["emitted"])
             record = Record(dict(emitted), data["constants"], data["numbers"], data["report"])
-            self._load(record)
+            self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
             [StepReport(**s) for s in record.report["steps"]]
             assert isinstance(data["verified"], bool)
+        except OutOfTime:
+            raise
         except Exception as error:  # whatever is wrong with it, the program can be compiled again
             log.warning("a remembered plan could not be loaded (%r); compiling again", error)
             return None
         self.cached = True
         return record
 
-    def _search(self, progress: Callable[[str], None]) -> Record:
-        plan = self.search(progress)
+    def _search(self, progress: Callable[[str], None], deadline: Deadline) -> Record:
         made = backend(self.options.backend)
-        progress("compile: kernels")
-        emitted = made.emit(plan, self.machine)
+        with made.helpers(len(self.traced.graph.nodes())) as helpers:
+            plan = self.search(progress, deadline)
+            progress("compile: kernels")
+            emitted = made.emit(plan, self.machine, deadline, helpers)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
         return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))
 
-    def search(self, progress: Callable[[str], None] = lambda text: None) -> Plan:
+    def search(self, progress: Callable[[str], None] = lambda text: None, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
         with IMPORTING:
             from eqsat.rules import select
             from eqsat.schedule import installed_loop_rules
             from eqsat.search import SearchOptions, search
 
+        deadline.check("loading the rules")
         rules = select(self.options.numerics, self.options.disable)
         fuse = any(rule.id == "fuse.read_store" for rule in rules)
         loops = {rule.id for rule in installed_loop_rules()}
         no_loops = tuple(sorted(loops & set(self.options.disable)))
-        options = SearchOptions(rules, self.options.budget, fuse=fuse, threads=self.threads, no_loops=no_loops)
+        options = SearchOptions(rules, self.options.search_seconds, fuse=fuse, threads=self.threads, no_loops=no_loops)
         const = frozenset(self.constant_nodes)
-        plan = search(self.traced.graph, const, self.machine, options, progress)
+        plan = search(self.traced.graph, const, self.machine, options, progress, deadline)
         if self.options.tune:
             with IMPORTING:
                 from eqsat.tune import tune
-            plan = tune(plan, self.options, self.machine, self.constant_nodes, options, progress)
+            plan = tune(plan, self.options, self.machine, options, progress, deadline)
         return plan
 
     def _report(self, plan: Plan, kinds: Sequence[str]) -> dict[str, Any]:
@@ -225,13 +241,13 @@ class Compiled:
         nodes = topological(self.traced.graph.outputs)
         return {n.attrs.digest: n.attrs for n in nodes if isinstance(n.attrs, ConstArray)}
 
-    def _load(self, record: Record) -> None:
+    def _load(self, record: Record, deadline: Deadline) -> None:
         nodes = nodes_from_json(record.constants, self._leaves().__getitem__)
-        values = evaluate_nodes(nodes, _bind(nodes, self.constant_nodes))
+        values = evaluate_nodes(nodes, _bind(nodes, self.constant_nodes), deadline=deadline)
         constants = dict(zip(record.numbers, values, strict=True))
         made = backend(self.options.backend)
         self.team = self._team(record.report["search"]["predicted"])
-        self.executable: Executable = made.load(record.emitted, constants, self.team)
+        self.executable: Executable = made.load(record.emitted, constants, self.team, deadline)
         self.report = record.report
 
     def _team(self, predicted: float) -> int:

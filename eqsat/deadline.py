@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OutOfTime(Exception):
@@ -15,12 +17,15 @@ class Deadline:
 
     Args:
         seconds: wall time from now; infinite by default.
+        within: another deadline that this one does not outlast.
     """
 
     __slots__ = ("end",)
 
-    def __init__(self, seconds: float = math.inf) -> None:
+    def __init__(self, seconds: float = math.inf, within: Deadline | None = None) -> None:
         self.end = time.monotonic() + seconds
+        if within is not None:
+            self.end = min(self.end, within.end)
 
     @property
     def left(self) -> float:
@@ -35,3 +40,16 @@ class Deadline:
         """Raise :class:`OutOfTime` if it has passed."""
         if self.over:
             raise OutOfTime(work)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time spent inside does not count."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.end += time.monotonic() - start
+
+
+NEVER = Deadline()
+"""For work that nobody limits."""

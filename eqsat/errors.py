@@ -111,6 +111,18 @@ class OptionError(EqsatError, ValueError):
     """
 
 
+class BudgetWarning(UserWarning):
+    """A compilation did not fit into its ``budget``, so NumPy runs the function for these argument types.
+
+    >>> eqsat.optimize(f, budget=0.1)(x)
+    BudgetWarning: f(x: float32[4096,4096]): the budget of 0.1 s was spent …
+
+    Fix: allow more, or call ``compile``, which tries again with the kernels that are ready.
+
+    >>> eqsat.optimize(f, budget=120)(x)
+    """
+
+
 class CompileError(EqsatError, RuntimeError):
     """A backend could not generate or load a kernel. The reference is used instead where it can be.
 

@@ -26,7 +26,8 @@ class Options:
     Attributes:
         numerics: which rules may be used: ``exact`` (same rounding), ``reassociates`` (same reals, other
             rounding) or ``approximates`` (also such that may lose a NaN or an infinity).
-        budget: seconds the search may take, saturation, extraction and schedules together.
+        budget: seconds that a compilation may take: tracing, search, kernels and verification together. What does
+            not fit is run by NumPy, with a warning. The machine's measurement on first use is not in it.
         threads: threads of a call; None for the machine's cores.
         const: arguments whose values are known when the function is compiled, by name: ``"w1"``,
             ``"params"`` (all of it), ``"params.layers[0].w"``. Passing another array compiles again;
@@ -40,7 +41,7 @@ class Options:
     """
 
     numerics: Numerics = "reassociates"
-    budget: float = 5.0
+    budget: float = 60.0
     threads: int | None = None
     const: tuple[str, ...] = ()
     tune: int | None = None
@@ -68,6 +69,14 @@ class Options:
             if not isinstance(given, bool | np.bool_):
                 raise OptionError(f"{name} must be True or False, not {given!r}")
             object.__setattr__(self, name, bool(given))
+
+    @property
+    def search_seconds(self) -> float:
+        """The search's share of the budget: a sixth up to five seconds, from a minute on a twelfth.
+
+        The rest is for kernels, which are most of a cold compilation and are worth nothing unless all are ready.
+        """
+        return max(min(5.0, self.budget / 6), self.budget / 12)
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from eqsat.compiled import Compiled
 from eqsat.frontends.pytree import Key
+from eqsat.plain import PlainProgram
+
+Program = Compiled | PlainProgram
 
 ALIKE_BYTES = 256 << 20
 """Most bytes of constants held by programs that differ in nothing but the values of their constants."""
@@ -30,7 +33,7 @@ class CacheInfo(NamedTuple):
     nbytes: int
 
 
-class Programs(dict[Key, tuple[Compiled, ...]]):
+class Programs(dict[Key, tuple[Program, ...]]):
     """Programs by key; several where constants differ. At most ``most`` in all (None: any number).
 
     ``find`` takes no lock: a signal handler or a finalizer may call the function in the middle of anything. ``add`` and
@@ -40,9 +43,9 @@ class Programs(dict[Key, tuple[Compiled, ...]]):
     def __init__(self, most: int | None) -> None:
         super().__init__()
         self.most = most
-        self._used: OrderedDict[Compiled, Key] = OrderedDict()  # the least recently used first
+        self._used: OrderedDict[Program, Key] = OrderedDict()  # the least recently used first
 
-    def find(self, key: Key, leaves: Sequence[Any]) -> Compiled | None:
+    def find(self, key: Key, leaves: Sequence[Any]) -> Program | None:
         """The program of these arguments. Constants are known by identity, else by content."""
         found = self.get(key, ())
         digests: dict[int, bytes] = {}
@@ -53,13 +56,19 @@ class Programs(dict[Key, tuple[Compiled, ...]]):
                     return program
         return None
 
-    def touch(self, program: Compiled) -> None:
+    def touch(self, program: Program) -> None:
         """This program has been used."""
         with contextlib.suppress(KeyError):  # another thread has forgotten it since
             self._used.move_to_end(program)
 
-    def add(self, key: Key, program: Compiled) -> None:
-        """Keep a program, and forget those that this makes too many."""
+    def add(self, key: Key, program: Program) -> None:
+        """Keep a program, and forget those that this makes too many.
+
+        A plain program is for all values of constants: it is looked at last, and another takes its place.
+        """
+        for other in self.get(key, ()):
+            if isinstance(other, PlainProgram):
+                self.forget(other)
         self._used[program] = key
         self[key] = (*self.get(key, ()), program)
         alike = [p for p in list(self._used) if p in self[key]]
@@ -69,7 +78,7 @@ class Programs(dict[Key, tuple[Compiled, ...]]):
             first, *_ = list(self._used)  # in one step: other threads reorder them
             self.forget(first)
 
-    def _keep_within(self, limit: int, programs: list[Compiled]) -> None:
+    def _keep_within(self, limit: int, programs: list[Program]) -> None:
         """Forget the first of ``programs`` (least recently used first) until the rest hold at most ``limit`` bytes."""
         total = sum(p.nbytes for p in programs)
         for program in programs[:-AT_LEAST]:
@@ -78,10 +87,10 @@ class Programs(dict[Key, tuple[Compiled, ...]]):
             total -= program.nbytes
             self.forget(program)
 
-    def has(self, program: Compiled) -> bool:
+    def has(self, program: Program) -> bool:
         return program in self._used
 
-    def forget(self, program: Compiled) -> None:
+    def forget(self, program: Program) -> None:
         """Drop a program; who is running it keeps it until they have done."""
         key = self._used.pop(program)
         rest = tuple(p for p in self.get(key, ()) if p is not program)

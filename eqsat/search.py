@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eqsat.cost.machine import Machine
-from eqsat.egraph.engine import Engine, usable
-from eqsat.egraph.interrupt import interrupts
+from eqsat.deadline import NEVER, Deadline
+from eqsat.egraph.engine import get_ready, usable
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
@@ -47,7 +47,7 @@ POINTS = 2**50
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the search may use: rules, seconds for the whole of it, e-nodes per region, fusion or not.
+    """What the search may use: rules, seconds for saturation and selection, e-nodes per region, fusion or not.
 
     ``no_loops``: ids of loop rules that schedules do without.
     """
@@ -106,8 +106,18 @@ class _Assembly:
         return self.constant_of[node]
 
 
-def search(graph: Graph, const: frozenset[Node], machine: Machine, options: SearchOptions, progress: Progress) -> Plan:
-    """The best program found for ``graph``; ``const`` are inputs whose values are known at compile time."""
+def search(
+    graph: Graph,
+    const: frozenset[Node],
+    machine: Machine,
+    options: SearchOptions,
+    progress: Progress,
+    deadline: Deadline = NEVER,
+) -> Plan:
+    """The best program found for ``graph``; ``const`` are inputs whose values are known at compile time.
+
+    ``options.seconds`` make it search less, and take what it has; past ``deadline`` it raises ``OutOfTime``.
+    """
     report = SearchReport(operators=len(graph.nodes()))
     graph = without_empty(graph)
     assembly = _Assembly()
@@ -119,22 +129,22 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
             assembly.constants[number] = node
             assembly.constant_of[node] = number
     regions = cut(graph, const)
+    deadline.check("cutting the program")
     report.regions = len(regions)
     found: dict[str, _Found] = {}
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions})
     if usable():
-        Engine()  # imports egglog, which is not the search's time
-    deadline = time.perf_counter() + options.seconds
+        get_ready(deadline)  # which is not the search's time
+    end = Deadline(options.seconds, deadline)
     for region in regions:
         key = region.key()
         if key not in found:
             progress(f"search: region {len(found) + 1} of {distinct}")
-            left = max(0.05, deadline - time.perf_counter())
+            left = max(0.05, end.left)
             share = max(1 / (distinct - len(found)), GREED) * left
-            if any(s.stop == "interrupted" for s in report.saturations):
-                share = left = 0.05  # Ctrl-C ends the search of the regions that are left, too
-            found[key] = _search_region(region, machine, options, (share, left), lowered, report)
+            found[key] = _search_region(region, machine, options, (share, left), lowered, report, deadline)
+        deadline.check("placing kernels")
         _place(region, found[key], assembly, lowered)
     report.distinct_regions = len(found)
     outputs = []
@@ -142,7 +152,7 @@ def search(graph: Graph, const: frozenset[Node], machine: Machine, options: Sear
         if node in known and node not in assembly.tensor_of:
             assembly.tensor_of[node] = assembly.constant(node)
         outputs.append(assembly.tensor_of[node])
-    steps = _arrange(assembly, frozenset(outputs), machine, options, report, progress)
+    steps = _arrange(assembly, frozenset(outputs), machine, options, report, progress, deadline)
     inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
     used = _used_constants(assembly, steps, outputs)
     return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
@@ -162,8 +172,10 @@ def _search_region(
     seconds: tuple[float, float],
     lowered: dict[Term, Lowered | None],
     report: SearchReport,
+    deadline: Deadline,
 ) -> _Found:
     """The best program of a region; ``seconds``: its share of the time, and all that is left."""
+    deadline.check("searching")
     start = time.perf_counter()
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     egraph = saturate(
@@ -173,19 +185,21 @@ def _search_region(
 
     def lowers(term: Term) -> bool:
         if term not in lowered:
+            deadline.check("selecting kernels")
             lowered[term] = lower(term)
         return lowered[term] is not None
 
     # The selection is limited in work: the clock is there for slow machines alone, so it may take what is left.
     net = max(0.3 * seconds[0], 0.8 * (seconds[1] - (middle - start)))
-    selections = extract(egraph, machine, threads=options.threads, seconds=net, fuse=options.fuse, lowers=lowers)
+    deadline.check("searching")
+    selections = extract(
+        egraph, machine, threads=options.threads, seconds=net, fuse=options.fuse, lowers=lowers, deadline=deadline
+    )
     report.saturations.append(egraph.report)
     report.saturation_seconds += middle - start
     report.extraction_seconds += time.perf_counter() - middle
     best = selections[0]
     report.extractions_late += best.late
-    if best.interrupted:
-        egraph.report.stop = "interrupted"
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
     inputs: dict[int, int] = {}
@@ -306,6 +320,7 @@ def _arrange(
     options: SearchOptions,
     report: SearchReport,
     progress: Progress,
+    deadline: Deadline,
 ) -> list[Step]:
     start = time.perf_counter()
     progress("search: schedules")
@@ -316,23 +331,24 @@ def _arrange(
 
     steps: list[Step] = []
     items: list[PlacedGroup | Piece] = []
-    for item in Grouping(assembly.pieces, outputs, worth).run():
+    for item in Grouping(assembly.pieces, outputs, worth, deadline).run():
+        deadline.check("fusing kernels")
         items.extend([item] if isinstance(item, Piece) else split_masked(item, assembly.value, assembly.buffer))
-    with interrupts(report.interrupt):
-        for item in items:
-            if isinstance(item, Piece):
-                steps.append(assembly.references[item.key])
-                continue
-            label = describe_group(item.group)
-            points = max(stage.kernel.points for stage in item.group.stages)
-            if points > POINTS:
-                raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
-            if not usable() or report.interrupted:  # the emitters have schedules of their own
-                steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
-                continue
-            scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops)
-            report.loop_terms += scheduled.loop_terms
-            report.predicted += scheduled.predicted_seconds
-            steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
+    for item in items:
+        deadline.check("searching schedules")
+        if isinstance(item, Piece):
+            steps.append(assembly.references[item.key])
+            continue
+        label = describe_group(item.group)
+        points = max(stage.kernel.points for stage in item.group.stages)
+        if points > POINTS:
+            raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
+        if not usable():  # the emitters have schedules of their own
+            steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
+            continue
+        scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops, deadline=deadline)
+        report.loop_terms += scheduled.loop_terms
+        report.predicted += scheduled.predicted_seconds
+        steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
     report.schedule_seconds += time.perf_counter() - start
     return steps

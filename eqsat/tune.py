@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, show
-from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType
 from eqsat.options import Options
 from eqsat.plan.backend import backend
@@ -21,24 +21,39 @@ from eqsat.search import SearchOptions
 
 log = logging.getLogger("eqsat")
 REPEAT = 7
+SHARE = 0.7
+"""Part of the time left that tuning may take; kernels tuned are compiled already."""
 
 
 def tune(
     plan: Plan,
     options: Options,
     machine: Machine,
-    constants: Mapping[Node, np.ndarray],
     search: SearchOptions,
     progress: Callable[[str], None],
+    deadline: Deadline = NEVER,
 ) -> Plan:
-    """The plan with each kernel's nest the fastest of the ``options.tune`` best by the model, timed one at a time."""
+    """The plan with each kernel's nest the fastest of the ``options.tune`` best by the model, timed one at a time.
+
+    Bounded by kernels × nests (the model offers ``schedule.CANDIDATES`` of each), and by ``SHARE`` of the time that is
+    left: kernels that come too late keep the model's nest, and the plan's report counts them as ``untuned``.
+    """
     chosen: dict[KernelGroup, Nest | None] = {}
-    groups = [s.group for s in plan.steps if isinstance(s, KernelStep)]
-    for number, group in enumerate(dict.fromkeys(groups)):
-        progress(f"tune: kernel {number + 1} of {len(set(groups))}")
-        found = schedule(group, machine, threads=search.threads, disable=search.no_loops)
-        candidates = found.candidates[: options.tune]
-        timed = [(time_of(group, nest, options, machine, search.threads), n, nest) for n, nest in enumerate(candidates)]
+    groups = dict.fromkeys(s.group for s in plan.steps if isinstance(s, KernelStep))
+    end = Deadline(SHARE * deadline.left, deadline)
+    for number, group in enumerate(groups):
+        progress(f"tune: kernel {number + 1} of {len(groups)}")
+        try:
+            found = schedule(group, machine, threads=search.threads, disable=search.no_loops, deadline=end)
+            candidates = found.candidates[: options.tune]
+            timed = [
+                (time_of(group, nest, options, machine, search.threads, end), n, nest)
+                for n, nest in enumerate(candidates)
+            ]
+        except OutOfTime:
+            plan.report.untuned = len(groups) - number
+            log.info("no time to tune the last %d of %d kernels", plan.report.untuned, len(groups))
+            break
         if timed:
             best = min(timed, key=lambda t: t[:2])
             chosen[group] = best[2]
@@ -47,8 +62,10 @@ def tune(
     return replace(plan, steps=steps)
 
 
-def time_of(group: KernelGroup, nest: Nest, options: Options, machine: Machine, threads: int) -> float:
-    """Median seconds of one kernel group under one nest, on random operands."""
+def time_of(
+    group: KernelGroup, nest: Nest, options: Options, machine: Machine, threads: int, deadline: Deadline = NEVER
+) -> float:
+    """Median seconds of one kernel group under one nest, on random operands. ``OutOfTime`` past ``deadline``."""
     from eqsat.ir import build
 
     rng = np.random.default_rng(0)
@@ -64,5 +81,8 @@ def time_of(group: KernelGroup, nest: Nest, options: Options, machine: Machine, 
     nodes = {n: build.const(a) for n, a in const.items()}
     alone = Plan(types, inputs, group.outputs, nodes, (step,), SearchReport())
     made = backend(options.backend)
-    run = made.load(made.emit(alone, machine), const, threads)
-    return run.profile([values[n] for n in inputs], REPEAT)[0]
+    run = made.load(made.emit(alone, machine, deadline), const, threads, deadline)
+    arrays = [values[n] for n in inputs]
+    deadline.check("tuning")
+    (once,) = run.profile(arrays, 1)
+    return once if once * REPEAT > deadline.left else run.profile(arrays, REPEAT)[0]

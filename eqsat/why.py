@@ -88,7 +88,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
             continue
         seen.add(region.key())
         known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
-        egraph = saturate(region.graph.outputs, rules=chosen, const=known, seconds=program.options.budget)
+        egraph = saturate(region.graph.outputs, rules=chosen, const=known, seconds=program.options.search_seconds)
         made = [e for e, nodes in egraph.classes.items() if any(n.rule == rule for n in nodes)]
         if not made:
             continue

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-
 import numpy as np
 import pytest
 
+from eqsat.deadline import Deadline, OutOfTime
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract import budget as module
 from eqsat.extract.budget import Budget
-from eqsat.extract.candidates import Candidates
 from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
 from eqsat.extract.ilp import solve
 from eqsat.extract.optimum import optimum
@@ -61,19 +59,21 @@ def test_the_clock_stops_a_selection_that_says_so(recurrence: SaturatedEGraph, m
     assert best.late and best.method == "time limit" and best.kernels
 
 
-def test_ctrl_c_gives_the_best_program_so_far(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Candidates.run
+def test_nothing_is_selected_past_the_deadline(recurrence: SaturatedEGraph) -> None:
+    with pytest.raises(OutOfTime):
+        extract(recurrence, MACHINE, seconds=1e6, deadline=Deadline(0))
 
-    def interrupted(self: Candidates, *args: object, **options: object) -> None:
-        monkeypatch.setattr(Candidates, "run", run)  # a second Ctrl-C would interrupt at once
-        signal.raise_signal(signal.SIGINT)
-        run(self, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Candidates, "run", interrupted)
-    before = signal.getsignal(signal.SIGINT)
-    best = extract(recurrence, MACHINE, seconds=1e6)[0]
-    assert best.interrupted and best.kernels
-    assert signal.getsignal(signal.SIGINT) is before
+def test_local_search_and_bounds_see_the_deadline() -> None:
+    problem = _random(0, 100, 4)
+    start = greedy(problem)
+    assert start is not None
+    with pytest.raises(OutOfTime):
+        optimum(problem, Budget(deadline=Deadline(0)), start=start)
+    with pytest.raises(OutOfTime):
+        greedy(problem, Deadline(0))
+    with pytest.raises(OutOfTime):
+        solve(problem, start, Budget(deadline=Deadline(0)))
 
 
 def _random(seed: int, targets: int, ways: int) -> Problem:

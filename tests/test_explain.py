@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import sys
 from typing import Any
 
@@ -199,7 +198,7 @@ def test_why_a_guard_failed() -> None:
     assert "guard failed" in said and "the moon is full" in said
 
 
-# Progress and interruption
+# Progress
 
 
 class _Terminal(io.StringIO):
@@ -228,71 +227,6 @@ def test_progress_shows_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
         assert progress.status is not None
         progress("compiling")
     assert "searching" in terminal.getvalue() or "compiling" in terminal.getvalue()
-
-
-def test_interrupted_search_gives_a_right_program_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqsat.egraph import saturate
-
-    run_round = saturate._Search.round
-    asked = []
-
-    def interrupted(self: Any, engine: Any) -> bool:
-        if not asked:
-            asked.append(True)
-            signal.raise_signal(signal.SIGINT)
-        return run_round(self, engine)
-
-    def fn(x: Any, y: Any) -> Any:
-        return (np.exp(x) @ y) * 2 + 1
-
-    x, y = normal(5, 6), normal(6, 7)
-    with monkeypatch.context() as patch:
-        patch.setattr(saturate._Search, "round", interrupted)
-        f = eqsat.optimize(fn)
-        np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-5)
-    assert "interrupted" in f.compile(x, y).report["search"]["stops"]
-    assert "interrupted" in str(f.explain(x, y))
-    again = eqsat.optimize(fn)
-    assert not again.compile(x, y).cached
-
-
-def test_interrupted_schedules_leave_the_rest_to_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqsat import search
-
-    find, asked = search.schedule, []
-
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        asked.append(args)
-        signal.raise_signal(signal.SIGINT)
-        return find(*args, **kwargs)
-
-    def fn(x: Any, y: Any) -> Any:
-        return np.sort(np.exp(x) @ y) @ y.T
-
-    x, y = normal(5, 6), normal(6, 7)
-    with monkeypatch.context() as patch:
-        patch.setattr(search, "schedule", interrupted)
-        f = eqsat.optimize(fn)
-        np.testing.assert_allclose(f(x, y), fn(x, y), rtol=1e-4)
-    assert len(asked) == 1
-    assert "interrupted" in f.compile(x, y).report["search"]["stops"]
-    assert not eqsat.optimize(fn).compile(x, y).cached
-
-
-def test_interrupt_outside_the_search_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqsat import compiled
-
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        raise KeyboardInterrupt
-
-    f = eqsat.optimize(lambda x: x * 5 + 2)
-    x = normal(3)
-    with monkeypatch.context() as patch:
-        patch.setattr(compiled, "verify", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            f(x)
-    np.testing.assert_allclose(f(x), x * 5 + 2, rtol=1e-6)
-    assert not f.compile(x).cached
 
 
 def test_memory_of_programs_with_steps_through_the_reference() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.aside import aside
 from eqsat.cost.machine import Machine
+from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest
@@ -25,6 +27,7 @@ from eqsat.plan.backend import Direct
 from eqsat.plan.memory import assign, lifetimes
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 from eqsat_backends.numba_cpu.buffers import Recycler, aligned_empty
+from eqsat_backends.numba_cpu.compilers import OPERATORS, Compilers
 from eqsat_backends.numba_cpu.driver import (
     Arena,
     Argument,
@@ -36,8 +39,18 @@ from eqsat_backends.numba_cpu.driver import (
     Step,
     release_arenas,
 )
-from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
-from eqsat_backends.numba_cpu.jit import compile_module, forget, kept_source, load_module, prepare, source_key
+from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, Emitted, PackSpec
+from eqsat_backends.numba_cpu.jit import (
+    KernelCompileError,
+    compile_module,
+    compile_modules,
+    forget,
+    helpers,
+    kept_source,
+    load_module,
+    prepare,
+    source_key,
+)
 from eqsat_backends.numba_cpu.objects import Code, host, package_fingerprint, unload
 
 log = logging.getLogger("eqsat")
@@ -51,17 +64,22 @@ class NumbaCpuBackend:
     def key(self) -> str:
         return f"{host().key}|{version('numba')}|{package_fingerprint()}"
 
-    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
+    def helpers(self, operators: int) -> Compilers:
+        """Processes that get ready to compile while a program of so many operators is searched."""
+        return helpers(operators // OPERATORS)
+
+    def emit(
+        self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Compilers | None = None
+    ) -> dict[str, Any]:
         """Printed modules of every step, compiled; the plan's wiring; and how each step of the plan is run.
 
         A group whose kernel cannot be generated is run stage by stage, and a stage without a kernel by the
         interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
         another version, or another process, may do better.
         """
-        prepare()
-        emission = _Emission(dict(plan.types), machine)
-        for number, step in enumerate(plan.steps):
-            emission.add(number, step)
+        aside("importing Numba", NEVER, prepare)
+        emission = _Emission(dict(plan.types), machine, deadline, helpers)
+        emission.run(plan.steps)
         return {
             "types": {str(n): type_to_json(t) for n, t in emission.types.items()},
             "inputs": list(plan.inputs),
@@ -84,68 +102,106 @@ class NumbaCpuBackend:
         forget()
         unload()
 
-    def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> CpuExecutable:
-        return CpuExecutable(emitted, constants, threads)
+    def load(
+        self,
+        emitted: Mapping[str, Any],
+        constants: Mapping[int, np.ndarray],
+        threads: int,
+        deadline: Deadline = NEVER,
+    ) -> CpuExecutable:
+        return CpuExecutable(emitted, constants, threads, deadline)
 
 
 class _Emission:
     """The steps of a plan as data for ``load``; ``of`` says which step of the plan each belongs to."""
 
-    def __init__(self, types: dict[int, TensorType], machine: Machine) -> None:
+    def __init__(
+        self, types: dict[int, TensorType], machine: Machine, deadline: Deadline, helpers: Compilers | None
+    ) -> None:
         self.types = types
         self.machine = machine
+        self.deadline = deadline
+        self.helpers = helpers
         self.steps: list[dict[str, Any]] = []
         self.kinds: list[str] = []
         self.volatile = False
 
-    def add(self, number: int, step: KernelStep | ReferenceStep) -> None:
+    def run(self, steps: Sequence[KernelStep | ReferenceStep]) -> None:
+        kernels = [(step.group, step.nest, step.label) for step in steps if isinstance(step, KernelStep)]
+        made = iter(self._kernels(kernels))
+        for number, step in enumerate(steps):
+            self._add(number, step, next(made) if isinstance(step, KernelStep) else None)
+
+    def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[Emitted | None]:
+        """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
+        printed = []
+        for group, nest, label in groups:
+            self.deadline.check("printing kernels")
+            printed.append(_print(group, nest, self.machine, label))
+        modules = [(p.source, p.phases) for p in printed if p is not None]
+        compiled = compile_modules(modules, self.deadline, self.helpers)
+        for at, (emitted, (_, _, label)) in enumerate(zip(printed, groups, strict=True)):
+            found = compiled[emitted.source, emitted.phases] if emitted is not None else None
+            if isinstance(found, KernelCompileError):
+                _refuse(label, found)
+                printed[at] = None
+        return printed
+
+    def _add(self, number: int, step: KernelStep | ReferenceStep, emitted: Emitted | None) -> None:
         if isinstance(step, ReferenceStep):
             self.kinds.append("reference")
             value = nodes_to_json([step.value])
             self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
             return
-        made = self._kernel(step.group, step.tensors, step.nest, step.label)
-        if made is not None:
+        if emitted is not None:
             self.kinds.append("kernel")
-            self.steps.append({**made, "of": number})
+            self.steps.append({**_as_data(emitted, step.group, step.tensors), "of": number})
             return
         kind, self.volatile = "stages", True
-        for part in fallback.split(step.group, step.tensors, self._fresh):
-            made = self._kernel(part.group, part.tensors, None, step.label) if len(step.group.stages) > 1 else None
-            if made is None:
+        parts = fallback.split(step.group, step.tensors, self._fresh)
+        alone = [(part.group, None, step.label) for part in parts] if len(parts) > 1 else []
+        for part, kernel in zip(parts, self._kernels(alone) or [None], strict=True):
+            if kernel is not None:
+                made = _as_data(kernel, part.group, part.tensors)
+            else:
                 kind = "reference"
                 outputs = list(part.group.outputs)
                 made = {"interpreted": part.group, "tensors": list(part.tensors), "outputs": outputs}
             self.steps.append({**made, "of": number})
         self.kinds.append(kind)
 
-    def _kernel(
-        self, group: KernelGroup, tensors: Sequence[int], nest: Nest | None, label: str
-    ) -> dict[str, Any] | None:
-        """A group's printed module, compiled and in the cache; None, with a warning, where that fails."""
-        from eqsat_backends.numba_cpu.emit import emit_group
-
-        try:
-            emitted = emit_group(group, nest, self.machine)
-            compile_module(emitted.source, emitted.phases)
-        except Exception as error:  # whatever an emitter, Numba or LLVM refuses, the reference can still run
-            log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
-            return None
-        return {
-            "source": emitted.source,
-            "kernel": source_key(emitted.source, emitted.phases),
-            "phases": list(emitted.phases),
-            "tensors": list(tensors),
-            "outputs": list(group.outputs),
-            "shared": emitted.shared_bytes,
-            "thread": emitted.thread_bytes,
-            "packs": [pack.to_json() for pack in emitted.packs],
-        }
-
     def _fresh(self, type: TensorType) -> int:
         number = max(self.types) + 1
         self.types[number] = type
         return number
+
+
+def _print(group: KernelGroup, nest: Nest | None, machine: Machine, label: str) -> Emitted | None:
+    """A group's printed module; None, with a warning, where there is none."""
+    from eqsat_backends.numba_cpu.emit import emit_group
+
+    try:
+        return emit_group(group, nest, machine)
+    except Exception as error:  # whatever an emitter refuses, the reference can still run
+        _refuse(label, error)
+        return None
+
+
+def _refuse(label: str, error: Exception) -> None:
+    log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
+
+
+def _as_data(emitted: Emitted, group: KernelGroup, tensors: Sequence[int]) -> dict[str, Any]:
+    return {
+        "source": emitted.source,
+        "kernel": source_key(emitted.source, emitted.phases),
+        "phases": list(emitted.phases),
+        "tensors": list(tensors),
+        "outputs": list(group.outputs),
+        "shared": emitted.shared_bytes,
+        "thread": emitted.thread_bytes,
+        "packs": [pack.to_json() for pack in emitted.packs],
+    }
 
 
 @dataclass
@@ -172,7 +228,15 @@ def _code(step: Mapping[str, Any]) -> Code:
 class CpuExecutable:
     """Segments of compiled steps with reference steps between them."""
 
-    def __init__(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> None:
+    def __init__(
+        self,
+        emitted: Mapping[str, Any],
+        constants: Mapping[int, np.ndarray],
+        threads: int,
+        deadline: Deadline = NEVER,
+    ) -> None:
+        # Those that the cache has lost, all at once.
+        compile_modules([(s["source"], tuple(s["phases"])) for s in emitted["steps"] if "source" in s], deadline)
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
         self.constants: dict[int, np.ndarray] = {}
         self._given = {n: np.asarray(a, order="C") for n, a in constants.items()}

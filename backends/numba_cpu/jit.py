@@ -21,13 +21,16 @@ import threading
 import types as python_types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from eqsat.cache import kernel_store
+from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING, hold_over_fork
+from eqsat_backends.numba_cpu.compilers import Compilers, Task
 from eqsat_backends.numba_cpu.objects import (
     Code,
     CodeObjectError,
@@ -45,6 +48,7 @@ __all__ = [
     "KernelMissingError",
     "assembly",
     "compile_module",
+    "compile_modules",
     "compile_object",
     "kept_source",
     "load_module",
@@ -61,6 +65,9 @@ class KernelCompileError(RuntimeError):
 class KernelMissingError(LookupError):
     """Machine code that a remembered plan names is not in the cache any more."""
 
+
+Printed = tuple[str, tuple[str, ...]]
+"""A printed module: its source and the names of its phases."""
 
 _lock = hold_over_fork(threading.RLock())
 _loaded: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
@@ -96,23 +103,67 @@ def compile_module(source: str, phases: tuple[str, ...]) -> Code:
     Raises:
         KernelCompileError: Numba refuses the source, or the result is not self-contained.
     """
-    key = source_key(source, phases)
+    (found,) = compile_modules([(source, phases)]).values()
+    if isinstance(found, KernelCompileError):
+        raise found
+    return found
+
+
+def compile_modules(
+    modules: Iterable[Printed], deadline: Deadline = NEVER, compilers: Compilers | None = None
+) -> dict[Printed, Code | KernelCompileError]:
+    """As ``compile_module``, for several at once, on all cores: phase name -> address, or why there is none.
+
+    ``compilers``: processes started before, to be used.
+
+    Raises:
+        OutOfTime: the deadline has passed. What was compiled until then is loaded, and in the cache.
+    """
+    found: dict[Printed, Code | KernelCompileError] = {}
+    missing: dict[str, Task] = {}
+    for source, phases in dict.fromkeys(modules):
+        deadline.check("loading kernels")
+        key = source_key(source, phases)
+        addresses = _known(key, phases)
+        if addresses is None:
+            missing[key] = Task(key, source, phases)
+        else:
+            found[source, phases] = addresses
+    if missing:
+        with nullcontext(compilers) if compilers is not None else helpers(0) as at_work:
+            for outcome in at_work.run(list(missing.values()), deadline):
+                task = outcome.task
+                if outcome.error is None:
+                    found[task.source, task.phases] = _keep(task, outcome.data)
+                else:
+                    found[task.source, task.phases] = KernelCompileError(outcome.error)
+    return found
+
+
+def helpers(kernels: int) -> Compilers:
+    """Processes that compile, started now for so many kernels."""
+    made = Compilers(compile_object, (KernelCompileError,))
+    made.start(kernels)
+    return made
+
+
+def _known(key: str, phases: tuple[str, ...]) -> Code | None:
+    """The code of a module that is loaded, or in the cache."""
+    try:
+        return load_module(key, phases)
+    except (KernelMissingError, CodeObjectError):
+        return None  # absent, foreign or damaged: made anew, and the entry replaced
+
+
+def _keep(task: Task, data: bytes) -> Code:
+    """Load a new code object, and put it in the cache with its source."""
     with _lock:
-        found = _loaded.get(key)
-        if found is not None:
-            return found
         store = kernel_store()
-        data = store.get(key)
-        if data is not None:
-            try:
-                found = load_object(data)
-            except CodeObjectError:
-                found = None  # foreign or damaged: made anew below, and the entry replaced
-        if found is None or set(found) != set(phases):
-            data = compile_object(source, phases)
-            store.put(key, data, _title(source))
-            found = load_object(data)
-        _loaded[key] = found
+        store.put_source(task.key, task.source)
+        store.put(task.key, data, _title(task.source))
+        found = _loaded.get(task.key)
+        if found is None:
+            found = _loaded[task.key] = load_object(data)
         _recent.append(found)
         return found
 
@@ -240,7 +291,13 @@ def _lower(
     except (NumbaError, RuntimeError, TypeError) as error:
         raise KernelCompileError(f"Numba refuses the printed module {filename}:\n{error}") from error
     public = set(entries.values())
-    for function in module.functions:
+    # Local names count what Numba has compiled in this process: machine code shall not depend on who makes it.
+    for number, function in enumerate(module.functions):
         if not function.is_declaration and function.name not in public:
             function.linkage = llvm.Linkage.internal
+            function.name = f"function_{number}"
+    for number, variable in enumerate(module.global_variables):
+        if not variable.is_declaration:
+            variable.linkage = llvm.Linkage.internal
+            variable.name = f"constant_{number}"
     return module, entries

@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
@@ -26,7 +28,11 @@ class NumpyBackend:
     def key(self) -> str:
         return f"numpy {version('numpy')}"
 
-    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
+    def helpers(self, operators: int) -> AbstractContextManager[None]:
+        """None are needed."""
+        return nullcontext()
+
+    def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: None = None) -> dict[str, Any]:
         """The plan itself, which is not for keeping."""
         return {"plan": plan, "volatile": True, "kinds": ["numpy"] * len(plan.steps)}
 
@@ -37,7 +43,13 @@ class NumpyBackend:
     def release(self) -> None:
         """Nothing is kept for later calls."""
 
-    def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> NumpyExecutable:
+    def load(
+        self,
+        emitted: Mapping[str, Any],
+        constants: Mapping[int, np.ndarray],
+        threads: int,
+        deadline: Deadline = NEVER,
+    ) -> NumpyExecutable:
         return NumpyExecutable(emitted["plan"], constants)
 
 

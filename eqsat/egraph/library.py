@@ -18,6 +18,8 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any, BinaryIO
 
+from eqsat.aside import aside
+from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ForkWarning
 from eqsat.forks import IMPORTING
 
@@ -41,12 +43,21 @@ def bindings() -> Any:
     Raises:
         ImportError: egglog is not installed, or a forked child cannot load it a second time.
     """
+    if _bindings is None:
+        load_library()
+    return _bindings
+
+
+def load_library(deadline: Deadline = NEVER) -> None:
+    """Have ``bindings`` ready; ``OutOfTime`` past ``deadline``, and the library goes on loading."""
+    if _bindings is None:
+        aside("importing egglog", deadline, _load_once)
+
+
+def _load_once() -> None:
     global _bindings
-    found = _bindings
-    if found is None:
-        with IMPORTING:
-            found = _bindings = _bindings or _load()
-    return found
+    with IMPORTING:
+        _bindings = _bindings or _load()
 
 
 def usable() -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.library import bindings
 
 SIGNATURE = """
@@ -115,7 +116,13 @@ ROUNDS = 1000
 """Rounds of loop rules at most: those of the library settle in about a dozen, a user's may never."""
 
 
-def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root: str, limit: int = 50_000) -> NestGraph:
+def saturate_nests(
+    rules: Sequence[tuple[str, str]],
+    facts: Iterable[str],
+    root: str,
+    limit: int = 50_000,
+    deadline: Deadline = NEVER,
+) -> NestGraph:
     """Saturate ``root`` under the rules and read the e-graph back.
 
     ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
@@ -141,6 +148,7 @@ def saturate_nests(rules: Sequence[tuple[str, str]], facts: Iterable[str], root:
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
         # The number of terms may stay the same, or fall, in a round that still changes what equals what.
         for _ in range(ROUNDS):
+            deadline.check("searching schedules")
             outcomes: Any = graph.run_program(*rounds)
             (outcome,) = outcomes
             functions = graph.freeze().functions

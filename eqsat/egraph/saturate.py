@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, usable
-from eqsat.egraph.interrupt import interrupts
 from eqsat.egraph.match import Compiler, Names, Query, decode, holds
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
@@ -90,14 +89,8 @@ class _Search:
             for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
         ]
         self.by_number: dict[int, _Active] = {}
-        self.asked_to_stop = False
-
-    def ask_to_stop(self) -> None:
-        self.asked_to_stop = True
 
     def check_budget(self) -> None:
-        if self.asked_to_stop:
-            raise _Stop("interrupted")
         if self.store.live >= self.nodes:
             raise _Stop("nodes")
         if time.perf_counter() >= self.deadline:
@@ -106,7 +99,7 @@ class _Search:
     def run(self, iterations: int | None) -> str:
         if not usable():
             return "fork"
-        with Engine() as engine, interrupts(self.ask_to_stop):
+        with Engine() as engine:
             try:
                 while iterations is None or self.report.iterations < iterations:
                     if not self.round(engine):
@@ -114,9 +107,6 @@ class _Search:
                 return "iterations"
             except _Stop as stop:
                 return str(stop)
-            except KeyboardInterrupt:
-                log.info("search interrupted; going on with what was found")
-                return "interrupted"
 
     def round(self, engine: Engine) -> bool:
         """Load what is new, match, apply. False when there is nothing left to do."""
@@ -328,7 +318,7 @@ def saturate(
     ``const``: the input nodes whose values are known when the program is compiled. ``nodes``: most e-nodes;
     ``seconds``: wall time; ``memory``: bytes the process may grow by; ``iterations``: most rounds of matching.
     All are checked between insertions, so they may be passed by what one match builds (and ``seconds`` by one
-    round of matching). Running out, or Ctrl-C, gives the e-graph so far; its report names the limit.
+    round of matching). Running out gives the e-graph so far; its report names the limit.
 
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.

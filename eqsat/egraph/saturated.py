@@ -42,7 +42,7 @@ class RuleStats:
 
 @dataclass
 class SaturationReport:
-    """How the search went. ``stop`` is saturated, nodes, seconds, memory, iterations or interrupted."""
+    """How the search went. ``stop`` is saturated, nodes, seconds, memory, iterations or fork."""
 
     iterations: int = 0
     enodes: int = 0

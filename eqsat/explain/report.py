@@ -48,6 +48,7 @@ class Explanation:
 
     ``peak_bytes``: memory for intermediates, scratch and results; inputs and constants are not in it, nor in
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
+    ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
     """
 
     function: str
@@ -62,6 +63,7 @@ class Explanation:
     measured: float | None
     cached: bool
     threads: int
+    plain: str | None = None
     _why: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property
@@ -89,6 +91,8 @@ class Explanation:
         return json.dumps(data, indent=1)
 
     def __str__(self) -> str:
+        if self.plain is not None:
+            return f"{self.function}({self.signature})\n\nrun by NumPy: {self.plain}"
         before, after = self.naive, self.optimized
         lines = [
             f"{self.function}({self.signature})",

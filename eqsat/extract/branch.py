@@ -33,7 +33,7 @@ def branch_and_bound(
             break
         count += 1
         budget.spend(4 * len(here.choices))  # greedy and what is left out
-        found = greedy(here)
+        found = greedy(here, budget.deadline)
         if found is None:
             continue
         if found.cost < best.cost * (1 - 1e-12):

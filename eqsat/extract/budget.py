@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from eqsat.deadline import NEVER, Deadline
+
 INFINITY = float("inf")
 
 
@@ -13,18 +15,24 @@ class Budget:
     ``work``: choices and targets looked at; about 3 million a second. ``nodes``: nodes of integer programs.
     ``choices``: an integer program may have at most so many, for work inside one node cannot be counted.
     ``seconds``: wall time, which is looked at between steps. Equal budgets give equal results unless the clock
-    stopped one of them: then it is ``late``.
+    stopped one of them: then it is ``late``. Past ``deadline``, ``over`` raises ``OutOfTime``.
     """
 
     def __init__(
-        self, seconds: float = INFINITY, *, work: float = INFINITY, nodes: int = 1_000_000, choices: int = 60_000
+        self,
+        seconds: float = INFINITY,
+        *,
+        work: float = INFINITY,
+        nodes: int = 1_000_000,
+        choices: int = 60_000,
+        deadline: Deadline = NEVER,
     ) -> None:
         self._deadline = time.monotonic() + seconds
         self._work = work
         self.nodes = nodes
         self.choices = choices
         self.late = False
-        self.interrupted = False
+        self.deadline = deadline
 
     @property
     def seconds(self) -> float:
@@ -35,13 +43,9 @@ class Budget:
         """Count work that was done."""
         self._work -= work
 
-    def interrupt(self) -> None:
-        """Let it be spent: somebody is waiting."""
-        self.interrupted = True
-        self._work = 0.0
-
     def over(self) -> bool:
         """Whether to stop."""
+        self.deadline.check("selecting kernels")
         if self._work <= 0:
             return True
         if time.monotonic() > self._deadline:

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from eqsat.cost.roofline import Roofline
+from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
 from eqsat.extract.streams import Builder, Stream, is_stored
 from eqsat.extract.terms import Read, Term
@@ -43,8 +44,11 @@ class Candidates:
     With ``fuse`` off every e-node is a kernel over stored operands.
     """
 
-    def __init__(self, egraph: SaturatedEGraph, roofline: Roofline, *, fuse: bool = True) -> None:
+    def __init__(
+        self, egraph: SaturatedEGraph, roofline: Roofline, *, fuse: bool = True, deadline: Deadline = NEVER
+    ) -> None:
         self.egraph = egraph
+        self.deadline = deadline
         self.fuse = fuse
         self.types = egraph.types
         self.inputs = frozenset(
@@ -174,6 +178,7 @@ class Candidates:
             self.unions.clear()
             now, behind = behind, set()
             for c in self.order:
+                self.deadline.check("listing kernels")
                 # In a later pass only what an operand's new streams reach: little, and all of it in cycles.
                 if c in now and not (c in self.egraph.const and c in self.streams) and self._class(c, stored):
                     for user in self.users.get(c, ()):

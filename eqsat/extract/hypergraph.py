@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.extract.budget import INFINITY, Budget
 from eqsat.forks import lazy
 
@@ -166,7 +167,7 @@ def reduced(problem: Problem) -> Problem:
     return Problem(tuple(problem.choices[n] for n in sorted(kept)), problem.roots)
 
 
-def greedy(problem: Problem, passes: int = 8) -> Solution | None:
+def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Solution | None:
     """Least cost bottom-up, counting shared targets once per target (not across); None if a root cannot be made."""
     _, best = cheapest(problem)
     first = solution_of(problem, best)
@@ -180,6 +181,7 @@ def greedy(problem: Problem, passes: int = 8) -> Solution | None:
     for _ in range(passes):
         changed: dict[int, None] = {}
         for target in pending:
+            deadline.check("selecting kernels")
             for number in problem.by_target[target]:
                 needs = problem.choices[number].needs
                 if any(need not in sets for need in needs):
@@ -258,7 +260,7 @@ class Search:
 
     def run(self) -> Solution:
         """Until no move helps or the budget is spent; every target is looked at once in any case."""
-        self._rechoose(Budget())
+        self._rechoose(Budget(deadline=self.budget.deadline))
         while not self.budget.over() and self._sweep():
             pass
         return self.best

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from eqsat.aside import aside, load
 from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Problem, Solution, solution_of
-from eqsat.forks import IMPORTING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ MAX_ROUNDS = 60
 SCALE = 1e4
 """The start solution's cost in the program's units: HiGHS's tolerances are absolute."""
 GAP = 1e-6
+LONGEST = 60.0
+"""Seconds of one integer program where no budget says less: HiGHS looks at its clock, not at Ctrl-C."""
 INFEASIBLE = 2
 """SciPy's status of a program without solutions."""
 
@@ -112,10 +114,11 @@ class _Program:
 
         Of the solutions that cost at most ``most``.
         """
-        with IMPORTING:
-            import numpy as np
-            from scipy.optimize import Bounds, LinearConstraint, milp
-            from scipy.sparse import csr_array
+        import numpy as np
+
+        load("scipy.optimize", "scipy.sparse")
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
 
         count = len(self.problem.choices)
         scaled = [c.cost * self.scale for c in self.problem.choices]
@@ -133,12 +136,16 @@ class _Program:
         # With whole x, the least y is whole too.
         whole = np.zeros(self.columns, np.int64)
         whole[:count] = 1
-        result = milp(
+        limit = min(max(0.01, min(budget.seconds, budget.deadline.left)), LONGEST)
+        result = aside(
+            "selecting kernels",
+            budget.deadline,
+            milp,
             costs,
             integrality=whole,
             bounds=Bounds(least, np.ones(self.columns)),
             constraints=limits,
-            options={"time_limit": min(max(0.01, budget.seconds), 1e6), "node_limit": budget.nodes, "mip_rel_gap": gap},
+            options={"time_limit": limit, "node_limit": budget.nodes, "mip_rel_gap": gap},
         )
         budget.nodes -= 1 + (getattr(result, "mip_node_count", None) or 0)
         budget.over()  # sees whether the clock stopped it

@@ -63,13 +63,13 @@ def optimum(
     ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum, or
     within ``fine`` of it where at most ``SMALL_PROGRAM`` choices are left.
     """
-    first = start or greedy(problem)
+    first = start or greedy(problem, budget.deadline)
     if first is None:
         return None
     search = Search(problem, first, budget, keep, shape)
     search.run()
     # Other starts end in other local optima.
-    for other in (greedy(problem) if start else None, solution_of(problem, cheapest(problem)[1])):
+    for other in (greedy(problem, budget.deadline) if start else None, solution_of(problem, cheapest(problem)[1])):
         if other is not None and not budget.over():
             search.offer(Search(problem, other, budget).run().chosen)
     best = search.best
@@ -84,7 +84,7 @@ def optimum(
 
     for number in range(FIXINGS):
         # The first one has work of its own: a bound there shall be, whatever is left.
-        limits = (budget if number else Budget(work=FIRST), budget)
+        limits = (budget if number else Budget(work=FIRST, deadline=budget.deadline), budget)
         ascents = [dual_ascent(small, limit, deep=deep) for limit, deep in zip(limits, (True, False), strict=True)]
         bound = max(bound, *(ascent.bound for ascent in ascents))
         if best.cost <= bound * (1 + min(fine, gap)):
@@ -94,7 +94,7 @@ def optimum(
         small = fixed(small, ascents, best.cost)
         if len(small.choices) == before or budget.over():
             break
-        again = greedy(small)
+        again = greedy(small, budget.deadline)
         if again is not None:
             found = renumbered(Search(small, again, budget).run(), small, problem)
             if found is not None and search.offer(found.chosen):

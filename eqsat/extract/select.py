@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eqsat.cost.roofline import Roofline, roofline_of
-from eqsat.egraph.interrupt import interrupts
+from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.budget import Budget
 from eqsat.extract.candidates import Candidates
@@ -62,23 +62,23 @@ def extract(
     alternatives: int = 3,
     lowers: Lowers | None = None,
     gap: float = 2e-3,
+    deadline: Deadline = NEVER,
 ) -> list[Selection]:
     """The best few different programs of a saturated e-graph, best first (at least one).
 
     ``machine`` gives the rates (a ``Roofline`` is taken as it is, for all threads together). The search is limited
     in work, so that its result does not depend on the machine's speed; ``seconds`` of wall time are a safety net,
-    and a selection that it stopped says so (``late``), as does one that Ctrl-C stopped (``interrupted``). Candidates
-    and the greedy choices are always completed. The search also ends when no program better than the best one by
+    and a selection that it stopped says so (``late``). Candidates and the greedy choices are completed even so; past
+    ``deadline`` nothing is (``OutOfTime``). The search also ends when no program better than the best one by
     more than ``gap`` is left, for predictions are not better than that. With ``fuse`` off
     every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used,
     except single operators over stored tensors that nothing else can replace. Opaque operators are not asked
     about. Whatever it refuses, there is a selection: at the least the one that stores every operator's result.
     Raises ``ExtractionError`` where an output has no finite term.
     """
-    budget = Budget(seconds, work=WORK, nodes=NODES, choices=CHOICES)
+    budget = Budget(seconds, work=WORK, nodes=NODES, choices=CHOICES, deadline=deadline)
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
-    with interrupts(budget.interrupt):
-        return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), budget, gap).run()
+    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), budget, gap).run()
 
 
 class _Extraction:
@@ -94,7 +94,7 @@ class _Extraction:
     ) -> None:
         self.gap = gap
         self.egraph = egraph
-        self.candidates = Candidates(egraph, roofline, fuse=fuse)
+        self.candidates = Candidates(egraph, roofline, fuse=fuse, deadline=budget.deadline)
         self.lowers = lowers
         self.alternatives = alternatives
         self.budget = budget
@@ -155,7 +155,7 @@ class _Extraction:
             cost = choice.cost - least.get(choice.target, 0.0)
             cost += sum(least[need] * self.candidates.part(stream, need) for need in choice.needs if need in least)
             choices.append(replace(choice, cost=cost))
-        found = greedy(Problem(tuple(choices), problem.roots))
+        found = greedy(Problem(tuple(choices), problem.roots), self.budget.deadline)
         return None if found is None else solution_of(problem, found.chosen)
 
     def _greedy(
@@ -170,11 +170,11 @@ class _Extraction:
         # It ends: each round refuses a kernel, for good or, readmitted, to be accepted for good; new ones come once.
         for repair in itertools.count():
             problem = self._pool()
-            start = greedy(problem)
+            start = greedy(problem, self.budget.deadline)
             for more in (self._readmit, self.candidates.store_all, self._readmit):
                 if start is None and more():
                     problem = self._pool()
-                    start = greedy(problem)
+                    start = greedy(problem, self.budget.deadline)
             if start is None:
                 raise _Stuck
             search = Search(problem, start, self.budget)
@@ -292,5 +292,4 @@ class _Extraction:
             bound=min(bound, seconds),
             method=method,
             late=self.budget.late,
-            interrupted=self.budget.interrupted,
         )

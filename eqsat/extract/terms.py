@@ -44,8 +44,7 @@ class Selection:
     tensors known at compile time, as terms over ``const`` and constant ``input`` leaves, in dependency
     order too; they cost nothing at run time. ``seconds`` is the predicted roofline time, ``bound`` a
     proven lower bound of it over the same candidates, so that ``1 - bound / seconds`` is the gap. ``late``: the
-    clock stopped the selection before its work was done, so that another run may select otherwise;
-    ``interrupted``: Ctrl-C did.
+    clock stopped the selection before its work was done, so that another run may select otherwise.
     """
 
     kernels: tuple[Term, ...]
@@ -55,4 +54,3 @@ class Selection:
     bound: float
     method: str
     late: bool = False
-    interrupted: bool = False

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
@@ -71,12 +72,13 @@ def trace(
     *,
     const: Sequence[str] = (),
     spec: ArgSpec | None = None,
+    deadline: Deadline = NEVER,
 ) -> Traced:
     """Run ``fn`` on traced arrays shaped and typed as the arguments, and return its graph.
 
     Python numbers, strings and None in the arguments are constants of the program. Arrays that ``fn``
     captures become constants. Raises the errors of :mod:`eqsat.errors`, each with the user's line, and
-    whatever ``fn`` itself raises.
+    whatever ``fn`` itself raises; ``OutOfTime`` from its first operator after the deadline.
     """
     spec = spec or ArgSpec(fn)
     kwargs = kwargs or {}
@@ -86,7 +88,7 @@ def trace(
     inputs = tuple(
         build.input_node(i, tensor_type(a), name) for i, (a, name) in enumerate(zip(leaves, names, strict=True))
     )
-    token = CURRENT.set(Trace())
+    token = CURRENT.set(Trace(deadline))
     try:
         call_args, call_kwargs = spec.call_with(trees, [TracedArray(node) for node in inputs])
         result = fn(*call_args, **call_kwargs)

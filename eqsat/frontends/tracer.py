@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ConcretizationError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.source import scipy_function, user_line
@@ -25,9 +26,10 @@ from eqsat.ir.node import Node, Source
 class Trace:
     """One run of a user's function, on the thread that makes this; traced arrays belong to one."""
 
-    __slots__ = ("thread",)
+    __slots__ = ("deadline", "thread")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline = NEVER) -> None:
+        self.deadline = deadline
         self.thread = get_ident()
 
 
@@ -154,6 +156,7 @@ class TracedArray:
                 "copy it before (x.copy()), or write y = y + … instead of y += …",
                 user_line(),
             )
+        trace.deadline.check("tracing")  # on the way of every operator
         return self._node
 
     def assign(self, node: Node) -> None:

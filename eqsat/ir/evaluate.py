@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS
@@ -13,9 +14,15 @@ from eqsat.ir.types import float32
 
 
 def evaluate_nodes(
-    outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *, double: bool = False
+    outputs: Sequence[Node],
+    bound: Mapping[Node, np.ndarray],
+    *,
+    double: bool = False,
+    deadline: Deadline = NEVER,
 ) -> list[np.ndarray]:
     """Values of the outputs. ``bound`` gives nodes' values; with ``double``, float32 is computed as float64.
+
+    Raises ``OutOfTime`` before the first operator after ``deadline``.
 
     Floating-point warnings are silenced: NaN and inf are results like any other.
     """
@@ -28,6 +35,7 @@ def evaluate_nodes(
     keep = set(outputs)
     with np.errstate(all="ignore"):
         for node in order:
+            deadline.check("evaluating the reference")
             given = bound.get(node)
             value = given if given is not None else OPS[node.op].reference([values[i] for i in node.inputs], node.attrs)
             if node.dtype == float32 and double:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
 from eqsat.plan.plan import Plan
 
@@ -46,21 +48,32 @@ class Backend(Protocol):
 
     name: str
 
-    def emit(self, plan: Plan, machine: Machine) -> dict[str, Any]:
+    def helpers(self, operators: int) -> AbstractContextManager[Any]:
+        """Whatever makes ``emit`` faster and may get ready while a program of so many operators is searched."""
+
+    def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Any = None) -> dict[str, Any]:
         """For a machine, everything but the constants' values, as JSON data: what a later process loads.
 
         ``kinds``: how each step of the plan is run: as a ``kernel``, as kernels one per stage (``stages``) or
         through the ``reference``. ``volatile``: not for keeping, it holds more than JSON data.
+        Raises ``OutOfTime`` past ``deadline``. ``helpers``: from :meth:`helpers`, entered.
         """
 
     def kept(self, emitted: Mapping[str, Any]) -> Mapping[str, Any]:
         """What is remembered of emitted data: without any source. Code that is run is made by the running process, or
         lies in the cache under a hash of all that it was made from; a plan can only name it."""
 
-    def load(self, emitted: Mapping[str, Any], constants: Mapping[int, np.ndarray], threads: int) -> Executable:
+    def load(
+        self,
+        emitted: Mapping[str, Any],
+        constants: Mapping[int, np.ndarray],
+        threads: int,
+        deadline: Deadline = NEVER,
+    ) -> Executable:
         """The executable of what ``emit`` made or ``kept``; ``constants`` are values by tensor number.
 
-        Raises any exception where remembered data does not fit, or names code that is not there any more.
+        Raises ``OutOfTime`` past ``deadline``, and any exception where remembered data does not fit, or names code that
+        is not there any more.
         """
 
     def key(self) -> str:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.ir import views
 from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
@@ -112,10 +113,12 @@ class Grouping:
         pieces: Sequence[Piece],
         stored: frozenset[int],
         worth: Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool],
+        deadline: Deadline = NEVER,
     ) -> None:
         self.pieces = pieces
         self.stored = stored
         self.worth = worth
+        self.deadline = deadline
         self.producer = {p.tensor: n for n, p in enumerate(pieces) if p.whole and p.kernel is not None}
         self.makers: dict[int, list[int]] = {}
         self.users: dict[int, list[int]] = {}
@@ -132,6 +135,7 @@ class Grouping:
             if not piece.whole or piece.kernel is None:
                 continue
             for tensor in sorted(set(piece.reads), key=lambda t: -self.producer.get(t, -1)):
+                self.deadline.check("fusing kernels")
                 source = self.producer.get(tensor)
                 if source is None or of[source] == of[number]:
                     continue

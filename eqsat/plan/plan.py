@@ -41,7 +41,7 @@ class SearchReport:
     (see :mod:`eqsat.extract.credit`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
-    ``interrupted``: Ctrl-C ended the search for schedules; the kernels left have those of the backend.
+    ``untuned``: kernels whose schedules there was no time to measure.
     """
 
     operators: int = 0
@@ -57,17 +57,12 @@ class SearchReport:
     rules: dict[str, int] = field(default_factory=dict)
     loop_terms: int = 0
     winners: dict[str, float] = field(default_factory=dict)
-    interrupted: bool = False
-
-    def interrupt(self) -> None:
-        """Search no further."""
-        self.interrupted = True
+    untuned: int = 0
 
     @property
     def stops(self) -> list[str]:
-        """Why saturations stopped, each reason once; ``interrupted`` also where schedules were."""
-        reasons = [*(s.stop for s in self.saturations), *(["interrupted"] if self.interrupted else [])]
-        return list(dict.fromkeys(reasons))
+        """Why saturations stopped, each reason once; ``untuned`` where the clock ended the tuning of schedules."""
+        return list(dict.fromkeys([*(s.stop for s in self.saturations), *(["untuned"] if self.untuned else [])]))
 
     @property
     def seconds(self) -> float:

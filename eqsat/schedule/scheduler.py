@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from eqsat.cost.movement import work
 from eqsat.cost.target import LEVELS, Target, target_of
+from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
@@ -53,13 +54,21 @@ _memory: dict[object, Scheduled] = {}
 _MOST = 4096
 
 
-def schedule(group: KernelGroup, machine: Machine, *, threads: int = 1, disable: tuple[str, ...] = ()) -> Scheduled:
+def schedule(
+    group: KernelGroup,
+    machine: Machine,
+    *,
+    threads: int = 1,
+    disable: tuple[str, ...] = (),
+    deadline: Deadline = NEVER,
+) -> Scheduled:
     """The best nest of ``group`` for ``threads`` threads of ``machine``.
 
     Factors of contractions that are constant operands (``group.operands[i].const``) count as packed at compile time.
     ``disable``: ids of loop rules to leave out. Results are remembered, by everything they depend on.
 
     Raises:
+        OutOfTime: past ``deadline``.
         ScheduleError: the group breaks what ``KernelGroup`` promises (see ``eqsat.schedule.problem``).
         ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
             and pack where a factor cannot be read in place).
@@ -67,7 +76,7 @@ def schedule(group: KernelGroup, machine: Machine, *, threads: int = 1, disable:
     target, group = target_of(machine, threads), _anywhere(group)
     key = (group.stages, group.shared, group.operands, target, disable)
     if key not in _memory:
-        found = _schedule(group, target, target_of(machine), disable)
+        found = _schedule(group, target, target_of(machine), disable, deadline)
         if len(_memory) >= _MOST:
             _memory.clear()
         _memory[key] = found
@@ -98,15 +107,18 @@ def _anywhere(group: KernelGroup) -> KernelGroup:
     return replace(group, stages=tuple(stages))
 
 
-def _schedule(group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...]) -> Scheduled:
+def _schedule(
+    group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...], deadline: Deadline
+) -> Scheduled:
     problem = problem_of(group, target.functions)
     space = space_of(problem, target)
-    graph = saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
+    rules = [(rule.id, rule.text) for rule in select(disable)]
+    graph = saturate_nests(rules, space.facts, space.root, deadline=deadline)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
     for on, parallel in _modes(group, target, alone):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
-        search = Search(graph, Pricer(problem, on), parallel)
+        search = Search(graph, Pricer(problem, on), parallel, deadline)
         for entry in search.roots(CANDIDATES):
             nest = decode(entry, problem, on)
             if on == target and problem.stages[0].contraction and not problem.rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.schedule.price import (
     Block,
@@ -48,8 +49,9 @@ class Entry:
 class Search:
     """Best entries of every e-class, by memoized recursion from the root."""
 
-    def __init__(self, graph: NestGraph, pricer: Pricer, parallel: bool) -> None:
+    def __init__(self, graph: NestGraph, pricer: Pricer, parallel: bool, deadline: Deadline = NEVER) -> None:
         self.graph, self.pricer, self.parallel = graph, pricer, parallel
+        self.deadline = deadline
         self.blocks: dict[int, Block] = {}
         self.summaries: dict[int, Summary] = {}
         self.entries: dict[tuple[int, bool, bool], tuple[Entry, ...]] = {}
@@ -95,6 +97,7 @@ class Search:
         ``parallel``: the threads' loop is still to come, so every entry must have it."""
         key = (number, inside, parallel)
         if key not in self.entries:
+            self.deadline.check("searching schedules")
             self.entries[key] = ()  # no class contains itself; a faulty rule set is refused by bottom_up
             found: list[Entry] = []
             for node in self.graph.classes[number]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import VerificationError
 from eqsat.explain.listing import program
 from eqsat.ir.composite import without_composites
@@ -207,6 +208,7 @@ def verify(
     *,
     seed: int = 0,
     options: str = "",
+    deadline: Deadline = NEVER,
 ) -> list[OutputError]:
     """Errors of every output on random inputs; ``constants`` are values of constant inputs.
 
@@ -216,8 +218,9 @@ def verify(
     free = [n for n in graph.inputs if n not in constants]
     arrays = random_inputs([n.type for n in free], examples, np.random.default_rng(seed))
     bound = {**dict(zip(free, arrays, strict=True)), **constants}
-    exact = evaluate_nodes(graph.outputs, bound, double=True)
-    plain = evaluate_nodes(graph.outputs, bound)
+    exact = evaluate_nodes(graph.outputs, bound, double=True, deadline=deadline)
+    plain = evaluate_nodes(graph.outputs, bound, deadline=deadline)
+    deadline.check("verifying")
     ours = run(arrays)
     errors = [compare(a, b, c) for a, b, c in zip(ours, exact, plain, strict=True)]
     if not all(e.ok for e in errors):
