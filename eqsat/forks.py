@@ -60,12 +60,12 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    free = _taken.pop(threading.get_ident(), [])
+    taken = _taken.pop(threading.get_ident(), [])
     _taken.clear()
-    for lock in free:
+    for lock in taken:
         lock.release()
-    if not free:
-        for lock in _locks:
+    for lock in _locks:
+        if not any(lock is one for one in taken):
             lock._at_fork_reinit()  # type: ignore[union-attr]
 
 

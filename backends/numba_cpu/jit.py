@@ -14,6 +14,7 @@ allocate, raise, or use arrays: the object file must be self-contained (see ``ob
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import linecache
 import sys
@@ -74,12 +75,23 @@ _loaded: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
 _recent: deque[Code] = deque(maxlen=256)  # a plan's modules are compiled all, then loaded
 
 
+@functools.cache
+def _hold_numba() -> None:
+    """A fork waits for others that compile with Numba, too: their lock is one for the whole process."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    lock = getattr(global_compiler_lock, "_lock", None)
+    if lock is not None:
+        hold_over_fork(lock)
+
+
 def prepare() -> None:
     """Import what compiling needs, and what Numba would import at its first compilation: more than 400 modules."""
     with IMPORTING:
         from eqsat_backends.numba_cpu import blocks, contract, emit, frontend, loops, simd  # noqa: F401
 
         frontend.load_registries()
+        _hold_numba()
 
 
 def forget() -> None:

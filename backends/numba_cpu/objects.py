@@ -43,6 +43,12 @@ _LIBM = (
 ALLOWED_SYMBOLS = frozenset(_MEMORY) | frozenset(_LIBM) | frozenset(name + "f" for name in _LIBM)
 
 
+# llvmlite lets one thread at a time into LLVM; the lock inside its own is a plain one
+_in_llvm = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+if _in_llvm is not None:
+    hold_over_fork(_in_llvm)
+
+
 class CodeObjectError(RuntimeError):
     """A code object that is damaged, made for another host, or that needs symbols it may not need."""
 
