@@ -425,6 +425,35 @@ def test_constant_changed_in_place_is_not_mixed_up() -> None:
     close(f(x, w.copy(), b.copy()), x @ w + b)
 
 
+@pytest.mark.parametrize("backend", ["numba_cpu", "numpy"])
+def test_a_constant_changed_in_place_is_old_everywhere(backend: str) -> None:
+    """In a product, as an output, in a view, folded, and beside a constant that is new."""
+
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        return x @ w + b, w, w[1:], w.T, w + 1, w.reshape(-1), np.sort(w, axis=0), b
+
+    f = eqsat.optimize(fn, const=("w", "b"), backend=backend)
+    x, w, b = normal(3, 4), normal(4, 5), normal(5)
+    old_w, old_b = w.copy(), b.copy()
+
+    def check(found: Any, w: Array, b: Array) -> None:
+        for one, other in zip(found, fn(x, w, b), strict=True):
+            close(one, other)
+
+    check(f(x, w, b), old_w, old_b)
+    check(f(x, w.copy(), b), old_w, old_b)  # the first array stands for it all the same
+    w[:] = 7
+    b[:] = 8
+    check(f(x, w, b), old_w, old_b)
+    check(f(x, w.copy(), b.copy()), w, b)
+    check(f(x, w, b), old_w, old_b)
+    check(f(x, old_w, old_b), old_w, old_b)
+    assert _programs(f) == 2
+    f.cache_clear()
+    check(f(x, w, b), w, b)
+    assert _programs(f) == 1
+
+
 def _programs(f: Any) -> int:
     count: int = f.cache_info().currsize
     return count
@@ -443,7 +472,19 @@ def _programs(f: Any) -> int:
         ({"numerics": "fast"}, ["'exact', 'reassociates', 'approximates'"]),
         ({"budget": 0}, ["budget", "positive"]),
         ({"budget": "1"}, ["budget"]),
+        ({"budget": float("nan")}, ["budget", "nan"]),
+        ({"budget": True}, ["budget"]),
+        ({"budget": 10**400}, ["budget"]),
+        ({"budget": -(10**5000)}, ["budget"]),
         ({"threads": 0}, ["threads", "positive"]),
+        ({"threads": 10**6}, ["threads", "512"]),
+        ({"threads": 10**5000}, ["threads"]),
+        ({"threads": 2.0}, ["threads", "2.0"]),
+        ({"threads": np.bool_(True)}, ["threads"]),
+        ({"programs": 0}, ["programs", "positive"]),
+        ({"programs": False}, ["programs"]),
+        ({"verify": 1}, ["verify", "True or False"]),
+        ({"cache": "no"}, ["cache", "True or False"]),
         ({"tune": True}, ["tune"]),
         ({"const": "weights"}, ["weights", "x", "w"]),
         ({"const": (1,)}, ["const"]),
@@ -460,6 +501,22 @@ def test_constant_path_that_names_nothing() -> None:
     f = eqsat.optimize(lambda x, w: x @ w["a"], const="w['b']")
     with pytest.raises(OptionError, match=r"w\['a'\]"):
         f(normal(2, 3), {"a": normal(3, 2)})
+
+
+def test_numbers_of_numpy_are_options_like_any_other() -> None:
+    given = Options(
+        threads=np.int64(2), budget=np.float32(2), tune=np.uint8(3), programs=np.int32(4), verify=np.bool_(0)
+    )
+    assert given == Options(threads=2, budget=2.0, tune=3, programs=4, verify=False)
+    assert [type(v) for v in (given.threads, given.budget, given.tune, given.verify)] == [int, float, int, bool]
+    assert Options(budget=float("inf")).budget == float("inf")
+    f = eqsat.optimize(lambda x: x + 1, threads=np.int64(1), budget=float("inf"))
+    close(f(normal(3) * 0), normal(3) * 0 + 1)
+
+
+def test_more_threads_than_cores() -> None:
+    x, w = normal(64, 64), normal(64, 64)
+    close(eqsat.optimize(lambda x, w: np.tanh(x @ w), threads=64)(x, w), np.tanh(x @ w))
 
 
 def test_options_are_frozen_and_hashable() -> None:
