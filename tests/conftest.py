@@ -1,4 +1,4 @@
-"""A cache directory and a machine model of the tests' own: no test reads or writes the user's."""
+"""A cache directory and a machine model of the tests' own: no test reads or writes the user's, or uses all cores."""
 
 from __future__ import annotations
 
@@ -41,4 +41,5 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQSAT_CACHE_DIR", str(root))
         patch.setenv("EQSAT_MACHINE", str(model))
+        patch.setenv("EQSAT_JOBS", "1")  # pytest-xdist keeps the cores busy; tests of it say otherwise
         yield root

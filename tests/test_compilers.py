@@ -63,7 +63,7 @@ class OnlyProcesses(Compilers):
 def test_processes_make_the_same_code_as_this_one() -> None:
     tasks = kernels(4)
     with OnlyProcesses(nobody, ()) as at_work:
-        at_work.start(9)
+        at_work.start(99)
         assert len(at_work._processes) == 2  # three jobs, one of which is this process
         outcomes = {o.task.key: o for o in at_work.run(tasks, Deadline(120))}
     assert outcomes.keys() == {task.key for task in tasks}
@@ -74,7 +74,7 @@ def test_processes_make_the_same_code_as_this_one() -> None:
 
 def test_processes_end_with_the_work() -> None:
     with Compilers(compile_object, (KernelCompileError,)) as at_work:
-        at_work.start(9)
+        at_work.start(99)
         pids = [process.pid for process, _ in at_work._processes]
         assert pids and all(map(alive, pids))
         list(at_work.run(kernels(2), Deadline(120)))
@@ -86,7 +86,7 @@ def test_processes_end_with_the_work() -> None:
 def test_nothing_is_lost_with_a_process() -> None:
     tasks = kernels(12)
     with Compilers(compile_object, (KernelCompileError,)) as at_work:
-        at_work.start(9)
+        at_work.start(99)
         found = []
         for number, outcome in enumerate(at_work.run(tasks, Deadline(300))):
             found.append(outcome.task.key)
@@ -113,7 +113,7 @@ def test_a_refused_module_is_no_matter_of_the_others() -> None:
     assert isinstance(found[bad], KernelCompileError)
     assert all(isinstance(found[each], dict) for each in good)
     with OnlyProcesses(nobody, ()) as at_work:
-        at_work.start(9)
+        at_work.start(99)
         (outcome,) = at_work.run([Task(source_key(*bad), *bad)], Deadline(120))
     assert outcome.error is not None and "refuses the printed module" in outcome.error
 
@@ -124,7 +124,7 @@ def test_a_crash_of_the_compiler_is_an_error_and_not_tried_here(monkeypatch: pyt
     crash += "send(sys.stdout.buffer, {'key': ''}, b''); sys.stdin.buffer.read(8); os.abort()"
     monkeypatch.setattr(compilers, "BOOT", crash)
     with OnlyProcesses(nobody, ()) as at_work:
-        at_work.start(3)
+        at_work.start(6)
         (outcome,) = at_work.run(kernels(1), Deadline(120))
     assert outcome.error is not None and "SIGABRT" in outcome.error
 
@@ -133,7 +133,7 @@ def test_a_process_with_other_code_is_not_believed() -> None:
     (task,) = kernels(1)
     other = Task("0" * 40, task.source, task.phases)
     with Compilers(compile_object, (KernelCompileError,)) as at_work:
-        at_work.start(9)
+        at_work.start(99)
         at_work._here = True  # not before the processes have had it
 
         def after() -> None:
@@ -206,7 +206,7 @@ ORPHAN = """
 import os, sys
 from eqsat_backends.numba_cpu.compilers import Compilers
 at_work = Compilers(None, ())
-at_work.start(9)
+at_work.start(99)
 print(*(process.pid for process, _ in at_work._processes), flush=True)
 if sys.argv[1] == "fork" and os.fork() == 0:
     import time
@@ -238,7 +238,7 @@ def test_processes_end_when_their_parent_is_killed(how: str) -> None:
 
 def test_a_program_is_the_same_whoever_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    x = np.random.default_rng(0).standard_normal((6, 7)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((9, 7)).astype(np.float32)
     for count in ("1", "3"):
         monkeypatch.setenv(compilers.ENVIRONMENT_VARIABLE, count)
         monkeypatch.setattr(jit, "_loaded", {})
@@ -248,7 +248,7 @@ def test_a_program_is_the_same_whoever_compiles_it(monkeypatch: pytest.MonkeyPat
             "_keep",
             lambda task, data, kept=objects, keep=jit._keep: kept.update({task.key: data}) or keep(task, data),
         )
-        f = eqsat.optimize(lambda x: [np.exp(x[:n]) @ x[:n].T for n in range(1, 6)], cache=False)
+        f = eqsat.optimize(lambda x: [np.sort(np.exp(x[:n])) * 2 for n in range(1, 9)], cache=False)
         f(x)
         made.append(objects)
-    assert made[0] and made[0] == made[1]
+    assert len(made[0]) >= compilers.EACH and made[0] == made[1]

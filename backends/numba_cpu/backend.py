@@ -237,6 +237,7 @@ class CpuExecutable:
     ) -> None:
         # Those that the cache has lost, all at once.
         compile_modules([(s["source"], tuple(s["phases"])) for s in emitted["steps"] if "source" in s], deadline)
+        self._deadline = deadline
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
         self.constants: dict[int, np.ndarray] = {}
         self._given = {n: np.asarray(a, order="C") for n, a in constants.items()}
@@ -250,6 +251,7 @@ class CpuExecutable:
         self.segments = self._build(emitted["steps"])
         self._own_constants()
         self.direct = self._direct_call()
+        self._deadline = NEVER
 
     def _build(self, steps: Sequence[Mapping[str, Any]]) -> list[_Segment]:
         runs: list[list[Mapping[str, Any]]] = []
@@ -363,6 +365,7 @@ class CpuExecutable:
 
     def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
         """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
+        self._deadline.check("packing constants")
         packs = [PackSpec.from_json(data) for data in step["packs"] if data["operand"] == position]
         key = (tensor, packs[0] if packs else None)
         if key not in self._packed:

@@ -28,9 +28,9 @@ log = logging.getLogger("eqsat")
 ENVIRONMENT_VARIABLE = "EQSAT_JOBS"
 MOST = 16
 """Processes, this one included: each takes about 130 MB."""
-EACH = 3
-"""Kernels for which another process is worth starting: it takes as long as two or three to be ready (0.5 s)."""
-OPERATORS = 16
+EACH = 6
+"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s)."""
+OPERATORS = 12
 """Operators of a program for one kernel, roughly (MiniLM 38, an LSTM 12), to start processes before it is known."""
 
 _FAULTS = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "SIGFPE", "SIGTRAP")
