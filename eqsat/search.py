@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.cost.roofline import reference_seconds, roofline_of
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import get_ready, usable
 from eqsat.egraph.saturate import saturate
@@ -324,7 +325,7 @@ def _arrange(
 ) -> list[Step]:
     start = time.perf_counter()
     progress("search: schedules")
-    policy = fusion_policy(machine)
+    policy, alone = fusion_policy(machine), roofline_of(machine)
 
     def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
         return options.fuse and policy(merged, parts) and keeps_tiles([p.group for p in parts], merged.group)
@@ -337,7 +338,8 @@ def _arrange(
     for item in items:
         deadline.check("searching schedules")
         if isinstance(item, Piece):
-            steps.append(assembly.references[item.key])
+            reference = assembly.references[item.key]
+            steps.append(replace(reference, seconds=reference_seconds(reference.value, alone)))
             continue
         label = describe_group(item.group)
         points = max(stage.kernel.points for stage in item.group.stages)

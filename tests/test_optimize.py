@@ -189,6 +189,25 @@ def test_any_memory_layout(variant: str) -> None:
     close(eqsat.optimize(lambda x, w: x @ w, const="w")(y, odd), y @ plain)
 
 
+@pytest.mark.parametrize("kind", [None, "quicksort", "mergesort", "heapsort", "stable", "S"])
+@pytest.mark.parametrize("sort", [np.sort, np.argsort], ids=lambda f: f.__name__)
+def test_sorting_gives_what_numpys_kind_gives(sort: Any, kind: Any) -> None:
+    """Bit for bit: of equals, and zeros of both signs, the order that this kind has, whatever it is."""
+    x = rng.integers(-1, 2, (20, 60)) * np.where(rng.random((20, 60)) < 0.5, 1.0, -1.0)
+    x[3, ::7] = np.nan
+    for array in (x, x.astype(np.float32), x[:, ::3], (x > 0).astype(int)):
+        for axis in (0, 1, None):
+            found = eqsat.optimize(lambda a, axis=axis: sort(a, axis=axis, kind=kind), cache=False)(array)
+            assert found.tobytes() == sort(np.ascontiguousarray(array), axis=axis, kind=kind).tobytes()
+
+
+def test_unknown_kinds_of_sorting_are_refused() -> None:
+    with pytest.raises(ShapeError, match="kind must be 'quicksort'"):
+        eqsat.optimize(lambda x: np.sort(x, kind="bubble"))(np.ones(3))
+    with pytest.raises(ShapeError, match="can't be provided at the same time"):
+        eqsat.optimize(lambda x: np.sort(x, kind="stable", stable=True))(np.ones(3))
+
+
 @pytest.mark.parametrize("backend", ["numba_cpu", "numpy"])
 @pytest.mark.parametrize("code", [">f4", ">f8", ">i4", ">i8", "<f8"])
 def test_any_byte_order(backend: str, code: str) -> None:

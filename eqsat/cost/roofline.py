@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eqsat.ir.node import Node, topological
+from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import DType
+from eqsat.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
     from eqsat.cost.machine import Machine
@@ -25,6 +27,10 @@ OVERLAP = 0.1
 ELEMENTWISE = 1.5
 """Issue slots that an elementwise instruction takes next to a multiply-add of a register tile: loads, stores
 and dependences keep such loops from issuing two vector operations a cycle."""
+
+
+NUMPY_CALL = 1e-6
+"""Seconds of a NumPy function on nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,33 @@ class Roofline:
         compute, move = self.compute(multiply_adds, slots, dtype), self.move(nbytes)
         longer, shorter = (compute, move) if compute > move else (move, compute)
         return longer + OVERLAP * shorter + steps * self.step
+
+
+def opaque_slots(op: str, type: TensorType, attrs: object) -> float:
+    """Vector instructions of an operator that runs through the reference, on an operand of ``type``."""
+    row = OPS[op]
+    axis = type.shape[attrs] if row.sorts and isinstance(attrs, int) else 2
+    return row.cost * type.size * math.log2(max(2, axis))
+
+
+def reference_seconds(value: Node, roofline: Roofline) -> float:
+    """Predicted seconds of a value that NumPy computes operator by operator, on one thread (``roofline``'s)."""
+    total = 0.0
+    for node in topological([value]):
+        row = OPS[node.op]
+        if row.kind in ("source", "view"):
+            continue
+        slots, multiply_adds = row.cost * node.type.size, 0.0
+        if row.kind == "opaque":
+            slots = opaque_slots(node.op, node.inputs[0].type, node.attrs)
+        elif isinstance(node.attrs, Spec):
+            a, b = node.inputs
+            slots, multiply_adds = 0.0, float(math.prod(node.attrs.extents(a.shape, b.shape).values()))
+        elif row.kind == "reduce":
+            slots = float(node.inputs[0].type.size)
+        moved = sum(n.type.nbytes for n in dict.fromkeys(node.inputs)) + node.type.nbytes
+        total += NUMPY_CALL + roofline.seconds(multiply_adds, slots, moved, node.dtype)
+    return total
 
 
 def roofline_of(machine: Machine, threads: int = 1) -> Roofline:

@@ -38,7 +38,7 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
             nest = show(step.nest) if step.nest is not None and kind == "kernel" else ""
             out.append(StepReport(step.label, kind, nest, flops, group_bytes(step.group), step.seconds))
         else:
-            out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), 0.0))
+            out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), step.seconds))
     return out
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.cost.roofline import Roofline
+from eqsat.cost.roofline import Roofline, opaque_slots
 from eqsat.ir import views
 from eqsat.ir.spec import Spec
 from eqsat.ir.types import TensorType
@@ -280,7 +280,7 @@ class Builder:
         if not all(child.is_read for child in s.children):
             return False
         s.reads = merge_reads(s.children, self.sizes)
-        s.core_slots = 32.0 * s.type.size
+        s.core_slots = opaque_slots(op, s.children[0].type, attrs)
         moved = sum(s.reads.values()) + s.type.nbytes
         s.seconds = self.roofline.seconds(0.0, s.core_slots, moved, s.type.dtype, steps=10)
         return True

@@ -333,13 +333,22 @@ def _ordered(name: str) -> Callable[..., TracedArray]:
     def run(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> TracedArray:
         if order is not None:
             raise UnsupportedOpError(f"np.{name}(order=…) is for structured types", LINE.get())
+        if kind is not None and stable is not None:
+            raise ValueError("`kind` and `stable` parameters can't be provided at the same time")
+        kind = "stable" if stable else kind or "quicksort"
+        suffix = _SORTS.get(kind[:1].lower() if isinstance(kind, str) else "")
+        if suffix is None:
+            raise ValueError(f"np.{name}: kind must be 'quicksort', 'mergesort', 'heapsort' or 'stable', not {kind!r}")
         node = lift(a)
         if axis is None:
             node, axis = build.reshape(node, (node.type.size,)), 0
-        return TracedArray(make(name, (node,), normalize_axis(axis, node.type.ndim)))
+        return TracedArray(make(name + suffix, (node,), normalize_axis(axis, node.type.ndim), label=name))
 
     return run
 
+
+_SORTS = {"q": "", "m": "_stable", "s": "_stable", "h": "_heapsort"}
+"""How operators of NumPy's kinds end, by the letter that a kind begins with."""
 
 implements(np.sort)(_ordered("sort"))
 implements(np.argsort)(_ordered("argsort"))

@@ -37,7 +37,13 @@ def evaluate_nodes(
         for node in order:
             deadline.check("evaluating the reference")
             given = bound.get(node)
-            value = given if given is not None else OPS[node.op].reference([values[i] for i in node.inputs], node.attrs)
+            if given is None:
+                operands = [values[i] for i in node.inputs]
+                if (
+                    double and OPS[node.op].sorts and node.dtype.kind == "int"
+                ):  # which of equals comes first is the type's
+                    operands = [v.astype(i.dtype.numpy, copy=False) for v, i in zip(operands, node.inputs, strict=True)]
+            value = given if given is not None else OPS[node.op].reference(operands, node.attrs)
             if node.dtype == float32 and double:
                 value = value.astype(np.float64, copy=False)
             elif value.dtype != node.dtype.numpy:

@@ -34,7 +34,8 @@ class Op:
     inputs where the type says float32). ``definition`` is its meaning in index notation, None for
     operators that have none (sources and ``opaque`` ones, which run through the reference).
     ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
-    vector instructions of an elementwise function.
+    vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
+    attribute), for each doubling of that axis.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Op:
     expansion: Expansion | None = None
     cost: float = 1.0
     commutes: bool = False
+    sorts: bool = False
     doc: str = ""
 
 

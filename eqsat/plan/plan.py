@@ -24,12 +24,16 @@ class KernelStep:
 
 @dataclass(frozen=True)
 class ReferenceStep:
-    """Operators without a kernel, computed by the reference: ``value`` over ``input`` nodes 0, 1, … (= ``reads``)."""
+    """Operators without a kernel, computed by the reference: ``value`` over ``input`` nodes 0, 1, … (= ``reads``).
+
+    ``seconds`` is predicted, on one thread.
+    """
 
     value: Node
     reads: tuple[int, ...]
     tensor: int
     label: str
+    seconds: float = 0.0
 
 
 Step = KernelStep | ReferenceStep
@@ -56,7 +60,6 @@ class SearchReport:
     schedule_seconds: float = 0.0
     rules: dict[str, int] = field(default_factory=dict)
     loop_terms: int = 0
-    winners: dict[str, float] = field(default_factory=dict)
     untuned: int = 0
 
     @property
