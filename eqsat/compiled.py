@@ -231,6 +231,7 @@ class Compiled:
                 "extractions_late": r.extractions_late,
                 "loop_terms": r.loop_terms,
                 "predicted": r.predicted,
+                "team": r.team,
                 "rules": r.rules,
                 "matches": _matches(r.saturations),
             },
@@ -246,14 +247,9 @@ class Compiled:
         values = evaluate_nodes(nodes, _bind(nodes, self.constant_nodes), deadline=deadline)
         constants = dict(zip(record.numbers, values, strict=True))
         made = backend(self.options.backend)
-        self.team = self._team(record.report["search"]["predicted"])
+        self.team = int(record.report["search"]["team"])
         self.executable: Executable = made.load(record.emitted, constants, self.team, deadline)
         self.report = record.report
-
-    def _team(self, predicted: float) -> int:
-        """Threads of a call: one where more would save less than starting them costs."""
-        saved = predicted * (self.threads - 1)
-        return self.threads if saved > self.machine.launch_us * 1e-6 else 1
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
         arrays = leaves if self.free is None else [leaves[i] for i in self.free]

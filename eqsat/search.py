@@ -42,6 +42,11 @@ GREED = 0.4
 """Part of the time left that one region may take: most saturate early, so waiting their turn would waste it."""
 
 
+WAKE_US = 10.0
+"""Microseconds that a call loses to a team that sleeps or shares its cores, beyond a launch between busy threads: 3 to
+20 were measured for small calls on two threads of a Xeon."""
+CLEARLY = 20.0
+"""A saving of this many times what a team costs is taken without asking what one thread would take."""
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
 
@@ -352,5 +357,30 @@ def _arrange(
         report.loop_terms += scheduled.loop_terms
         report.predicted += scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
+    report.team = options.threads
+    if options.threads > 1 and usable():
+        steps = _team(steps, machine, options, report, deadline)
     report.schedule_seconds += time.perf_counter() - start
     return steps
+
+
+def _team(
+    steps: list[Step], machine: Machine, options: SearchOptions, report: SearchReport, deadline: Deadline
+) -> list[Step]:
+    """The steps for one thread, where they are predicted to take less time than a team's and what a team costs."""
+    kernels = [step for step in steps if isinstance(step, KernelStep) and step.nest is not None]
+    cost = (WAKE_US + machine.launch_us + machine.barrier_us * len(kernels)) * 1e-6
+    if report.predicted * (options.threads - 1) > CLEARLY * cost:
+        return steps
+    alone = [schedule(step.group, machine, disable=options.no_loops, deadline=deadline) for step in kernels]
+    predicted = sum(scheduled.predicted_seconds for scheduled in alone)
+    if report.predicted + cost < predicted:
+        return steps
+    report.predicted, report.team = predicted, 1
+    of = dict(zip(map(id, kernels), alone, strict=True))
+    return [
+        replace(step, nest=of[id(step)].nest, seconds=of[id(step)].predicted_seconds)
+        if isinstance(step, KernelStep) and id(step) in of
+        else step
+        for step in steps
+    ]

@@ -39,15 +39,16 @@ def tune(
     left: kernels that come too late keep the model's nest, and the plan's report counts them as ``untuned``.
     """
     chosen: dict[KernelGroup, Nest | None] = {}
+    threads = plan.report.team
     groups = dict.fromkeys(s.group for s in plan.steps if isinstance(s, KernelStep))
     end = Deadline(SHARE * deadline.left, deadline)
     for number, group in enumerate(groups):
         progress(f"tune: kernel {number + 1} of {len(groups)}")
         try:
-            found = schedule(group, machine, threads=search.threads, disable=search.no_loops, deadline=end)
+            found = schedule(group, machine, threads=threads, disable=search.no_loops, deadline=end)
             candidates = found.candidates[: options.tune]
             timed = [
-                (time_of(group, nest, options, machine, search.threads, end), n, nest)
+                (time_of(group, nest, options, machine, threads, end), n, nest)
                 for n, nest in enumerate(candidates)
             ]
         except OutOfTime:

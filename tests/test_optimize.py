@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.compiled import Compiled
 from eqsat.errors import OptionError, ShapeError, UnsupportedDTypeError
 from eqsat.options import Options
 
@@ -734,3 +735,29 @@ def test_integers_to_negative_powers_raise_in_every_call(dtype: Any, size: int, 
         with pytest.raises(ValueError, match=r"(?i)integers to negative integer powers are not allowed"):
             call(x, bad)
     np.testing.assert_array_equal(f(x, good)[0], power(x, good)[0])
+
+
+def _powers(a: np.ndarray, v: np.ndarray) -> np.ndarray:
+    for _ in range(12):
+        v = a @ v
+        v = v / np.sqrt((v * v).sum())
+    return v
+
+
+def test_threads_are_used_where_they_save_more_than_waking_them_costs() -> None:
+    """Barriers between the steps count, and a team that sleeps; one thread then runs kernels made for one."""
+
+    def compiled(fn: Any, *args: np.ndarray, threads: int = 2) -> Compiled:
+        return eqsat.optimize(fn, threads=threads, backend="numpy", verify=False).compile(*args)
+
+    small, large = np.ones((64, 64), np.float32), np.ones((700, 700), np.float32)
+    assert compiled(lambda x, y: x @ y, small, small).team == 1
+    assert compiled(lambda x, y: x @ y, large, large).team == 2
+    assert compiled(_powers, np.ones((50, 50)), np.ones(50)).team == 1
+    assert compiled(lambda x: np.tanh(x) + 1, np.ones(1_000_000)).team == 2
+    assert compiled(lambda x, y: x @ y, large, large, threads=1).team == 1
+    nests = [
+        [getattr(step, "nest", None) for step in compiled(lambda x, y: x @ y, small, small, threads=n).search().steps]
+        for n in (1, 2)
+    ]
+    assert nests[0] == nests[1]

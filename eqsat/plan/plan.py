@@ -46,6 +46,7 @@ class SearchReport:
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
     ``untuned``: kernels whose schedules there was no time to measure.
+    ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
     """
 
     operators: int = 0
@@ -55,6 +56,7 @@ class SearchReport:
     extraction_gap: float = 0.0
     extractions_late: int = 0
     predicted: float = 0.0
+    team: int = 1
     saturation_seconds: float = 0.0
     extraction_seconds: float = 0.0
     schedule_seconds: float = 0.0
