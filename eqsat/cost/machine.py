@@ -18,6 +18,8 @@ import logging
 import math
 import os
 import platform
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -30,6 +32,11 @@ from eqsat.forks import IMPORTING
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 FORMAT = 1
+
+BUSY = 0.85
+"""The part of a core that a measurement has at least where no other program takes from it: its loops never wait."""
+LEAST_SECONDS = 0.2
+"""Shorter ones tell nothing of that."""
 
 _log = logging.getLogger(__name__)
 
@@ -211,21 +218,28 @@ def _stored() -> Machine | None:
 def remeasure(probe: Probe | None = None) -> Machine:
     """Measure now (a second or two), store the model, and use it from now on in this process.
 
-    Figures that cannot be true (see ``plausible``), as on a machine busy with something else, are replaced by
-    conservative ones, with a warning in the log; no such figure is ever stored.
+    Figures that cannot be true (see ``plausible``) are replaced by conservative ones; no such figure is ever stored.
+    That, and a measurement that other programs took a good part of, is told in a ``UserWarning``: figures that are
+    low all alike contradict nothing.
 
     Raises:
         MachineError: nothing installed can measure.
     """
     _log.info("measuring the machine")
+    wall, own = time.perf_counter(), time.process_time()
     machine = (probe or find_probe())()
+    had = (time.process_time() - own) / max(1e-9, time.perf_counter() - wall)
     machine._check()
     found = doubts(machine)
-    if found:
-        _log.warning(
-            "the machine could not be measured well, it may be busy: %s. Other values stand in; "
-            "run `eqsat machine --remeasure` when it is idle",
-            "; ".join(map(str, found)),
+    told = [f"{'; '.join(map(str, found))}; other values stand in"] if found else []
+    if had < BUSY and time.perf_counter() - wall > LEAST_SECONDS:
+        told.append(f"it had {had:.0%} of a core's time while it was measured")
+    if told:
+        warnings.warn(
+            f"the machine could not be measured well, it may be busy: {'. '.join(told)}. Programs are chosen by these "
+            "figures: run `eqsat machine --remeasure` when it is idle",
+            UserWarning,
+            stacklevel=2,
         )
         machine = repaired(machine)
     machine_store().write("machine", document_key(), machine.to_json().encode(), name=machine.cpu)
