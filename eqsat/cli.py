@@ -1,4 +1,4 @@
-"""The command ``eqsat``: the machine model, the cache, the rules.
+"""The command ``eqsat``: the machine model, the cache, the rules, extraction from other people's e-graphs.
 
 Exit codes: 0 done, 1 failed (the reason on standard error), 2 wrong usage.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     limit.set_defaults(run=_cache_limit)
     actions.add_parser("path", help="print the cache directory").set_defaults(run=_cache_path)
+
+    extract = commands.add_parser("extract", help="extract the cheapest terms of an e-graph in egraph-serialize JSON")
+    extract.add_argument("file", type=Path, help="the document")
+    extract.add_argument("--seconds", type=float, default=10.0, help="time limit (default: 10)")
+    extract.add_argument("--json", action="store_true", help="as JSON: the node chosen for each e-class, and the costs")
+    extract.set_defaults(run=_extract)
 
     rules = commands.add_parser("rules", help="list the rewrite rules")
     rules.add_argument("--json", action="store_true", help="as JSON")
@@ -197,6 +204,22 @@ def _cache_path(_: argparse.Namespace) -> int:
     from eqsat.cache import cache_root
 
     print(cache_root())
+    return 0
+
+
+def _extract(options: argparse.Namespace) -> int:
+    from eqsat.extract.serialized import extract_serialized, from_json
+
+    egraph = from_json(options.file.read_text())
+    found = extract_serialized(egraph, seconds=options.seconds)
+    if options.json:
+        fields = {"nodes": dict(found.nodes), "cost": found.cost, "bound": found.bound, "method": found.method}
+        print(json.dumps(fields, indent=1))
+        return 0
+    table = _table(f"cost {found.cost:g}, at least {found.bound:g} ({found.method})", "e-class", "node", "operator")
+    for eclass, name in found.nodes.items():
+        table.add_row(eclass, name, egraph.nodes[name].op)
+    _show(table)
     return 0
 
 

@@ -123,13 +123,6 @@ class BudgetWarning(UserWarning):
     """
 
 
-class CompileError(EqsatError, RuntimeError):
-    """A backend could not generate or load a kernel. The reference is used instead where it can be.
-
-    >>> eqsat.optimize(f, backend="numpy")    # mend: run through NumPy, and report the program
-    """
-
-
 class ForkWarning(UserWarning):
     """A forked process cannot use what its parent had loaded, and compiles without rules. Results are right.
 

@@ -194,7 +194,6 @@ def test_the_native_check_accepts_exactly_what_fits(
     program = Program([], [Argument(0), Argument(1), Argument(2)], TRIPLE)
     arrays = tuple(array for _, array in chosen)
     ran = program(arrays) == 0
-    assert ran == program.fits(arrays)
     accepted = {"right", "view", "unpickled", "annotated", "read-only"}
     names = [name for name, _ in chosen]
     assert ran == (len(names) == 3 and set(names) <= accepted and names[2] != "read-only")

@@ -20,7 +20,6 @@ from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.terms import Read, Selection, Term
-from eqsat.extract.wellformed import MalformedError, check_kernel, check_selection
 from eqsat.ir import build, views
 from eqsat.ir.composite import composite, expand
 from eqsat.ir.evaluate import evaluate_nodes
@@ -31,6 +30,7 @@ from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, TensorType, float32, float64, int64
 from eqsat.plan.lower import lower
 from eqsat.rules import select
+from tests.wellformed import MalformedError, check_kernel, check_selection
 
 RATES = Roofline(
     fma32=2e-11, fma64=4e-11, levels=((32e3, 2e11), (1e6, 8e10), (3e7, 3e10), (float("inf"), 1e10)), step=5e-7

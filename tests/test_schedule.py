@@ -34,7 +34,6 @@ from eqsat.schedule import (
     schedule,
 )
 from eqsat.schedule.decode import decode
-from eqsat.schedule.evaluate import evaluate
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.scheduler import search_graph
@@ -52,6 +51,7 @@ from tests.kernel_groups import (
     reduction,
     turned_values,
 )
+from tests.nest_price import evaluate
 
 
 @pytest.mark.parametrize("threads", [1, 2])

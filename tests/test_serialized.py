@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from eqsat import cli
 from eqsat.extract.serialized import SerializedError, extract_serialized, from_json, to_json
 
 DOCUMENT = {
@@ -52,3 +54,16 @@ def test_text_that_is_no_json_and_roots_without_terms_are_refused() -> None:
     nodes = {"a": {"op": "f", "eclass": "r", "cost": 1, "children": ["a"]}}
     with pytest.raises(SerializedError, match="no finite term"):
         extract_serialized(from_json(json.dumps({"nodes": nodes, "root_eclasses": ["r"]})))
+
+
+def test_documents_are_extracted_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "egraph.json"
+    path.write_text(json.dumps(DOCUMENT))
+    assert cli.main(["extract", "--json", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cost"] == 9.0 and found["nodes"]["a"] == "a1"
+    assert cli.main(["extract", str(path)]) == 0
+    assert "cost 9" in capsys.readouterr().out
+    path.write_text("{}")
+    assert cli.main(["extract", str(path)]) == 1
+    assert 'an object with "nodes"' in capsys.readouterr().err

@@ -198,10 +198,6 @@ class Program:
         self._pool.append(context)
         return status
 
-    def fits(self, arrays: tuple[Any, ...]) -> bool:
-        """Whether a call with ``arrays`` would run: the same check, in Python, for messages and slow paths."""
-        return len(arrays) == len(self.arguments) and all(map(_fits, arrays, self.arguments))
-
     def release(self) -> None:
         """Free the arenas of idle contexts; the next call makes a new one."""
         self._pool.clear()
@@ -235,18 +231,6 @@ def release_arenas() -> None:
         if program is not None:
             program.release()
     _large.clear()
-
-
-def _fits(array: Any, spec: ArraySpec) -> bool:
-    return (
-        type(array) is np.ndarray
-        and array.shape == spec.shape
-        and _dtype_word(array.dtype) == _dtype_word(spec.dtype)
-        and array.flags.c_contiguous
-        and array.flags.aligned
-        and (array.flags.writeable or not spec.writeable)
-        and array.ctypes.data % spec.alignment == 0
-    )
 
 
 def _step_words(steps: Sequence[Step]) -> np.ndarray:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Literal, Load
 from eqsat.ir.types import DType
 
 LINE = 64
@@ -28,12 +28,6 @@ SLOTS: dict[str, float] = {
 
 CACHE_SETS, CACHE_WAYS = 64, 8
 """Sets and lines of a set of an L1 cache. Larger ones have more lines to a set: they are no worse."""
-
-FLOPS: dict[str, int] = {
-    "fma": 2, "cast": 0, "where": 0, "wrap_index": 0, "exp": 20, "expm1": 24, "log": 20, "log1p": 24, "sin": 20,
-    "cos": 20, "tanh": 24, "erf": 28, "sigmoid": 22, "pow": 40, "sqrt": 4, "rsqrt": 5, "div": 4, "reciprocal": 4,
-}  # fmt: skip
-"""Flops an elementwise function counts as in reports; one that is not listed counts as one."""
 
 GATHER_SLOTS = 4.0
 """Slots of one lane's load at a data-dependent or strided address, next to a contiguous one."""
@@ -159,7 +153,7 @@ def dependences(expr: Expr, rank: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Slots and flops of one kernel, over its whole iteration space.
+    """Slots of one kernel, over its whole iteration space.
 
     ``contraction``: slots of the multiply-adds of a contraction; ``other``: everything else, each
     sub-expression counted once for every point of the axes it depends on.
@@ -167,7 +161,6 @@ class Work:
 
     contraction: float
     other: float
-    flops: float
 
 
 Functions = tuple[tuple[str, float], ...]
@@ -186,10 +179,10 @@ def work(kernel: Kernel, functions: Functions = ()) -> Work:
     slots = slots_of(functions)
     rank = len(kernel.extents)
     seen: set[Expr] = set()
-    other = flops = 0.0
+    other = 0.0
 
     def visit(expr: Expr, base: frozenset[int]) -> frozenset[int]:
-        nonlocal other, flops
+        nonlocal other
         if isinstance(expr, Acc):
             return base
         if isinstance(expr, Load | Index | Literal):
@@ -203,7 +196,6 @@ def work(kernel: Kernel, functions: Functions = ()) -> Work:
             seen.add(expr)
             points = math.prod(kernel.extents[a] for a in axes)
             other += slots.get(expr.fn, 1.0) * points
-            flops += FLOPS.get(expr.fn, 1) * points
         return axes
 
     everything = frozenset(range(rank))
@@ -214,34 +206,10 @@ def work(kernel: Kernel, functions: Functions = ()) -> Work:
         for factor in kernel.body.args:
             visit(factor, everything)
         fused = float(kernel.points)
-        flops += 2.0 * kernel.points
     else:
         visit(kernel.body, everything)
         other += (4.0 if kernel.combine in ("argmax", "argmin") else 1.0) * kernel.points
-        flops += kernel.points
     seen.clear()
     if kernel.combine is not None:
         visit(kernel.epilogue, frozenset(range(kernel.parallel)))
-    return Work(fused, other, flops)
-
-
-def flops(kernel: Kernel | KernelGroup) -> float:
-    """Flops of a kernel or of all stages of a group, as reported by ``explain``."""
-    if isinstance(kernel, Kernel):
-        return work(kernel).flops
-    return sum(work(stage.kernel).flops for stage in kernel.stages)
-
-
-def moved_bytes(kernel: Kernel | KernelGroup) -> int:
-    """Bytes read and written when every external operand is moved once; what passes between stages is free."""
-    if isinstance(kernel, Kernel):
-        return sum(access_bytes(access, kernel.extents) for access in accesses(kernel))
-    moved: dict[tuple[int, bool], int] = {}
-    for stage in kernel.stages:
-        for access in accesses(stage.kernel):
-            source = stage.result if access.write else stage.sources[access.operand]
-            if source is None or isinstance(source, FromStage):
-                continue
-            key = (source, access.write)
-            moved[key] = max(moved.get(key, 0), access_bytes(access, stage.kernel.extents))
-    return sum(moved.values())
+    return Work(fused, other)

@@ -1,8 +1,9 @@
 """The op table: one row says everything there is to know of an operator.
 
 A row holds the operator's name, kind, type rule, NumPy reference, definition in index notation (a
-:class:`~eqsat.ir.kernel.Kernel` over its inputs) and cost class. Nothing else in the project lists
-operators by name except rules and emitters of the elementwise functions.
+:class:`~eqsat.ir.kernel.Kernel` over its inputs) and cost class. What else lists operators by name: rules, what the
+NumPy frontend traces to them, how backends emit the elementwise functions, their cost in a schedule
+(``cost.movement``), how listings print them, and the strategies of random programs.
 """
 
 from __future__ import annotations

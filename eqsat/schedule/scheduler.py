@@ -110,10 +110,7 @@ def _anywhere(group: KernelGroup) -> KernelGroup:
 def _schedule(
     group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...], deadline: Deadline
 ) -> Scheduled:
-    problem = problem_of(group, target.functions)
-    space = space_of(problem, target)
-    rules = [(rule.id, rule.text) for rule in select(disable)]
-    graph = saturate_nests(rules, space.facts, space.root, deadline=deadline)
+    problem, graph = search_graph(group, target, disable, deadline)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
     for on, parallel in _modes(group, target, alone):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
@@ -149,11 +146,14 @@ def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Targ
     return [(alone, False), (target, True)]
 
 
-def search_graph(group: KernelGroup, target: Target, disable: tuple[str, ...] = ()) -> tuple[Problem, NestGraph]:
-    """The problem and the saturated e-graph, for tests and reports."""
+def search_graph(
+    group: KernelGroup, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER
+) -> tuple[Problem, NestGraph]:
+    """A group in the terms of the search, and the saturated e-graph of its nests."""
     problem = problem_of(group, target.functions)
     space = space_of(problem, target)
-    return problem, saturate_nests([(rule.id, rule.text) for rule in select(disable)], space.facts, space.root)
+    rules = [(rule.id, rule.text) for rule in select(disable)]
+    return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
 
 
 def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
