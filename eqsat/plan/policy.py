@@ -59,9 +59,10 @@ def keeps_batches(stage: Stage, shared: int) -> bool:
 def fusion_policy(machine: Machine) -> Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool]:
     """Whether to run two groups as one: intermediates must fit the cache, and no reuse may be lost.
 
-    Rows of reductions and maps fuse when their intermediates fit half of L1 (or L2, when stored whole they
-    would leave it). A matrix product joins when the group keeps a batch axis or the other factor is small
-    enough to be read again for every block of rows.
+    The merged group has two positions of its shared axes at least, and no fewer than a part had that shared axes;
+    the intermediates of one take at most an eighth of L2; no stage jumps a row at every step (``scatters``). Then
+    groups without a matrix product fuse. One product joins where a position's intermediates take at most a 32nd of
+    L2. Several join where the batches of each stay apart (``keeps_batches``) and rows are not the only shared axis.
     """
     l2 = machine.level("L2").nbytes
 
