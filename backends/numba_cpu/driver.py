@@ -87,7 +87,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel phase by every thread, or by thread 0 alone (``serial``); ``slots`` index the slot table.
+    """One call of a kernel phase by every thread; ``slots`` index the slot table.
 
     ``barrier``: no thread begins the next step before all have finished this one.
     """
@@ -95,7 +95,6 @@ class Step:
     function: int
     slots: tuple[int, ...]
     barrier: bool = True
-    serial: bool = False
 
 
 class _Context:
@@ -236,8 +235,7 @@ def release_arenas() -> None:
 def _step_words(steps: Sequence[Step]) -> np.ndarray:
     words: list[int] = []
     for step in steps:
-        flags = (code.BARRIER_AFTER if step.barrier else 0) | (code.SERIAL if step.serial else 0)
-        words += [step.function, flags, len(step.slots), *step.slots]
+        words += [step.function, code.BARRIER_AFTER if step.barrier else 0, len(step.slots), *step.slots]
     return np.array([*words, 0], np.int64)
 
 

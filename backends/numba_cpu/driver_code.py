@@ -37,7 +37,7 @@ from eqsat_backends.numba_cpu.driver_team import team_ir
 
 CONTEXT_WORDS = 24
 STEPS, TABLE, RUNTIME, WIDEST, DONE, STATUS, ARGUMENTS, THREADS = range(8)
-BARRIER_AFTER, SERIAL = 1, 2
+BARRIER_AFTER = 1
 MISMATCH = -1
 DTYPE_MASK = int.from_bytes(b"\xff\xff\xff\0\xff\xff\xff\xff", sys.byteorder, signed=True)
 POOL_BLOCK_WORDS = 64

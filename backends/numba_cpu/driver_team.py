@@ -103,11 +103,7 @@ prepare:
   %n = load i64, ptr %n.at
   %slots = getelementptr i64, ptr %at, i64 3
   %following = getelementptr i64, ptr %slots, i64 %n
-  %serial.bit = and i64 %flags, 2
-  %serial = icmp ne i64 %serial.bit, 0
-  %other = icmp ne i64 %tid, 0
-  %skip = and i1 %serial, %other
-  br i1 %skip, label %after, label %gather.head
+  br label %gather.head
 gather.head:
   %empty = icmp eq i64 %n, 0
   br i1 %empty, label %call, label %gather
@@ -123,8 +119,7 @@ gather:
   %more = icmp ult i64 %i.next, %n
   br i1 %more, label %gather, label %call, !llvm.loop !0
 call:
-  %share = select i1 %serial, i64 1, i64 %nt
-  call void %function(i64 %args.int, i64 %tid, i64 %share)
+  call void %function(i64 %args.int, i64 %tid, i64 %nt)
   br label %after
 after:
   %barrier.bit = and i64 %flags, 1
