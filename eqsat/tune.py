@@ -48,8 +48,7 @@ def tune(
             found = schedule(group, machine, threads=threads, disable=search.no_loops, deadline=end)
             candidates = found.candidates[: options.tune]
             timed = [
-                (time_of(group, nest, options, machine, threads, end), n, nest)
-                for n, nest in enumerate(candidates)
+                (time_of(group, nest, options, machine, threads, end), n, nest) for n, nest in enumerate(candidates)
             ]
         except OutOfTime:
             plan.report.untuned = len(groups) - number
