@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import eqsat
 from eqsat import errors, nn
 from eqsat.errors import (
     BoundsError,
@@ -240,3 +241,31 @@ def test_every_error_has_an_example_and_a_mend() -> None:
     assert len(classes) >= 9
     for cls in classes:
         assert cls.__doc__ and ">>>" in cls.__doc__
+
+
+def test_a_scalar_is_not_changed_in_place_to_another_type_or_shape() -> None:
+    """NumPy's scalars take the promoted type, its 0-d arrays keep theirs: which one a traced value is, is not known."""
+
+    def promotes(x: np.ndarray) -> np.ndarray:
+        total = x.sum()
+        total += np.float64(0.1)
+        return total
+
+    def grows(x: np.ndarray) -> np.ndarray:
+        total = x.sum()
+        total += x
+        return total
+
+    def keeps(x: np.ndarray) -> np.ndarray:
+        total = x.sum()
+        total += 0.5
+        total *= x[0]
+        return total
+
+    x = np.arange(3, dtype=np.float32)
+    for function in (promotes, grows):
+        with pytest.raises(UnsupportedOpError, match=r"y = y \+ …"):
+            eqsat.optimize(function)(x)
+    assert eqsat.optimize(keeps)(x) == keeps(x)
+    zero_d = np.array(1.5, np.float32)
+    assert eqsat.optimize(lambda x: operator.iadd(x * 1, np.float32(2)))(zero_d).dtype == np.float32

@@ -82,6 +82,15 @@ def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
 
 def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: TracedArray, other: object) -> Any:
+        if self.ndim == 0 and self.node.op != "input":
+            # NumPy's 0-d results are scalars, for which y += a means y = y + a, and 0-d arrays keep their type
+            result = _ufunc(ufunc, self, other)
+            if result.shape != () or result.dtype != self.dtype:
+                raise UnsupportedOpError(
+                    f"in place: a 0-d result of type {self.dtype} would become {result.dtype} of shape {result.shape}; "
+                    "write y = y + … for a new value, or make the operand's type and shape those of y",
+                    user_line(),
+                )
         return _ufunc(ufunc, self, other, out=self)
 
     return operator

@@ -72,6 +72,21 @@ def _call(name: str, value: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), [value], [])
 
 
+def called(source: str) -> set[str]:
+    """Names of the functions and methods that a program's text computes with, and of its operators."""
+    found: set[str] = set()
+    makers = ("inputs", "special", "edges", "frozen", "misaligned")
+    parts = [p for p in ast.parse(source).body if not (isinstance(p, ast.FunctionDef) and p.name in makers)]
+    for node in (n for part in parts for n in ast.walk(part)):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.BinOp | ast.AugAssign):
+            found.add(type(node.op).__name__)
+    return found
+
+
 class Wrapped:
     """Events that make the place of a NaN, an infinity or the sign of a zero a matter of evaluation order."""
 
