@@ -68,3 +68,12 @@ def test_numbers_that_overflow_or_vanish_together_stay_apart(number: float) -> N
     x = np.array([1 / number, -1 / number, 0.0])
     found = eqsat.optimize(lambda x: (x * number) * number)(x)
     np.testing.assert_allclose(found, x * number * number, rtol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 3)])
+def test_arrays_without_elements_may_lie_anywhere(shape: tuple[int, ...]) -> None:
+    odd = np.frombuffer(b"\0", np.float32, offset=1).reshape(shape)
+    assert odd.__array_interface__["data"][0] % 4
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(eqsat.optimize(lambda e, v: v * 2)(odd, x), x * 2)
+    assert eqsat.optimize(lambda e, v: (e + 1, v * 2))(odd, x)[0].shape == shape

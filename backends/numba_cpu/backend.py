@@ -512,7 +512,10 @@ def _no_constant(digest: str) -> ConstArray:
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """The array as kernels take it: C-contiguous, aligned, native byte order, of NumPy's own class."""
-    return np.require(array, array.dtype.newbyteorder("="), ("C", "A", "E"))
+    dtype = array.dtype.newbyteorder("=")
+    if array.size == 0:  # NumPy calls it aligned wherever it lies
+        return np.empty(array.shape, dtype)
+    return np.require(array, dtype, ("C", "A", "E"))
 
 
 _recycler = Recycler()
