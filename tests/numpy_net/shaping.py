@@ -261,7 +261,7 @@ np.squeeze({x}[:1], 0)
 {huge:A}.T[:2, ..., :2]
 np.take({huge:A}[:3, ..., :2], [1, 0], axis=0)
 np.ravel({huge:A}[:1, ..., :3])
-{huge:A}[::10**9].sum()
+{huge:A}[:2, ..., :3].sum()
 np.swapaxes({huge:A}, 0, -1)[0, ..., 0]
 {huge:A}[..., :1][:1] * 2
 np.broadcast_to({v:A}, (10**9, {=A}.size))[::300_000_000]
