@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_rule_holds_wherever_it_fires(rule: rules.Rule) -> None:
     # A negation inside a sum is opened when the sum is made: only another rule can bring one in.
     beside = [arithmetic.mul_minus_one] if rule.id == "add_negated" else []
     examples = [_sum_with_a_negative] if rule.id == "add_negated" else []
-    result = check_rule(rule, beside=beside, examples=examples)
+    result = check_rule(rule, beside=beside, examples=examples, enough=10)
     assert result.counterexample is None, str(result.counterexample)
     assert result.fired >= 3, f"{rule.id} fired {result.fired} times in {result.trials} programs"
 
@@ -112,18 +113,19 @@ ILL_TYPED = {"relu_definition", "pow_minus_one", "layer_norm_scaled", "rms_norm_
 def test_rules_are_wrong_without_the_guards_that_keep_them_right(id: str, number: int) -> None:
     rule = rules.get(id)
     bare = replace(rule, where=tuple(g for n, g in enumerate(rule.where) if n != number))
-    if id in ILL_TYPED:
-        with pytest.raises(RuleError, match=rf"rule '{id}' .*: ill-typed right side"):
-            check_rule(bare)
+    try:
+        result = check_rule(bare, enough=60)
+    except RuleError as error:  # without its guard, it makes something that has no type
+        assert str(error).startswith(f"rule {id!r} ") and re.search("its right side failed|turns a tensor", str(error))
     else:
-        assert check_rule(bare).counterexample is not None
+        assert result.counterexample is not None
 
 
 def test_counterexample_is_a_program_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = rewrite(a - b, b - a, id="test.wrong")
     result = check_rule(wrong)
     assert result.counterexample is not None
-    rules.add(wrong)
+    rules.add(wrong, check=False)
     try:
         exec(result.counterexample.program, {})
     finally:

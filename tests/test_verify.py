@@ -42,7 +42,7 @@ def normal(*shape: int) -> Any:
 
 @contextmanager
 def added(rule: rules.Rule) -> Iterator[None]:
-    rules.add(rule)
+    rules.add(rule, check=False)
     try:
         yield
     finally:

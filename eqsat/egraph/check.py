@@ -2,42 +2,106 @@
 
 from __future__ import annotations
 
+import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from eqsat.egraph.evaluate import disagreements
+from eqsat.egraph.evaluate import Disagreement, disagreements
 from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node, topological
-from eqsat.rules.examples import Maker
-from eqsat.rules.rule import Rule
+from eqsat.rules.examples import DTYPES, SHAPES, Maker, Regime
+from eqsat.rules.rule import NUMERICS, Numerics, Rule
+
+REGIMES: dict[Numerics, tuple[Regime, ...]] = {
+    "exact": ("ordinary", "hard", "grid", "wide"),
+    "reassociates": ("ordinary", "grid", "wide", "positive", "nan", "infinite"),
+    "approximates": ("ordinary", "grid", "wide", "positive"),
+}
+"""Values on which a rule of a class is tried."""
+UNPROMISED: tuple[Regime, ...] = ("wide", "infinite")
+"""Values on which NaN and infinities may come and go: what overflows on the way may come out finite."""
+EACH = 3
+"""How many of the regimes a program is tried with, in turn."""
+SECONDS = 0.5
+"""Wall time that ``add`` gives the check of a rule."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counterexample:
-    """A program on which two terms that a rule equates differ."""
+    """A program on which two terms that a rule equates differ.
 
-    rule: str
-    expected: np.ndarray
-    found: np.ndarray
-    term: str
+    ``given``: its inputs, named as in the rule where it is made from its pattern. ``looser``: the strictest class of
+    numerics that this example does not speak against, if there is one.
+    """
+
+    rule: Rule
+    disagreement: Disagreement
+    given: tuple[tuple[str, np.ndarray], ...]
     program: str
+    looser: Numerics | None
+
+    @property
+    def expected(self) -> np.ndarray:
+        return self.disagreement.expected
+
+    @property
+    def found(self) -> np.ndarray:
+        return self.disagreement.found
 
     def __str__(self) -> str:
-        return (
-            f"rule {self.rule!r}: {self.term} computes\n{self.found}\nwhere the class holds\n{self.expected}\n"
-            f"{self.program}"
-        )
+        rule = self.rule
+        lines = [f"rule {str(rule)!r} of class {rule.numerics!r} ({rule.file}:{rule.line}) does not hold for"]
+        lines += [f"    {name} = {_shown(value)}" for name, value in self.given]
+        lines.append(f"one side is {_shown(self.expected)}")
+        lines.append(f"the other   {_shown(self.found)}")
+        if self.expected.shape == self.found.shape and self.expected.size > 1:
+            at = tuple(int(i) for i in np.argwhere(self.disagreement.where)[0])
+            lines.append(f"at [{', '.join(map(str, at))}]: {self.expected[at]} and {self.found[at]}")
+        if self.looser is not None:
+            lost = "it changes the rounding" if self.looser == "reassociates" else "it loses a NaN or an infinity"
+            lines.append(f"{lost}: declare it with numerics={self.looser!r} if that is meant")
+        return "\n".join(lines)
+
+
+def _shown(value: np.ndarray) -> str:
+    """An array in short: its type and shape, and its elements where they are few."""
+    kind = "float64" if value.dtype == np.longdouble else str(value.dtype)
+    plain = value.astype(np.float64) if value.dtype == np.longdouble else value
+    shape = ",".join(map(str, value.shape))
+    return f"{kind}[{shape}] {np.array2string(plain, threshold=16, edgeitems=2, separator=', ', prefix=' ' * 8)}"
 
 
 @dataclass
 class CheckResult:
-    """How a check went: trials on which the rule fired, and the first counterexample, if any."""
+    """How a check went: trials on which the rule fired, and the first counterexample, if any.
+
+    ``matched``: how often its left side was found, and ``refused`` how often each guard said no. ``usable``: whether
+    there was an e-graph engine to try it with (there is none in some forked processes).
+    """
 
     fired: int = 0
     trials: int = 0
     counterexample: Counterexample | None = None
+    matched: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    usable: bool = True
+
+
+@dataclass
+class _Turns:
+    """Which way of a rule is tried next: the one that fired and was tried least."""
+
+    fired: list[int]
+    tried: list[int]
+
+    def next(self) -> int:
+        return min(range(len(self.fired)), key=lambda w: (4 * self.fired[w] + self.tried[w], w))
 
 
 def check_rule(
@@ -48,63 +112,153 @@ def check_rule(
     enough: int = 24,
     seed: int = 0,
     beside: Sequence[Rule] = (),
+    seconds: float = math.inf,
 ) -> CheckResult:
-    """Try a rule on random programs until it has fired ``enough`` times (and twice for each of its left sides) or
-    ``trials`` are over.
+    """Try a rule on random programs until it has fired ``enough`` times (and twice for each of its left sides),
+    ``trials`` are over, or ``seconds`` of wall time are.
 
     Programs come from the rule's patterns with random shapes, element types and attributes, from its ``example``
     and from ``examples``; ``beside`` are rules applied too. On each program where the rule fired, every e-node is
-    computed in float64 (integers in their own type) and compared with its class: to rounding on ordinary values;
-    where NaN are, NaN must be for rules of class ``reassociates``; for ``exact`` ones bit by bit on infinities, NaN
-    and signed zeros too.
+    computed on values of several kinds (:data:`REGIMES`) and compared with its class by what the rule's class
+    promises: see :func:`~eqsat.egraph.evaluate.disagreements`.
+
+    Raises ``RuleError`` naming the rule where one of its functions raises, does not return in time, or makes a tensor
+    of another type.
     """
     result = CheckResult()
+    end = time.monotonic() + seconds
     given = [*examples, *([rule.example] if rule.example else [])]
+    turns = _Turns([0] * len(rule.ways), [0] * len(rule.ways))
     for trial in range(trials):
-        if result.fired >= max(enough, 2 * len(rule.ways)):
+        if result.fired >= max(enough, 2 * len(rule.ways)) or time.monotonic() >= end:
             break
+        way = None
         maker = Maker(seed * 100_003 + trial)
         try:
             if given and (trial % 2 == 0 or not rule.ways):
                 made = given[trial // 2 % len(given)](maker)
                 outputs = [made] if isinstance(made, Node) else list(made)
             elif rule.ways:
-                outputs = maker.from_patterns(rule.ways[trial % len(rule.ways)].left)
+                way = turns.next()
+                at = turns.tried[way]
+                turns.tried[way] += 1
+                maker = Maker(maker.random.getrandbits(32), dtype=DTYPES[at % len(DTYPES)], base=_shape(at))
+                outputs = _programs(rule, way, maker)
             else:
                 break
-        except (ValueError, ZeroDivisionError, IndexError):
+        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
             continue
         result.trials += 1
-        _try(rule, maker, outputs, result, beside)
-        if result.counterexample is not None:
+        if _try(rule, maker, outputs, result, beside, end) and way is not None:
+            turns.fired[way] += 1
+        if result.counterexample is not None or not result.usable:
             break
     return result
 
 
-def _try(rule: Rule, maker: Maker, outputs: Sequence[Node], result: CheckResult, beside: Sequence[Rule]) -> None:
-    graph = saturate(outputs, rules=[rule, *beside], const=frozenset(maker.known_inputs), iterations=3, nodes=400)
-    if not graph.report.rules[rule.id].fired:
-        return
+def _shape(at: int) -> tuple[int, ...]:
+    """Shapes in turn, past all of them and out of step with the element types."""
+    return SHAPES[5 * at % len(SHAPES)]
+
+
+def _programs(rule: Rule, way: int, maker: Maker) -> list[Node]:
+    left = rule.ways[way].left
+    if rule.together is not None:
+        return maker.matches(left[0], rule.key)
+    # Where only exact rules are used, sums stay as they were written: in a longer one the order of terms is free.
+    return maker.from_patterns(left, longer=rule.numerics != "exact")
+
+
+def _try(
+    rule: Rule, maker: Maker, outputs: Sequence[Node], result: CheckResult, beside: Sequence[Rule], end: float
+) -> bool:
+    """Whether the rule fired on a program."""
+    left = min(1.0, max(0.05, end - time.monotonic()))
+    known = frozenset(maker.known_inputs)
+    graph = saturate(outputs, rules=[rule, *beside], const=known, iterations=3, nodes=400, seconds=left)
+    stats = graph.report.rules[rule.id]
+    result.usable = graph.report.stop != "fork"
+    result.matched += stats.matches
+    for reason, count in stats.refused.items():
+        result.refused[reason] = result.refused.get(reason, 0) + count
+    if not stats.fired:
+        return False
     result.fired += 1
-    float_only = all(n.dtype.is_float for n in topological(outputs))
-    modes = [{"hard": False, "nan": False}]
-    if rule.numerics != "approximates" and float_only:
-        modes.append({"hard": False, "nan": True})
-    if rule.numerics == "exact":
-        modes.append({"hard": True, "nan": False})
-    for mode in modes:
-        values = maker.values(**mode)
-        exact = rule.numerics == "exact"
-        for term, expected, found in disagreements(
-            graph, values, rule=rule.id, exact=exact, lossy=rule.numerics == "approximates"
-        ):
-            program = paste(outputs, values, rule.id)
-            result.counterexample = Counterexample(rule.id, expected, found, term, program)
-            return
+    regimes = REGIMES[rule.numerics]
+    for number in range(EACH):
+        regime = regimes[((result.fired - 1) * EACH + number) % len(regimes)]
+        values = maker.values(regime)
+        kinds = regime not in UNPROMISED and not maker.rare
+        simple = regime == "grid" and not maker.rare
+        wrong = _first(graph, values, rule, rule.numerics, kinds, simple)
+        if wrong is not None:
+            looser = (n for n in NUMERICS[NUMERICS.index(rule.numerics) + 1 :])
+            fitting = next((n for n in looser if _first(graph, values, rule, n, kinds, simple) is None), None)
+            program = paste(outputs, values, maker.known_inputs, rule, kinds, simple)
+            result.counterexample = Counterexample(rule, wrong, _named(maker, outputs, values), program, fitting)
+            break
+    return True
 
 
-def paste(outputs: Sequence[Node], values: dict[Node, np.ndarray], rule: str) -> str:
-    """A Python program that rebuilds a graph and its inputs, and applies one rule."""
+def _first(
+    graph: SaturatedEGraph, values: dict[Node, np.ndarray], rule: Rule, numerics: Numerics, kinds: bool, simple: bool
+) -> Disagreement | None:
+    try:
+        found = [*disagreements(graph, values, rule=rule.id, numerics=numerics, kinds=kinds, simple=simple)]
+    except (ValueError, IndexError):  # the program itself does not take these values, such as a negative exponent
+        return None
+    return min(found, key=lambda d: d.expected.size, default=None)
+
+
+def _named(maker: Maker, outputs: Sequence[Node], values: dict[Node, np.ndarray]) -> tuple[tuple[str, np.ndarray], ...]:
+    names = {node: name for name, node in maker.names.items() if isinstance(node, Node)}
+    found = []
+    for node in topological(outputs):
+        if node in values:
+            known = " (known at compile time)" if node in maker.known_inputs else ""
+            found.append((names.get(node, node.label) + known, values[node]))
+        elif node in names and isinstance(node.attrs, ConstArray):
+            found.append((names[node], node.attrs.array))
+    return tuple(found)
+
+
+def require(rule: Rule, seconds: float = SECONDS) -> None:
+    """Refuse a rule that :func:`check_rule` finds wrong, with the counterexample, as ``RuleError``.
+
+    One that never fired is taken with a warning that says what may help.
+    """
+    if not rule.ways:
+        return
+    result = check_rule(rule, seconds=seconds, trials=100_000, enough=100)
+    if result.counterexample is not None:
+        raise RuleError(f"{result.counterexample}\n(add(…, check=False) takes a rule unchecked)")
+    if result.fired:
+        return
+    if not result.usable:
+        why = "there is no e-graph engine in this process, which was forked from one that had used it"
+    elif result.refused and sum(result.refused.values()) >= result.matched:
+        most = max(result.refused, key=lambda reason: result.refused[reason])
+        why = f"of {result.matched} matches none was taken: {most!r} was said of {result.refused[most]}"
+    elif result.matched:
+        why = f"{result.matched} matches changed nothing: are its sides the same? (sums have no order)"
+    else:
+        why = f"its left side was in none of {result.trials} random programs made from it"
+    warnings.warn(
+        f"rule {rule.id!r} ({rule.file}:{rule.line}) is not checked: {why}; give it an example=, a function of a "
+        "Maker that returns a program on which it fires (docs/rules.md)",
+        stacklevel=3,
+    )
+
+
+def paste(
+    outputs: Sequence[Node],
+    values: dict[Node, np.ndarray],
+    known: Sequence[Node],
+    rule: Rule,
+    kinds: bool = True,
+    simple: bool = False,
+) -> str:
+    """A Python program that rebuilds a graph and its inputs, and applies one rule, which must be installed."""
     lines = [
         "import numpy as np",
         "from numpy import array, inf, nan",
@@ -122,7 +276,10 @@ def paste(outputs: Sequence[Node], values: dict[Node, np.ndarray], rule: str) ->
     for node in topological(outputs):
         name = numbers[node] = f"t{len(numbers)}"
         if isinstance(node.attrs, ConstArray):
-            lines.append(f"{name} = build.const(np.array({node.attrs.array.tolist()!r}, {str(node.dtype)!r}))")
+            lines.append(
+                f"{name} = build.const(np.array({node.attrs.array.tolist()!r}, {str(node.dtype)!r})"
+                f".reshape({node.shape}))"
+            )
             continue
         args = ", ".join(numbers[i] for i in node.inputs)
         lines.append(f"{name} = make({node.op!r}, [{args}], {node.attrs!r})")
@@ -133,6 +290,12 @@ def paste(outputs: Sequence[Node], values: dict[Node, np.ndarray], rule: str) ->
     )
     lines.append(f"values = {{{bound}}}")
     outs = ", ".join(numbers[o] for o in outputs)
-    lines.append(f"graph = saturate([{outs}], rules=[eqsat.rules.get({rule!r})], iterations=3)")
-    lines.append("for found in disagreements(graph, values): print(*found)")
+    const = ", ".join(numbers[n] for n in known if n in numbers)
+    lines.append(
+        f"graph = saturate([{outs}], rules=[eqsat.rules.get({rule.id!r})], const=frozenset([{const}]), iterations=3)"
+    )
+    lines.append(
+        f"for found in disagreements(graph, values, rule={rule.id!r}, numerics={rule.numerics!r}, kinds={kinds}, "
+        f"simple={simple}): print(*found)"
+    )
     return "\n".join(lines)

@@ -206,6 +206,8 @@ class Terms:
                 stack.extend(reversed(missing))
                 continue
             stack.pop()
+            if at.op == "input" and rule is not None:
+                raise KeyError(f"no such input: {at!r}")
             if signed:
                 self._nodes[at] = self._insert_sum(at, signed, rule)
             else:
@@ -393,8 +395,8 @@ class Terms:
         with np.errstate(all="ignore", over="raise", under="raise"):
             try:
                 result = np.asarray(OPS[term.op].reference(arrays, self.attrs.values[term.attrs]))
-            except IndexError:
-                # An index out of range is the program's own error, to be raised when it runs.
+            except (IndexError, ValueError):
+                # An index out of range or a negative power of an integer is the program's error, for when it runs.
                 return None
             except FloatingPointError:
                 # Rules may bring in ever smaller numbers; one that becomes 0 would be equal to all its multiples.

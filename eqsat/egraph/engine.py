@@ -90,6 +90,7 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
+        del self._graph  # here, in its own thread: an error's traceback may carry this object to another one
         for file, _ in self._files.values():
             file.close()
         if self._folder is not None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, usable
 from eqsat.egraph.match import Compiler, Names, Query, decode, holds
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
+from eqsat.egraph.watchdog import Overlong, Watchdog
 from eqsat.errors import RuleError
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.rules.rule import Match, Rule, Way
 
 log = logging.getLogger("eqsat")
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 CLASS_CAP = 48
 """Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
@@ -89,6 +94,7 @@ class _Search:
             for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
         ]
         self.by_number: dict[int, _Active] = {}
+        self.watchdog = Watchdog(self.deadline)
 
     def check_budget(self) -> None:
         if self.store.live >= self.nodes:
@@ -107,6 +113,20 @@ class _Search:
                 return "iterations"
             except _Stop as stop:
                 return str(stop)
+            finally:
+                self.watchdog.close()
+
+    def run_rule(self, rule: Rule, what: str, function: Callable[[A], R], argument: A) -> R:
+        """What one of a rule's functions makes of its argument. ``RuleError`` where it raises or does not return."""
+        try:
+            return self.watchdog.call(function, argument)
+        except RuleError:
+            raise
+        except Exception as error:
+            said = str(error) if isinstance(error, ValueError) else repr(error)
+            raise RuleError(f"{_named(rule)}: {what} failed: {said}") from error
+        except Overlong:
+            raise RuleError(f"{_named(rule)}: {what} does not return") from None
 
     def round(self, engine: Engine) -> bool:
         """Load what is new, match, apply. False when there is nothing left to do."""
@@ -193,13 +213,7 @@ class _Search:
         asked = self.store.asked
         for guard in active.rule.where:
             asked.listen()
-            try:
-                holding = guard.test(match)
-            except RuleError:
-                raise
-            except Exception as error:
-                raise _of_rule(active.rule, f"its guard {guard.name!r} failed", error) from error
-            if not holding:
+            if not self.run_rule(active.rule, f"its guard {guard.name!r}", guard.holds, match):
                 self.refuse(active, guard.name, row)
                 return
         asked.answered()
@@ -209,12 +223,7 @@ class _Search:
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
         asked.listen()
-        try:
-            built = self.build(active, match, names)
-        except RuleError:
-            raise
-        except Exception as error:
-            raise _of_rule(active.rule, "ill-typed right side", error) from error
+        built = self.run_rule(active.rule, "its right side", lambda m: self.build(active, m, names), match)
         if built is None:
             self.refuse(active, "right side declines", row)
             return
@@ -234,12 +243,10 @@ class _Search:
         if isinstance(right, tuple):
             built = [instantiate(r, names, root.dtype) for r in right]
         else:
-            made = right(match)
+            made = _nodes(right(match))
             if made is None:
                 return None
-            built = [made] if isinstance(made, Node) else list(made)
-            if not all(isinstance(node, Node) for node in built):
-                raise TypeError(f"it is no node but {made!r}")
+            built = made
         if active.query.among is not None:
             rest, flip = names["rest"], names["flip"]
             assert isinstance(rest, tuple) and isinstance(flip, int)
@@ -254,26 +261,28 @@ class _Search:
     def unite(self, active: _Active, roots: Sequence[object], built: Sequence[Node]) -> None:
         rule = active.rule
         if len(roots) != len(built):
-            raise RuleError(
-                f"rule {rule.id!r} ({rule.file}:{rule.line}) builds {len(built)} of {len(roots)} right sides"
-            )
+            raise RuleError(f"{_named(rule)} builds {len(built)} of {len(roots)} right sides")
         before = self.store.live
         fired = False
         for root, node in zip(roots, built, strict=True):
             assert isinstance(root, Node) and isinstance(root.attrs, int)
             if node.type != root.type:
                 raise RuleError(
-                    f"rule {rule.id!r} ({rule.file}:{rule.line}) turns a tensor of type {root.type} into one of type "
-                    f"{node.type}: {node!r}"
+                    f"{_named(rule)} turns a tensor of type {root.type} into one of type {node.type}: {node!r}"
                 )
-            fired |= self.store.merge(root.attrs, self.store.insert(node, rule.id), rule.id)
+            try:
+                made = self.store.insert(node, rule.id)
+            except (IndexError, KeyError) as error:
+                raise RuleError(f"{_named(rule)} builds on tensors that are none of its match: {node!r}") from error
+            fired |= self.store.merge(root.attrs, made, rule.id)
         if fired or self.store.live != before:
             active.stats.fired += 1
 
     def apply_groups(self, active: _Active) -> None:
         """Hand every group that has grown to a gathering rule."""
         rule = active.rule
-        assert rule.together is not None
+        together = rule.together
+        assert together is not None
         active.regroup = False
         for key, members in active.groups.items():
             unique = {self.store.find(handle): names for handle, names in members.items()}
@@ -284,23 +293,28 @@ class _Search:
             self.check_budget()
             matches = [Match(names, self.store) for _, names in sorted(unique.items())]
             self.store.asked.listen()
-            try:
-                built = rule.together(matches)
-            except RuleError:
-                raise
-            except Exception as error:
-                raise _of_rule(rule, "ill-typed right sides", error) from error
+            built = self.run_rule(rule, "its right side", lambda ms: _nodes(together(ms)), matches)
             if built is None:
                 self.store.asked.wait(_Refused(active, None, key, ""))
                 continue
             self.store.asked.answered()
-            self.unite(active, [m.root for m in matches], list(built))
+            self.unite(active, [m.root for m in matches], built)
 
 
-def _of_rule(rule: Rule, what: str, error: Exception) -> RuleError:
-    """What a rule's own function raised, with the rule's name and line."""
-    said = str(error) if isinstance(error, ValueError) else repr(error)
-    return RuleError(f"rule {rule.id!r} ({rule.file}:{rule.line}): {what}: {said}")
+def _named(rule: Rule) -> str:
+    return f"rule {rule.id!r} ({rule.file}:{rule.line})"
+
+
+def _nodes(made: Node | Iterable[Node] | None) -> list[Node] | None:
+    """The nodes that a right side returned. ``TypeError`` for anything else."""
+    if made is None:
+        return None
+    if not isinstance(made, Node) and not isinstance(made, Iterable):
+        raise TypeError(f"it is no node but {made!r}")
+    built = [made] if isinstance(made, Node) else list(made)
+    if not all(isinstance(node, Node) for node in built):
+        raise TypeError(f"it is no node but {made!r}")
+    return built
 
 
 def saturate(

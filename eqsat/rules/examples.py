@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Literal as Literal_
 
 import numpy as np
 
@@ -30,35 +31,55 @@ from eqsat.rules.pattern import (
 )
 
 SHAPES: tuple[tuple[int, ...], ...] = (
-    (3, 4),
-    (4, 3),
-    (3, 3),
-    (2, 3, 4),
     (3,),
-    (4,),
+    (3, 4),
+    (2, 3, 4),
+    (3, 3),
     (),
+    (2, 2),
+    (2, 2, 2),
     (1, 4),
     (3, 1),
     (2, 1, 4),
+    (4,),
+    (4, 3),
     (1,),
     (0, 4),
     (4, 1, 3),
+    (2, 1, 3, 2),
     (1, 1),
+    (2, 3, 2),
     (2, 0),
 )
-NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7)
-HARD = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e300, -1e-300, 5e-324)
+"""Shapes of examples: unequal and equal extents, extents of 1 and 0, and up to four axes."""
+DTYPES = (float64, float32, int64, float64, bool_, float32, float64, int32)
+"""Element types of examples, in turn."""
+NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7, -4.0, 10.0, 0.0, 1e-3, 1e3)
+RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310)
+"""Numbers from which guards should keep a rule, or on which only what is finite must agree."""
+GRID = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+HARD = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e300, -1e-300, 5e-324, -3.4e38, 1.2e-38, 1e-45, 0.1)
 WRAPS = (2**30, 46341, 3037000500)
 """Integers whose sums or squares leave a type of 32 or 64 bits."""
+
+Regime = Literal_["ordinary", "grid", "positive", "wide", "nan", "infinite", "hard"]
+"""Values of examples: normally distributed; of a few numbers, so that many are equal or 0; positive; of either sign
+and all magnitudes; some NaN; some infinite; the hardest of the type, with signed zeros and subnormals."""
 
 
 class Maker:
     """Makes example programs: input tensors of chosen or random shapes, known or not."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, dtype: DType | None = None, base: tuple[int, ...] | None = None) -> None:
         self.random = random.Random(seed)
         self.inputs: list[Node] = []
         self.known_inputs: list[Node] = []
+        self.names: dict[str, object] = {}
+        """What a pattern's variables stand for in the programs made from it."""
+        self.rare = False
+        """Whether a number is among the programs' that may take a promise out of force, such as infinity."""
+        self._dtype = dtype
+        self._base = base
 
     def tensor(self, *shape: int, dtype: DType = float64, known: bool = False) -> Node:
         """An input of the program."""
@@ -72,35 +93,72 @@ class Maker:
         """An input whose value is known when the program is compiled."""
         return self.tensor(*shape, dtype=dtype, known=True)
 
-    def values(self, *, hard: bool = False, nan: bool = False) -> dict[Node, np.ndarray]:
-        """Random values for the inputs: ordinary ones, with NaN among them, or the hardest there are."""
+    def values(self, regime: Regime = "ordinary") -> dict[Node, np.ndarray]:
+        """Random values for the inputs."""
         rng = np.random.default_rng(self.random.getrandbits(32))
-        found = {}
-        for node in self.inputs:
-            found[node] = _values(rng, node.type, hard, nan)
+        return {node: _values(rng, node.type, regime) for node in self.inputs}
+
+    def from_patterns(self, patterns: Sequence[Pattern], *, longer: bool = True) -> list[Node]:
+        """Random programs that patterns sharing variables match; ``ValueError`` where the dice do not fit.
+
+        ``longer``: a sum may have more terms than its pattern.
+        """
+        self._roll()
+        if longer and len(patterns) == 1 and isinstance(patterns[0], Sum) and not patterns[0].whole:
+            return [self._longer(patterns[0])]
+        return [self._pattern(p) for p in patterns]
+
+    def matches(self, pattern: Pattern, shared: Sequence[str]) -> list[Node]:
+        """Programs that all match a pattern and agree on some of its variables."""
+        self._roll()
+        found = []
+        for _ in range(self.random.choice((2, 3))):
+            found.append(self._pattern(pattern))
+            self.names = {name: bound for name, bound in self.names.items() if name in shared}
         return found
 
-    def from_patterns(self, patterns: Sequence[Pattern]) -> list[Node]:
-        """Random programs that patterns sharing variables match; ``ValueError`` where the dice do not fit."""
-        names: dict[str, object] = {}
-        dtype = self.random.choice((float64, float64, float64, int64, int32, bool_, float32))
-        base = self.random.choice(SHAPES)
-        return [self._pattern(p, names, dtype, base) for p in patterns]
+    def _roll(self) -> None:
+        self._dtype = self._dtype or self.random.choice(DTYPES)
+        self._base = self.random.choice(SHAPES) if self._base is None else self._base
 
-    def _pattern(self, pattern: Pattern, names: dict[str, object], dtype: DType, base: tuple[int, ...]) -> Node:
+    @property
+    def dtype(self) -> DType:
+        assert self._dtype is not None
+        return self._dtype
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        assert self._base is not None
+        return self._base
+
+    def _longer(self, pattern: Sum) -> Node:
+        """A sum in which a sum is found: with more terms, or of the other sign."""
+        flip = self.random.choice((1, 1, 1, -1))
+        signs = [flip * (s or self.random.choice((1, -1))) for s, _ in pattern.terms]
+        terms = [(s, self._pattern(t)) for s, (_, t) in zip(signs, pattern.terms, strict=True)]
+        for _ in range(self.random.choice((0, 0, 1, 2))):
+            shape = self._shape(self.base)
+            terms.append((self.random.choice((1, -1)), self.tensor(*shape, dtype=terms[0][1].dtype)))
+        self.random.shuffle(terms)
+        return signed_sum(terms)
+
+    def _pattern(self, pattern: Pattern, truth: bool = False) -> Node:
+        """A program that matches; ``truth``: of bools, where it is a variable."""
+        dtype, names = bool_ if truth else self.dtype, self.names
         if isinstance(pattern, Var):
             if pattern.name not in names:
-                kind = self.random.choice((dtype, dtype, bool_)) if dtype != bool_ else bool_
-                shape = self._shape(base)
-                names[pattern.name] = self.tensor(*shape, dtype=kind, known=self.random.random() < 0.4)
+                names[pattern.name] = self._variable(self._shape(self.base), dtype)
             node = names[pattern.name]
             assert isinstance(node, Node)
             return node
         if isinstance(pattern, NumberVar):
             if pattern.name not in names:
-                number = build.scalar(self.random.choice(NUMBERS), dtype)
+                rare = self.random.random() < 0.2
+                self.rare |= rare
+                with np.errstate(all="ignore"):
+                    number = build.scalar(self.random.choice(RARE if rare else NUMBERS), dtype)
                 spread = self.random.random() < 0.2
-                names[pattern.name] = build.broadcast_to(number, base) if spread else number
+                names[pattern.name] = build.broadcast_to(number, self.base) if spread else number
             node = names[pattern.name]
             assert isinstance(node, Node)
             return node
@@ -108,40 +166,46 @@ class Maker:
             return build.scalar(pattern.value, bool_ if isinstance(pattern.value, bool) else dtype)
         if isinstance(pattern, Sum):
             signs = [s or self.random.choice((1, -1)) for s, _ in pattern.terms]
-            parts = [self._pattern(t, names, dtype, base) for _, t in pattern.terms]
-            return signed_sum(list(zip(signs, parts, strict=True)))
+            return signed_sum([(s, self._pattern(t)) for s, (_, t) in zip(signs, pattern.terms, strict=True)])
         if isinstance(pattern, Terms):
-            shapes = [base, *(self._shape(base) for _ in range(self.random.choice((1, 2))))]
+            shapes = [self.base, *(self._shape(self.base) for _ in range(self.random.choice((1, 2, 2, 4))))]
             self.random.shuffle(shapes)
-            return signed_sum(
-                [
-                    (self.random.choice((1, -1)), self.tensor(*s, dtype=dtype, known=self.random.random() < 0.4))
-                    for s in shapes
-                ]
-            )
+            return signed_sum([(self.random.choice((1, -1)), self._variable(s, dtype)) for s in shapes])
         if isinstance(pattern, Parts):
-            return self._parts(dtype, base)
+            return self._parts()
         if isinstance(pattern, Expanded):
-            x = self._pattern(pattern.reduced.args[0], names, dtype, base)
-            return build.reduce(pattern.reduced.op, x, self._axes(pattern.reduced, x, names), keepdims=True)
+            x = self._pattern(pattern.reduced.args[0])
+            return build.reduce(pattern.reduced.op, x, self._axes(pattern.reduced, x), keepdims=True)
         if isinstance(pattern, Mean):
-            x = self._pattern(pattern.x, names, dtype, base)
-            axes = self._axes(Apply("reduce_sum", (pattern.x,), pattern.axes), x, names)
+            x = self._pattern(pattern.x)
+            axes = self._axes(Apply("reduce_sum", (pattern.x,), pattern.axes), x)
             total = build.reduce("reduce_sum", x, axes, keepdims=pattern.keepdims)
             return build.call("div", total, build.scalar(int(np.prod([x.shape[a] for a in axes])), x))
         assert isinstance(pattern, Apply)
-        return self._apply(pattern, names, dtype, base)
+        return self._apply(pattern)
 
-    def _apply(self, pattern: Apply, names: dict[str, object], dtype: DType, base: tuple[int, ...]) -> Node:
-        args = [self._pattern(a, names, dtype, base) for a in pattern.args]
+    def _variable(self, shape: tuple[int, ...], dtype: DType) -> Node:
+        """An input, known or not, or now and then a literal array."""
+        if self.random.random() < 0.9:
+            return self.tensor(*shape, dtype=dtype, known=self.random.random() < 0.4)
+        kind = self.random.choice(("values", "values", "ones", "zeros", "identity"))
+        if kind == "identity" and len(shape) == 2 and shape[0] == shape[1]:
+            return build.const(np.eye(shape[0]), dtype)
+        rng = np.random.default_rng(self.random.getrandbits(32))
+        return build.const(rng.integers(-3, 4, shape) if kind == "values" else np.full(shape, kind == "ones"), dtype)
+
+    def _apply(self, pattern: Apply) -> Node:
         if pattern.op == "matmul":
-            return build.matmul(*args)
+            return self._matmul(*pattern.args)
+        if pattern.op == "gather":
+            return self._gather(pattern)
+        logical = pattern.op.startswith("logical")
+        args = [self._pattern(a, logical or (pattern.op == "where" and at == 0)) for at, a in enumerate(pattern.args)]
         if OPS[pattern.op].kind == "reduce":
-            axes = self._axes(pattern, args[0], names)
-            return make(pattern.op, args, axes)
+            return make(pattern.op, args, self._axes(pattern, args[0]))
         attrs = pattern.attrs
         if isinstance(attrs, Attribute):
-            attrs = names.setdefault(attrs.name, self._attrs(pattern.op, args))
+            attrs = self.names.setdefault(attrs.name, self._attrs(pattern.op, args))
         if isinstance(attrs, ViewMap):
             if max((sum((n - 1) * abs(s) for n, s in axis) for axis in attrs.axes), default=0) >= max(
                 1, args[0].type.size
@@ -149,6 +213,38 @@ class Maker:
                 raise ValueError("this view does not fit")
             return make("view", args, attrs)
         return make(pattern.op, args, attrs)
+
+    def _matmul(self, left: Pattern, right: Pattern) -> Node:
+        """A product, of which a factor that is a new variable is made to fit."""
+        free = [isinstance(p, Var) and p.name not in self.names for p in (left, right)]
+        if free[1]:
+            a = self._pattern(left)
+            if a.type.ndim and isinstance(right, Var) and self.random.random() < 0.9:
+                columns = self.random.choice(((), (1,), (2,), (3,), (4,)))
+                batch = a.shape[:-2] if self.random.random() < 0.5 and columns else ()
+                self.names.setdefault(right.name, self._variable((*batch, a.shape[-1], *columns), self.dtype))
+            return build.matmul(a, self._pattern(right))
+        b = self._pattern(right)
+        if free[0] and b.type.ndim and isinstance(left, Var):
+            rows = self.random.choice(((), (1,), (2,), (3,), (5,)))
+            self.names[left.name] = self._variable((*rows, b.shape[0 if b.type.ndim == 1 else -2]), self.dtype)
+        return build.matmul(self._pattern(left), b)
+
+    def _gather(self, pattern: Apply) -> Node:
+        """Rows of a table by indices that are in range."""
+        x = self._pattern(pattern.args[0])
+        if not x.type.size:
+            raise ValueError("nothing to take")
+        axis = pattern.attrs
+        if isinstance(axis, Attribute):
+            axis = self.names.setdefault(axis.name, self.random.randrange(x.type.ndim))
+        if not isinstance(axis, int) or not x.type.ndim:
+            raise ValueError("no axis to take along")
+        index = pattern.args[1]
+        if isinstance(index, Var) and index.name not in self.names:
+            any_index = self.tensor(*self.random.choice(((), (2,), (3,), (2, 2))), dtype=int64)
+            self.names[index.name] = build.call("remainder", any_index, build.scalar(x.shape[axis], any_index))
+        return make("gather", [x, self._pattern(index)], axis)
 
     def _shape(self, base: tuple[int, ...]) -> tuple[int, ...]:
         """The base shape, one that broadcasts to it, or another altogether."""
@@ -160,29 +256,27 @@ class Maker:
             return tuple(n if self.random.random() < 0.7 else 1 for n in base[cut:])
         return self.random.choice(SHAPES)
 
-    def _parts(self, dtype: DType, base: tuple[int, ...]) -> Node:
-        if not base:
+    def _parts(self) -> Node:
+        if not self.base:
             raise ValueError("a concatenation needs an axis")
-        axis = self.random.randrange(len(base))
+        axis = self.random.randrange(len(self.base))
         parts = []
-        for _ in range(self.random.choice((2, 3))):
-            shape = list(base)
+        for _ in range(self.random.choice((2, 2, 3, 5))):
+            shape = list(self.base)
             shape[axis] = self.random.choice((1, 2, 3, 3))
-            parts.append(self.tensor(*shape, dtype=dtype, known=self.random.random() < 0.5))
+            parts.append(self._variable(tuple(shape), self.dtype))
         return build.concat(parts, axis)
 
-    def _axes(self, pattern: Apply, x: Node, names: dict[str, object]) -> tuple[int, ...]:
-        if not isinstance(pattern.attrs, Attribute):
-            assert isinstance(pattern.attrs, tuple)
-            if x.type.ndim == 0:
-                raise ValueError("nothing to reduce")
-            return tuple(sorted(a % x.type.ndim for a in pattern.attrs))
+    def _axes(self, pattern: Apply, x: Node) -> tuple[int, ...]:
         if x.type.ndim == 0:
             raise ValueError("nothing to reduce")
+        if not isinstance(pattern.attrs, Attribute):
+            assert isinstance(pattern.attrs, tuple)
+            return tuple(sorted(a % x.type.ndim for a in pattern.attrs))
         one = pattern.op in ("argmax", "argmin") or self.random.random() < 0.7
         count = 1 if one else self.random.randint(1, x.type.ndim)
         chosen = tuple(sorted(self.random.sample(range(x.type.ndim), count)))
-        given = names.setdefault(pattern.attrs.name, chosen)
+        given = self.names.setdefault(pattern.attrs.name, chosen)
         assert isinstance(given, tuple)
         return given
 
@@ -206,10 +300,12 @@ class Maker:
         return self.random.randrange(max(1, x.type.ndim))
 
     def _view(self, shape: tuple[int, ...]) -> ViewMap:
-        kind = self.random.choice(("transpose", "transpose", "reshape", "broadcast", "slice", "flip", "diagonal"))
+        kinds = ("transpose", "transpose", "reshape", "broadcast", "slice", "flip", "flip", "diagonal")
+        kind = self.random.choice(kinds)
         rank = len(shape)
         if kind == "transpose":
-            return views.transpose(shape, self.random.sample(range(rank), rank))
+            order = self.random.sample(range(rank), rank)
+            return views.transpose(shape, order if order != sorted(order) else order[::-1])
         if kind == "reshape":
             size = int(np.prod(shape))
             cuts = [n for n in (1, 2, 3, 4, 6) if size % n == 0]
@@ -223,7 +319,9 @@ class Maker:
             steps = row_major(shape)
             return views.strided((*shape[:-2], shape[-1]), (*steps[:-2], steps[-1] + steps[-2]))
         if kind == "flip":
-            return views.slices(shape, [max(0, n - 1) for n in shape], [-1] * rank, shape)
+            steps = [self.random.choice((-1, 1)) for _ in shape]
+            starts = [max(0, n - 1) if step < 0 else 0 for n, step in zip(shape, steps, strict=True)]
+            return views.slices(shape, starts, steps, shape)
         sizes = [self.random.randint(min(1, n), n) for n in shape]
         starts = [self.random.randint(0, n - size) for n, size in zip(shape, sizes, strict=True)]
         return views.slices(shape, starts, [1] * rank, sizes)
@@ -242,25 +340,37 @@ class Maker:
         return make_spec(left, right, out)
 
 
-def _integers(rng: np.random.Generator, type: TensorType) -> np.ndarray:
+def _integers(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.ndarray:
     """Small integers, and with them those that wrap around when they are added, multiplied or negated."""
-    limits = np.iinfo(type.dtype.numpy)
+    dtype = type.dtype.numpy
+    if regime in ("grid", "positive"):
+        return rng.integers(-2 if regime == "grid" else 1, 3 if regime == "grid" else 6, type.shape).astype(dtype)
+    limits = np.iinfo(dtype)
     hard = (limits.min, limits.min + 1, limits.max, limits.max - 1, *(n for n in WRAPS if n <= limits.max))
     small = rng.integers(-5, 6, type.shape)
-    return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard), type.shape)).astype(
-        type.dtype.numpy
-    )
+    return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard), type.shape)).astype(dtype)
 
 
-def _values(rng: np.random.Generator, type: TensorType, hard: bool, nan: bool) -> np.ndarray:
+def _values(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.ndarray:
     if type.dtype == bool_:
         return rng.random(type.shape) < 0.5
     if not type.dtype.is_float:
-        return _integers(rng, type)
-    if hard:
-        with np.errstate(over="ignore"):
-            return rng.choice(np.array(HARD), type.shape).astype(type.dtype.numpy)
-    found = rng.normal(size=type.shape)
-    if nan and type.size:
-        found = np.where(rng.random(type.shape) < 0.2, np.nan, found)
-    return np.asarray(found).astype(type.dtype.numpy)
+        return _integers(rng, type, regime)
+    shape, numpy = type.shape, type.dtype.numpy
+    with np.errstate(over="ignore", under="ignore"):
+        if regime == "hard":
+            drawn = rng.choice(np.array(HARD), shape)
+            return np.where(rng.random(shape) < 0.8, drawn, rng.normal(size=shape)).astype(numpy)
+        if regime == "grid":
+            return rng.choice(np.array(GRID), shape).astype(numpy)
+        found = np.asarray(rng.normal(size=shape) * rng.choice((0.3, 1.0, 3.0)))
+        if regime == "positive":
+            found = abs(found) + 0.01
+        elif regime == "wide":
+            # Few at a time are extreme, so that what they meet does not vanish beside them.
+            reach = rng.choice((4, 12, 30))
+            found = np.sign(found) * 10.0 ** rng.uniform(-reach, reach, shape)
+        elif regime in ("nan", "infinite"):
+            special = np.nan if regime == "nan" else rng.choice((np.inf, -np.inf), shape)
+            found = np.where(rng.random(shape) < 0.25, special, found)
+        return np.asarray(found).astype(numpy)

@@ -11,7 +11,7 @@ from eqsat.ir import build
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType
+from eqsat.ir.types import DType, bool_
 from eqsat.ir.views import ViewMap
 from eqsat.rules.pattern import Apply, Attribute, Expanded, Literal, Mean, NumberVar, Pattern, Sum, Var
 
@@ -57,7 +57,10 @@ def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> 
     if OPS[pattern.op].kind == "reduce" if pattern.op != "matmul" else False:
         x, axes = _reduced(pattern, names, dtype)
         return build.reduce(pattern.op, x, axes)
-    args = _operands(pattern.args, names, dtype)
+    if pattern.op == "where":  # the condition is a bool, and no neighbour
+        args = [*_operands(pattern.args[:1], names, bool_), *_operands(pattern.args[1:], names, dtype)]
+    else:
+        args = _operands(pattern.args, names, dtype)
     attrs = names[pattern.attrs.name] if isinstance(pattern.attrs, Attribute) else pattern.attrs
     if pattern.op == "matmul":
         a, b = args
@@ -76,8 +79,7 @@ def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> 
 def _operands(patterns: Sequence[Pattern], names: Mapping[str, object], dtype: DType) -> list[Node]:
     """Operands, numbers taking the element type of their neighbours."""
     nodes = {i: instantiate(p, names, dtype) for i, p in enumerate(patterns) if not isinstance(p, Literal)}
-    # The last operand decides: in where(condition, a, b) the first is a bool.
-    near = next((nodes[i].dtype for i in reversed(range(len(patterns))) if i in nodes), dtype)
+    near = next((node.dtype for node in nodes.values()), dtype)
     return [nodes[i] if i in nodes else instantiate(p, names, near) for i, p in enumerate(patterns)]
 
 

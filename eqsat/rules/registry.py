@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pkgutil import resolve_name
 from types import ModuleType
 
 from eqsat.errors import RuleError
@@ -14,6 +15,9 @@ from eqsat.rules.rule import NUMERICS, Numerics, Rule
 _added: dict[str, tuple[Rule, int]] = {}
 """Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
 _adding = itertools.count()
+
+_CHECK = "eqsat.egraph.check:require"
+"""What ``add`` has rules checked by, found when it is needed: the e-graph is built on rules."""
 
 
 def collect(*modules: ModuleType) -> tuple[Rule, ...]:
@@ -43,12 +47,22 @@ def _installed() -> tuple[Rule, ...]:
     return unique(rules)
 
 
-def add(*rules: Rule) -> None:
-    """Let programs compiled from now on use these rules. ``RuleError`` if an id is taken."""
+def add(*rules: Rule, check: bool = True) -> None:
+    """Let programs compiled from now on use these rules, in place of any added before under the same ids.
+
+    Each is tried on random programs first, for about half a second (``check=False`` leaves that out; it is less than a
+    proof). ``RuleError`` with the counterexample for one that is found wrong, or of a stricter class than it is, with
+    the place for one whose functions raise or do not return, and for an id that is a library's or occurs twice; then
+    none of them is added. A rule that fired on no program is added with a warning.
+    """
     for rule in rules:
         if not isinstance(rule, Rule):
             raise RuleError(f"add takes rules, as rewrite makes them, not {rule!r}")
-    unique([*listed(), *rules])
+    unique([*_installed(), *rules])
+    if check:
+        vouch = resolve_name(_CHECK)
+        for rule in rules:
+            vouch(rule)
     for rule in rules:
         _added[rule.id] = rule, next(_adding)
 

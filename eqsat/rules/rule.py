@@ -85,6 +85,9 @@ class Guard:
     name: str
     test: Callable[[Match], bool]
 
+    def holds(self, match: Match) -> bool:
+        return bool(self.test(match))
+
 
 RightSide = Callable[[Match], "Node | Sequence[Node] | None"]
 Gather = Callable[[Sequence[Match]], "Sequence[Node] | None"]

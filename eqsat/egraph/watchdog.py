@@ -1,0 +1,85 @@
+"""An end to rules' functions that do not return."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+TICK = 0.05
+PATIENCE = 10
+"""Ticks for which one call may go on when the time is over: half a second, in which this process itself was running."""
+
+
+class Overlong(BaseException):
+    """Raised inside a function that does not return; no Exception, so that it does not catch it by chance."""
+
+
+class Watchdog:
+    """Calls functions, and raises :class:`Overlong` in one that still runs long after ``deadline``.
+
+    The exception is raised from another thread, in any thread, between two steps of Python: a function that waits in C
+    (a sleep, an endless array operation) ends when that does. The watching thread starts with the first call.
+
+    Args:
+        deadline: on the clock of ``time.perf_counter``.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._ident = ctypes.c_ulong(threading.get_ident())
+        self._thread: threading.Thread | None = None
+        self._inside = False
+        self._calls = 0
+
+    def close(self) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def call(self, function: Callable[[A], R], argument: A) -> R:
+        """``function(argument)``. :class:`Overlong` if it had to be ended."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="eqsat-watchdog", daemon=True)
+            self._thread.start()
+        self._calls += 1
+        self._inside = True
+        try:
+            try:
+                return function(argument)
+            finally:
+                self._leave()
+        except Overlong:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._inside = False
+        # One that was set too late to be raised inside must not be raised outside.
+        _raise_in(self._ident, None)
+
+    def _watch(self) -> None:
+        call, ticks = 0, 0
+        if self._done.wait(max(0.0, self._deadline - time.perf_counter())):
+            return
+        while not self._done.wait(TICK):
+            with self._lock:
+                if not self._inside or call != self._calls:
+                    call, ticks = self._calls, 0
+                    continue
+                ticks += 1
+                if ticks >= PATIENCE:
+                    _raise_in(self._ident, Overlong)
+
+
+def _raise_in(thread: ctypes.c_ulong, error: type[BaseException] | None) -> None:
+    """Set, or take back, the exception that a thread raises at its next step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object() if error is None else ctypes.py_object(error))
