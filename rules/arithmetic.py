@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.rules import Match, Terms, builtin, family, numbers, op, rewrite, signed, signed_sum, tensors
 from eqsat.rules.examples import Maker
 from eqsat.rules.pattern import Literal
+from eqsat_rules.ranges import at_least, reciprocal_exists
 
 a, b, c, x = tensors("a b c x")
 p, q = numbers("p q")
@@ -40,6 +43,11 @@ def plain_divisor(m: Match) -> bool:
 def b_known(m: Match) -> bool:
     """the second operand is known when compiled"""
     return m.known(m.b)
+
+
+def b_in_range(m: Match) -> bool:
+    """no element of the divisor is so small that its reciprocal is infinite"""
+    return reciprocal_exists(m, m.b)
 
 
 def b_not_number(m: Match) -> bool:
@@ -93,6 +101,28 @@ def shared_tensor(m: Match) -> bool:
 def own_scaled(m: Match) -> bool:
     """the sum is the program's, and what is scaled is not a number"""
     return program_sum(m) and m.value(m.a) is None
+
+
+def _rsqrt_of_sum(m: Match) -> Node | None:
+    """The reciprocal root of a sum that is not -0."""
+    (base, _) = next((f for _, f in m.forms(m.root, "pow") if m.value(f[1]) == -0.5), (None, None))
+    return call("rsqrt", base) if base is not None and at_least(m, base) else None
+
+
+def _by_plain(mk: Maker) -> Node:
+    """Quotients by what cannot be tiny, and by what can."""
+    x, row = mk.tensor(3, 4), mk.tensor(3, 1, known=mk.random.random() < 0.5)
+    one = build.scalar(1, x)
+    shifted = call("sub", x, build.reduce("reduce_max", x, (1,), keepdims=True))
+    divisors = (
+        row,
+        call("sqrt", row),
+        call("maximum", row, build.scalar(1e-9, x)),
+        call("add", call("square", row), one),
+        build.reduce("reduce_sum", call("exp", shifted), (1,), keepdims=True),
+        build.const(np.array([[0.5], [2.0], [-3.0]])),
+    )
+    return call("div", x, mk.random.choice(divisors))
 
 
 def _sum_in_sum(mk: Maker) -> Node:
@@ -203,9 +233,15 @@ div_power_of_two = rewrite(
 )
 div_number = rewrite(x / p, lambda m: call("mul", m.x, call("reciprocal", m.p)), where=plain_divisor)
 div_known = rewrite(
-    a / b, a * op("reciprocal", b), where=[b_known, floats], doc="the reciprocal is taken when compiled"
+    a / b,
+    a * op("reciprocal", b),
+    where=[b_known, floats, b_in_range],
+    doc="the reciprocal is taken when compiled",
+    example=_by_plain,
 )
-div_repeated = rewrite(a / b, a * op("reciprocal", b), where=b_repeats, doc="one division per row")
+div_repeated = rewrite(
+    a / b, a * op("reciprocal", b), where=[b_repeats, b_in_range], doc="one division per row", example=_by_plain
+)
 div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
 div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)], where=b_not_number)
 div_number_inward = rewrite((a * b) / p, a * (b / p), where=b_only_known)
@@ -231,7 +267,13 @@ pow_four = rewrite(op("pow", x, 4), op("square", op("square", x)))
 pow_half = rewrite(op("pow", x, 0.5), op("sqrt", x))
 pow_minus_one = rewrite(op("pow", x, -1), op("reciprocal", x), where=floats)
 pow_minus_two = rewrite(op("pow", x, -2), op("reciprocal", op("square", x)), where=floats)
-pow_minus_half = rewrite(op("pow", x, -0.5), op("rsqrt", x))
+pow_minus_half = family(
+    [
+        (op("pow", Terms("ts"), -0.5), _rsqrt_of_sum),
+        (op("pow", x, -0.5), op("where", op("eq", x, 0), math.inf, op("rsqrt", x))),
+    ],
+    doc="infinite at 0 of either sign, where 1/sqrt(-0) is -infinity",
+)
 
 factor = rewrite(
     signed((0, a * b), (0, a * c)),

@@ -166,6 +166,7 @@ def test_sentence_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each page's Python blocks, in order, as one program. The README's has arrays from elsewhere."""
     from eqsat import rules
+    from eqsat.egraph.check import check_rule
 
     root = Path(__file__).parent.parent
     blocks = re.findall(r"```python\n(.*?)```", (root / page).read_text(encoding="utf-8"), re.DOTALL)
@@ -177,7 +178,13 @@ def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: p
     given = {name: rng.standard_normal(shape, np.float32) for name, shape in (("x", (8, 16)), ("w", (16, 4)), ("b", 4))}
     before = {rule.id for rule in rules.list()}
     try:
-        runpy.run_path(str(script), given if page == "README.md" else None)
+        names = runpy.run_path(str(script), given if page == "README.md" else None)
+        shown = [
+            rule for rule in (*names.values(), *rules.list()) if isinstance(rule, rules.Rule) and rule.id not in before
+        ]
+        assert shown
+        for rule in shown:
+            assert check_rule(rule, enough=1).fired, f"{rule} never fires"
     finally:
         for rule in rules.list():
             if rule.id not in before:

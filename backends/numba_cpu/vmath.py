@@ -134,7 +134,9 @@ def expm1(e: Lanes, x: Value) -> Value:
     """(2, 2) ulp."""
     single = e.kind(x) == "f32"
     half = _half_expm1(e, e.at_most(e.at_least(x, -20.0 if single else -40.0), 89.0 if single else 710.0))
-    return e.copysign(e.add(half, half), x)
+    result = e.copysign(e.add(half, half), x)
+    # x itself where x² is below its rounding: half of a subnormal number loses its last bit
+    return e.select(e.compare("<", e.abs(x), e.like(x, 2.0 ** (-26 if single else -55))), x, result)
 
 
 def _half_expm1(e: Lanes, x: Value) -> Value:

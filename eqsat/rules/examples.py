@@ -319,12 +319,12 @@ class Maker:
             steps = row_major(shape)
             return views.strided((*shape[:-2], shape[-1]), (*steps[:-2], steps[-1] + steps[-2]))
         if kind == "flip":
-            steps = [self.random.choice((-1, 1)) for _ in shape]
-            starts = [max(0, n - 1) if step < 0 else 0 for n, step in zip(shape, steps, strict=True)]
-            return views.slices(shape, starts, steps, shape)
+            flips = [self.random.choice((-1, 1)) for _ in shape]
+            starts = [max(0, n - 1) if step < 0 else 0 for n, step in zip(shape, flips, strict=True)]
+            return views.slices(shape, starts, flips, shape)
         sizes = [self.random.randint(min(1, n), n) for n in shape]
-        starts = [self.random.randint(0, n - size) for n, size in zip(shape, sizes, strict=True)]
-        return views.slices(shape, starts, [1] * rank, sizes)
+        at = [self.random.randint(0, n - size) for n, size in zip(shape, sizes, strict=True)]
+        return views.slices(shape, at, [1] * rank, sizes)
 
     def _spec(self, a: tuple[int, ...], b: tuple[int, ...]) -> Spec:
         left: list[object] = [("a", i) for i in range(len(a))]
