@@ -28,6 +28,7 @@ from eqsat.options import Numerics, Options, names, unknown
 from eqsat.plain import PlainProgram, signature
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
+from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
 
@@ -155,7 +156,8 @@ class OptimizedFunction:
         traced = None
         try:
             traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec, deadline=deadline)
-            return Compiled(traced, leaves, self.options, machine, deadline)
+            plain = Plain(self.fn, args, kwargs, self._spec)
+            return Compiled(traced, leaves, self.options, machine, deadline, plain)
         except OutOfTime as out:
             names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
             told = signature(self._spec.name, names, leaves)

@@ -31,10 +31,15 @@ from eqsat.plan.backend import Direct, Executable, backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Progress
 from eqsat.rules.fingerprint import rules_fingerprint
-from eqsat.verify.check import OutputError, verify
+from eqsat.verify.bounds import OutputError
+from eqsat.verify.check import hold_plain, plain_differs, run_plain, verify
+from eqsat.verify.judge import PlainDiffers
+from eqsat.verify.plain import Plain, function_digest
 
 log = logging.getLogger("eqsat")
 PLAN: Final = "plan"
+MOST_MARKS = 256
+"""How many values of constants, and functions, a plan is remembered to be verified for."""
 
 
 @dataclass
@@ -76,7 +81,8 @@ class Compiled:
     """A program for one set of argument types, ready to be called with the leaves of the arguments.
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
-    None where steps through the reference stand in the way. ``single``: its result is one array.
+    None where steps through the reference stand in the way. ``single``: its result is one array. ``plain`` is the
+    function that was traced and its arguments, which verification runs once.
     Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
@@ -87,6 +93,7 @@ class Compiled:
         options: Options,
         machine: Machine,
         deadline: Deadline = NEVER,
+        plain: Plain | None = None,
     ) -> None:
         self.traced = traced
         self.options = options
@@ -101,7 +108,7 @@ class Compiled:
         self.constant_nodes = {traced.graph.inputs[i]: _native(leaves[i]) for i in traced.const}
         start = time.perf_counter()
         with Progress() as progress, nullcontext() if options.cache else store.bypassed():
-            self._compile([_native(leaves[i]) for i in free], progress, deadline)
+            self._compile([_native(leaves[i]) for i in free], plain, progress, deadline)
         self.direct = self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
@@ -122,25 +129,34 @@ class Compiled:
         ]
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
-    def _compile(self, examples: list[np.ndarray], progress: Callable[[str], None], deadline: Deadline) -> None:
+    def _compile(
+        self, examples: list[np.ndarray], plain: Plain | None, progress: Callable[[str], None], deadline: Deadline
+    ) -> None:
+        start = time.perf_counter()
         plans = store.plan_store()
         key = self._key()
         found = plans.get(PLAN, key)
         record = self._restore(found, key, deadline)
-        verified = record is not None and bool(found and found["verified"])
+        verified: list[str] = list(found["verified"]) if found and record is not None else []
         if record is None:
             record = self._search(progress, deadline)
             progress("compile: constants")
             self._load(record, deadline)
-        if self.options.verify and not verified:
+        missing = [mark for mark in self._marks(plain) if mark not in verified] if self.options.verify else []
+        if missing:
             progress("verify")
             deadline.check("verifying")
-            graph = self.traced.graph
-            self.errors = verify(
-                graph, self.constant_nodes, self.executable, examples, options=self._options(), deadline=deadline
-            )
-            record.report["errors"] = [asdict(e) for e in self.errors]
-            verified = True
+            intermediates = self.executable.peak_bytes
+            results = None
+            if plain is not None and missing[-1].startswith("function"):
+                spent = time.perf_counter() - start
+                results = run_plain(plain, self.traced, intermediates=intermediates, spent=spent, deadline=deadline)
+            if missing[0].startswith("values"):
+                self.errors = self._verify(examples, plain, results, deadline)
+                record.report["errors"] = [asdict(e) for e in self.errors]
+            elif plain is not None and results is not None:
+                hold_plain(plain, self.traced, results, intermediates=intermediates, deadline=deadline)
+            verified = [*verified, *missing][-MOST_MARKS:]
         elif self.cached:
             return
         cut_short = {"untuned", "fork"} & set(record.report["search"]["stops"])
@@ -153,6 +169,40 @@ class Compiled:
     def _signature(self) -> str:
         graph = self.traced.graph
         return ", ".join(f"{n}: {node.type}" for n, node in zip(graph.names, graph.inputs, strict=True))
+
+    def _verify(
+        self,
+        examples: list[np.ndarray],
+        plain: Plain | None,
+        results: list[np.ndarray] | None,
+        deadline: Deadline,
+    ) -> list[OutputError]:
+        try:
+            return verify(
+                self.traced.graph,
+                self.constant_nodes,
+                self.executable,
+                examples,
+                numerics=self.options.numerics,
+                options=self._options(),
+                intermediates=self.executable.peak_bytes,
+                plain=results,
+                deadline=deadline,
+            )
+        except PlainDiffers as error:
+            assert plain is not None and results is not None
+            raise plain_differs(plain, self.traced, results, error) from None
+
+    def _marks(self, plain: Plain | None) -> list[str]:
+        """What verification of this program is about: the values of its constants, and the function it was traced from.
+
+        A plan stands for all values of its constants, and for all functions that trace alike.
+        """
+        digest = hashlib.blake2b(digest_size=12)
+        for number, held in self.held.items():
+            digest.update(f"{number}:".encode() + held.digest)
+        marks = [f"values {digest.hexdigest()}"]
+        return marks if plain is None else [*marks, f"function {function_digest(plain.fn)}"]
 
     def _options(self) -> str:
         """The options as written in a program whose parameters are called x0, x1, …"""
@@ -174,7 +224,8 @@ class Compiled:
             self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
             [StepReport(**s) for s in record.report["steps"]]
-            assert isinstance(data["verified"], bool)
+            if not all(isinstance(mark, str) for mark in data["verified"]):
+                raise ValueError("it does not say what it was verified for")
         except OutOfTime:
             raise
         except Exception as error:  # whatever is wrong with it, the program can be compiled again

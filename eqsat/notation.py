@@ -169,6 +169,8 @@ def op(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _traced(value: Any) -> Any:
     """NumPy arrays beside traced ones become constants, which axes can index."""
+    if isinstance(value, TracedArray):
+        return value
     if isinstance(value, np.ndarray):
         return TracedArray(constant(value))
     if type(value) in (list, tuple):

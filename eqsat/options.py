@@ -33,7 +33,7 @@ class Options:
             ``"params"`` (all of it), ``"params.layers[0].w"``. Passing another array compiles again;
             changing one in place is not noticed.
         tune: how many schedules of each kernel to time on this machine; None trusts the model.
-        verify: compare with the float64 reference when compiled.
+        verify: compare with NumPy and with the float64 reference when compiled.
         disable: ids of rules not to use.
         backend: ``numba_cpu`` or ``numpy``.
         cache: remember plans and kernels between processes.

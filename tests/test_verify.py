@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import eqsat
 import eqsat_backends.numba_cpu.emit as emitters
-from eqsat import nn, rules
+from eqsat import compiled, nn, rules
 from eqsat.errors import VerificationError
 from eqsat.explain.listing import program
 from eqsat.frontends.trace import trace
@@ -26,10 +26,10 @@ from eqsat.ir.node import ConstArray
 from eqsat.ir.types import float32
 from eqsat.plan import fallback
 from eqsat.rules import rewrite, tensors
-from eqsat.verify.check import compare, gross_errors
+from eqsat.verify.bounds import compare, gross_errors
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
-from eqsat.verify.ties import nearly_extreme
+from eqsat.verify.ties import nearly_right
 from eqsat_backends.numba_cpu.emitted import Emitted
 
 a, b = tensors("a b")
@@ -231,9 +231,9 @@ def test_positions_that_are_no_near_tie_are_errors() -> None:
         node: rng.standard_normal(node.type.shape).astype(np.float32) / 4 for node in graph.inputs
     }  # no saturation
     (right,) = evaluate_nodes(graph.outputs, bound)
-    near = nearly_extreme(graph.outputs[0], right, bound, 16.0, 16.0)
-    far = nearly_extreme(graph.outputs[0], (right + 1) % 30, bound, 16.0, 16.0)
-    outside = nearly_extreme(graph.outputs[0], right + 30, bound, 16.0, 16.0)
+    near = nearly_right(graph.outputs[0], right, bound, 16.0, 16.0)
+    far = nearly_right(graph.outputs[0], (right + 1) % 30, bound, 16.0, 16.0)
+    outside = nearly_right(graph.outputs[0], right + 30, bound, 16.0, 16.0)
     assert near is not None
     assert near.all()
     assert far is not None
@@ -241,11 +241,78 @@ def test_positions_that_are_no_near_tie_are_errors() -> None:
     assert outside is not None
     assert not outside.any()
     poisoned = {node: np.where(np.arange(value.shape[1]) == 3, np.nan, value) for node, value in bound.items()}
-    excused = nearly_extreme(graph.outputs[0], right, poisoned, 16.0, 16.0)
+    excused = nearly_right(graph.outputs[0], right, poisoned, 16.0, 16.0)
     assert excused is not None
     assert not excused.any()
     plain = trace(lambda x: np.argmax(x.T, axis=0), (np.zeros((20, 8), np.float32),)).graph
-    assert nearly_extreme(plain.outputs[0], right[:, 0], {plain.inputs[0]: np.zeros((20, 8))}, 16.0, 16.0) is None
+    assert nearly_right(plain.outputs[0], right[:, 0], {plain.inputs[0]: np.zeros((20, 8))}, 16.0, 16.0) is None
+
+
+def ranking(x: Any) -> Any:
+    return np.argsort(np.tanh(x @ x.T), axis=1)
+
+
+def test_orders_among_near_ties_are_no_error() -> None:
+    x = np.random.default_rng(1).standard_normal((120, 40)).astype(np.float32) * 2
+    order = eqsat.optimize(ranking, cache=False)(x)
+    np.testing.assert_array_equal(np.sort(order, axis=1), np.broadcast_to(np.arange(120), (120, 120)))
+    sorted_by_it = np.take_along_axis(np.tanh(x @ x.T), order, 1)
+    np.testing.assert_allclose(sorted_by_it, np.sort(np.tanh(x @ x.T), axis=1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shown", [lambda p: p, lambda p: p[:, ::-1], lambda p: p.T[:4]])
+def test_orders_that_are_no_near_tie_are_errors(shown: Callable[[Any], Any]) -> None:
+    rng = np.random.default_rng(0)
+    graph = trace(lambda x: shown(ranking(x)), (np.zeros((9, 4), np.float32),)).graph
+    (node,) = graph.inputs
+    bound = {node: rng.standard_normal(node.type.shape).astype(np.float32) / 4}  # no saturation
+    (right,) = evaluate_nodes(graph.outputs, bound)
+
+    def judged(ours: Any) -> Any:
+        found = nearly_right(graph.outputs[0], ours, bound, 16.0, 16.0)
+        assert found is not None
+        return found
+
+    assert judged(right).all()
+    wrong = right.copy()
+    wrong[0, 0], wrong[0, -1] = right[0, -1], right[0, 0]
+    assert not judged(wrong).all()
+    assert judged(wrong)[1:].all() or shown(np.zeros((2, 3))).shape != (2, 3)
+    twice = right.copy()
+    twice[2, 1] = right[2, 0]
+    assert not judged(twice).all()
+    assert not judged(right + 9).any()
+    tied = {node: np.zeros_like(bound[node])}
+    (any_order,) = evaluate_nodes(graph.outputs, tied)
+    other = any_order.max() - any_order  # as good, where all is equal
+    assert nearly_right(graph.outputs[0], other, tied, 16.0, 16.0).all()  # type: ignore[union-attr]
+    named_twice = nearly_right(graph.outputs[0], np.zeros_like(other), tied, 16.0, 16.0)
+    assert named_twice is not None
+    assert not named_twice.any()
+
+
+# Plans of constants
+
+
+def test_a_plan_is_verified_for_each_value_of_its_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folding uses the values: a rule may be right for those that were verified and wrong for others."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return x @ np.abs(w)
+
+    rule = rewrite(np.abs(a), a, id="wrong.abs")
+    x, first, other = normal(5, 6), np.abs(normal(6, 7)), normal(6, 7)
+    verified = []
+    real = compiled.verify
+    monkeypatch.setattr(compiled, "verify", lambda *given, **more: verified.append(1) or real(*given, **more))
+    with added(rule):
+        for weights, count in ((first, 1), (first.copy(), 1), (first + 1, 2), (first, 2)):
+            program = eqsat.optimize(fn, const="w").compile(x, weights)
+            assert len(verified) == count
+            assert program.cached == (weights is not first or count > 1)
+        with pytest.raises(VerificationError):
+            eqsat.optimize(fn, const="w")(x, other)
+        np.testing.assert_allclose(eqsat.optimize(fn, const="w")(x, first), fn(x, first), rtol=1e-5, atol=1e-5)
 
 
 # Operators without a kernel

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
@@ -12,6 +14,7 @@ from eqsat.ir.types import DType, TensorType, row_major
 from eqsat.ir.views import ViewMap
 
 _SHOWN = 32
+_ARGUMENT = 256
 _NUMPY_NAMES = {
     "neg": "np.negative({0})",
     "rsqrt": "1 / np.sqrt({0})",
@@ -116,8 +119,17 @@ def sample(type: TensorType) -> str:
     return f"rng.integers(0, 2, {type.shape}).astype(np.{type.dtype})"
 
 
-def program(graph: Graph, *, seed: int = 0, options: str = "") -> str:
-    """Python source that defines ``f`` and compiles it with ``options`` for random inputs of the graph's types."""
+def _argument(type: TensorType, value: np.ndarray | None) -> str:
+    if value is None or value.size > _ARGUMENT or not value.size:
+        return sample(type)
+    return f"np.array({_number(value.tolist())}, np.{type.dtype})"
+
+
+def program(graph: Graph, *, seed: int = 0, options: str = "", arguments: Sequence[np.ndarray] | None = None) -> str:
+    """Python source that defines ``f`` and compiles it with ``options`` for these arguments, one per input.
+
+    Random ones of the graph's types stand in for large ones.
+    """
     names: dict[Node, str] = {node: f"x{number}" for number, node in enumerate(graph.inputs)}
     captured: list[str] = []
     lines: list[str] = []
@@ -134,9 +146,11 @@ def program(graph: Graph, *, seed: int = 0, options: str = "") -> str:
     parameters = ", ".join(names[node] for node in graph.inputs)
     lines.append(f"    return ({', '.join(names[o] for o in graph.outputs)},)")
     head = ["import numpy as np", "import scipy.special", "import eqsat", "", f"rng = np.random.default_rng({seed})"]
-    arguments = "".join(f"{sample(n.type)}, " for n in graph.inputs).rstrip()
+    values: list[np.ndarray | None] = [None] * len(graph.inputs)
+    values[:] = arguments or values
+    given = "".join(f"{_argument(n.type, a)}, " for n, a in zip(graph.inputs, values, strict=True)).rstrip()
     tail = [
-        f"args = ({arguments})",
+        f"args = ({given})",
         f"for expected, got in zip(f(*args), eqsat.optimize(f{options and f', {options}'})(*args)):",
         "    print(np.abs(np.subtract(expected, got, dtype=np.float64)).max(initial=0))",
     ]

@@ -46,7 +46,7 @@ def constant(value: np.ndarray) -> Node:
 
 def as_array(value: object) -> np.ndarray:
     """NumPy's array of something untraced, refused where it hides traced arrays or has no numeric type."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not isinstance(value, TracedArray):
         if type(value) is not np.ndarray and (problem := foreign_meaning(value)):
             raise UnsupportedDTypeError(f"a captured array {problem}", LINE.get() or user_line())
         return value

@@ -111,7 +111,8 @@ def _array(value: Any) -> np.ndarray:
     return array
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor among arguments: an array, a NumPy scalar, or what can be made one without a copy."""
     return isinstance(value, (np.ndarray, np.generic)) or (
         not isinstance(value, type) and (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
     )
@@ -133,7 +134,7 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
         return static_key(value)
     if isinstance(value, TracedArray):
         raise TracedArgument
-    if _is_tensor(value):
+    if is_tensor(value):
         array = _array(value)
         leaves.append(array)
         return (array.shape, array.dtype.newbyteorder("="))
@@ -309,7 +310,7 @@ class ArgSpec:
     def trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
         """The tree of every parameter, and the leaves."""
         leaves: list[Any] = []
-        trees = [tree_of(v, leaves, _is_tensor) for v in self.bind(args, kwargs)]
+        trees = [tree_of(v, leaves, is_tensor) for v in self.bind(args, kwargs)]
         return trees, [_array(leaf) for leaf in leaves]
 
     def leaf_names(self, trees: Sequence[Tree]) -> list[str]:

@@ -20,7 +20,7 @@ from eqsat.frontends.registry import located
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.node import Graph
+from eqsat.ir.node import Graph, Source
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
@@ -34,6 +34,7 @@ class Traced:
     ``graph.inputs[i]`` is the type of the ``i``-th leaf of the arguments (``ArgSpec.flatten``), in order,
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
+    ``written`` are the names of arguments whose memory the function would write to, and the line that does.
     """
 
     graph: Graph
@@ -43,6 +44,7 @@ class Traced:
     output: Tree
     _ranks: tuple[int, ...]
     name: str = ""
+    written: tuple[tuple[str, Source], ...] = ()
 
     def rebuild(self, results: Sequence[np.ndarray]) -> Any:
         """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return."""
@@ -90,7 +92,8 @@ def trace(
     )
     token = CURRENT.set(Trace(deadline))
     try:
-        call_args, call_kwargs = spec.call_with(trees, [TracedArray(node) for node in inputs])
+        arguments = [TracedArray(node) for node in inputs]
+        call_args, call_kwargs = spec.call_with(trees, arguments)
         result = fn(*call_args, **call_kwargs)
         found: list[Any] = []
         output = tree_of(result, found, _is_output)
@@ -107,6 +110,7 @@ def trace(
         output=output,
         _ranks=tuple(node.type.ndim for node in outputs),
         name=spec.name,
+        written=tuple((name, a.written) for name, a in zip(names, arguments, strict=True) if a.written is not None),
     )
 
 

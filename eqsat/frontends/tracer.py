@@ -3,7 +3,8 @@ shape and type and unknown values.
 
 In-place operators and ``out=`` give the Python object a new value, so every name of it sees the change,
 as in NumPy. An array that would share memory with it in NumPy (a view of it) goes stale, and reading
-that raises: eqsat never returns the value from before. Arguments themselves are not modified.
+that raises: eqsat never returns the value from before. Arguments themselves are not modified: what the function would
+write to them is noted, and verification refuses it.
 """
 
 from __future__ import annotations
@@ -175,6 +176,16 @@ class TracedArray:
         self._memory.version += 1
         self._memory.line = user_line()
         self._version = self._memory.version
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """``numpy.ndarray``: ``isinstance(x, np.ndarray)`` holds in the user's function, as when NumPy runs it."""
+        return np.ndarray
+
+    @property
+    def written(self) -> Source | None:
+        """The line that last wrote to its memory, or to that of an array which shares it; None if there is none."""
+        return self._memory.line
 
     # What is known
 

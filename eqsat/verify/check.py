@@ -1,248 +1,224 @@
-"""A compiled program held against the float64 reference before its results are trusted.
+"""A compiled program held against the float64 reference, and the user's function itself, before it is trusted.
 
-The allowed error is what float32 itself costs: the reference is computed in the program's own types and
-in float64, and the compiled program may be up to ``FACTOR`` times as far from float64 as NumPy is, plus
-``ULPS`` units in the last place of the largest value of the tensor.
-
-Functions that jump (comparisons, floor, argmax) turn the last bit of a float into another answer. Where a
-result is outside its bound, the reference is run again with noise of a few units in the last place on every
-value (Monte Carlo arithmetic: Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point
-arithmetic", 1997): elements that noise moves as far are no error.
-
-Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
-own value is held against NumPy's error at elements no larger, then against what noise does to it.
+The program runs on the caller's own arguments and on arguments drawn to be valid and telling
+(:mod:`eqsat.verify.draws`), and each result is judged (:mod:`eqsat.verify.judge`). All of it stays within a memory
+limit, by blocks of the outputs; of large outputs that are computed alike everywhere, some blocks are compared, the
+first and the last among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.deadline import NEVER, Deadline
-from eqsat.errors import VerificationError
-from eqsat.explain.listing import program
-from eqsat.ir.composite import without_composites
-from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.explain.work import naive_peak
+from eqsat.frontends.trace import Traced
 from eqsat.ir.node import Graph, Node
-from eqsat.ir.table import OPS
-from eqsat.ir.types import TensorType
-from eqsat.verify.rounding import element_noise, rounding_noise
-from eqsat.verify.ties import nearly_extreme
+from eqsat.options import Numerics
+from eqsat.verify import draws
+from eqsat.verify.bounds import OutputError
+from eqsat.verify.draws import Draws, Kind
+from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, Seen, mib, reference_seconds
+from eqsat.verify.plain import Plain, wrong_values
 
-FACTOR = 4.0
-ULPS = 16.0
-NOISE = 16.0
-"""Units in the last place of the noise on every value."""
-SAMPLES = 12
-NOISE_FACTOR = 16.0
-GROSS = 0.01
-"""Part of its own value by which an element is off that is looked at by itself."""
-GROSS_FACTOR = 64.0
-GROSS_RUNS = 8
+log = logging.getLogger("eqsat")
+
+LEAST_MEMORY = 256 << 20
+MEMORY_FACTOR = 1.5
+"""Verification takes at most this many times the memory of the program (arguments, results, intermediates), or
+``LEAST_MEMORY`` where that is more."""
+SHARE_SECONDS = 0.25
+"""Time, as estimated from the program's work, that draws beyond the first two may take, and the plain function."""
+SHARE = 0.1
+"""Part of the time spent so far that the plain function may take where that is more."""
 
 
 @dataclass(frozen=True)
-class OutputError:
-    """Largest deviations from float64 of one output: ours, NumPy's in the program's types, and what was allowed."""
+class Sizes:
+    """Bytes that a program takes by itself, and that verification may take beside it."""
 
-    ours: float
-    reference: float
-    allowed: float
+    program: int
+    limit: int
 
-    @property
-    def ok(self) -> bool:
-        return self.ours <= self.allowed
-
-
-def random_inputs(
-    types: Sequence[TensorType], examples: Sequence[np.ndarray], rng: np.random.Generator
-) -> list[np.ndarray]:
-    """Random arrays of these types; integers are drawn from the values of the caller's own arrays.
-
-    An integer may be an index, so only values that the caller uses are known to be valid.
-    """
-    arrays = []
-    for type, example in zip(types, examples, strict=True):
-        dtype = type.dtype.numpy
-        if type.dtype.kind == "float":
-            arrays.append(rng.standard_normal(type.shape).astype(dtype))
-        elif type.dtype.kind == "bool":
-            arrays.append(rng.random(type.shape) < 0.5)
-        elif type.size:
-            arrays.append(rng.permutation(np.asarray(example).reshape(-1)).reshape(type.shape).astype(dtype))
-        else:
-            arrays.append(np.zeros(type.shape, dtype))
-    return arrays
+    def __str__(self) -> str:
+        return (
+            f"verification needs up to {mib(self.limit)} beside the {mib(self.program)} of the program itself "
+            "(arguments, results and intermediates), which there are not; verify=False leaves it out"
+        )
 
 
-def compare(
-    ours: np.ndarray,
-    exact: np.ndarray,
-    reference: np.ndarray,
-    samples: Sequence[np.ndarray] = (),
-    tied: np.ndarray | None = None,
-) -> OutputError:
-    """How far ``ours`` and ``reference`` are from ``exact``, in absolute terms, and what is allowed.
-
-    Where the reference is NaN or infinite, ours must be the same; such positions count as an infinite
-    error otherwise. Integers and booleans must be equal; the error is the number of those that are not.
-    Elements that lie among ``samples`` of the reference under noise are left out, and those that are ``tied``.
-    """
-    if ours.shape != exact.shape or ours.dtype != reference.dtype:
-        return OutputError(float("inf"), 0.0, 0.0)
-    if ours.dtype.kind in "ib":
-        wrong = ours != reference
-        if samples:
-            wrong &= ~_among(ours, [reference, *samples], 0.0)
-        if tied is not None:
-            wrong &= ~tied
-        return OutputError(float(np.count_nonzero(wrong)), 0.0, 0.0)
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(reference) & np.isfinite(exact)
-        settled = ~np.isfinite(exact) & ~np.isfinite(reference)
-        same = (ours == reference) | (np.isnan(ours) & np.isnan(reference))
-        at = exact[finite].astype(np.float64)
-        theirs = float(np.abs(reference[finite] - at).max(initial=0.0))
-        scale = float(np.abs(at).max(initial=0.0))
-        info = np.finfo(reference.dtype)
-        allowed = FACTOR * theirs + ULPS * float(info.eps) * scale + float(info.tiny)
-        if samples:
-            moved = _among(ours, [reference, exact, *samples], allowed)
-            finite &= ~moved
-            settled &= ~moved
-        if not same[settled].all() or not np.isfinite(ours[finite]).all():
-            return OutputError(float("inf"), 0.0, 0.0)
-        mine = float(np.abs(ours[finite] - exact[finite].astype(np.float64)).max(initial=0.0))
-    return OutputError(mine, theirs, allowed)
-
-
-def _among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float | np.ndarray) -> np.ndarray:
-    """Where a value lies between the least and the greatest sample, or is NaN as one of them."""
-    with np.errstate(all="ignore"):
-        low = np.minimum.reduce([np.nan_to_num(s, nan=np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
-        high = np.maximum.reduce([np.nan_to_num(s, nan=-np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
-        among: np.ndarray = (ours >= low - slack) & (ours <= high + slack)
-    if ours.dtype.kind == "f":
-        among |= np.isnan(ours) & np.logical_or.reduce([np.isnan(s) for s in samples])
-    return among
-
-
-def _under_noise(graph: Graph, bound: Mapping[Node, np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """The reference's outputs with every float that is computed or given moved by up to ``NOISE`` units."""
-    values: dict[Node, np.ndarray] = {}
-    for node in graph.nodes():
-        value = bound[node] if node in bound else OPS[node.op].reference([values[i] for i in node.inputs], node.attrs)
-        value = np.asarray(value).astype(node.dtype.numpy, copy=False)
-        if node.dtype.is_float and OPS[node.op].kind != "view" and node.op != "const":
-            reach = NOISE * float(np.finfo(value.dtype).eps)
-            value = value * (1 + rng.uniform(-reach, reach, value.shape)).astype(value.dtype)
-        values[node] = value
-    return [values[o] for o in graph.outputs]
-
-
-def _expanded(graph: Graph) -> Graph:
-    """The graph in simple operators: inside a composite there is rounding, too."""
-    return Graph(graph.inputs, tuple(without_composites(graph.outputs)))
-
-
-def gross_errors(ours: np.ndarray, exact: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Where ours is off by ``GROSS`` of the element's own value, and far more than NumPy is at any no larger.
-
-    The bound of a whole output is in units of its largest values, which may hide small ones that are wrong.
-    """
-    with np.errstate(all="ignore"):
-        at = np.asarray(exact, np.float64).reshape(-1)
-        size, error = np.abs(at), np.abs(ours.reshape(-1) - at)
-        wrong = (error > GROSS * size + float(np.finfo(reference.dtype).tiny)) & np.isfinite(error)
-        if wrong.any():
-            near = np.flatnonzero(size <= 2 * size[wrong].max())
-            near = near[np.argsort(size[near], kind="stable")]
-            worst = np.fmax.accumulate(np.abs(reference.reshape(-1)[near] - at[near]))
-            last = np.searchsorted(size[near], 2 * size[wrong], side="right") - 1
-            wrong[wrong] = error[wrong] > GROSS_FACTOR * worst[last]
-    return wrong.reshape(exact.shape)
-
-
-def _each_element(
-    errors: list[OutputError],
-    values: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-    graph: Graph,
-    bound: Mapping[Node, np.ndarray],
-    seed: int,
-) -> None:
-    """Replace the errors of outputs some element of which is wrong by itself, whatever rounding does to it."""
-    wrong = {
-        n: gross_errors(*given)
-        for n, given in enumerate(values)
-        if errors[n].ok and given[0].dtype.kind == "f" and given[0].size
-    }
-    wrong = {n: mask for n, mask in wrong.items() if mask.any()}
-    if not wrong:
-        return
-    simple = _expanded(graph)
-    noise = element_noise(simple.outputs, bound, runs=GROSS_RUNS)
-    for n, mask in wrong.items():
-        mask &= np.abs(values[n][0] - values[n][1].astype(np.float64)) > GROSS_FACTOR * noise[n]
-    if not any(mask.any() for mask in wrong.values()):
-        return
-    rng = np.random.default_rng(seed + 1)
-    with np.errstate(all="ignore"):
-        noisy = [_under_noise(simple, bound, rng) for _ in range(SAMPLES)]
-    for n, mask in wrong.items():
-        ours, exact, reference = values[n]
-        mask &= ~_among(ours, [reference, exact, *(s[n] for s in noisy)], GROSS_FACTOR * noise[n])
-        if mask.any():
-            error = np.where(mask, np.abs(ours - exact.astype(np.float64)), 0)
-            at = np.unravel_index(int(error.argmax()), error.shape)
-            allowed = max(GROSS_FACTOR * float(noise[n][at]), GROSS * abs(float(exact[at])))
-            errors[n] = OutputError(float(error[at]), abs(float(reference[at]) - float(exact[at])), allowed)
+def sizes(graph: Graph, intermediates: int) -> Sizes:
+    """Those of a graph whose compiled program needs ``intermediates`` bytes beside arguments and results."""
+    program = sum(n.type.nbytes for n in (*graph.inputs, *graph.outputs)) + intermediates
+    return Sizes(program, max(LEAST_MEMORY, int(MEMORY_FACTOR * program)))
 
 
 def verify(
     graph: Graph,
     constants: dict[Node, np.ndarray],
-    run: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]],
+    run: Run,
     examples: Sequence[np.ndarray],
     *,
+    numerics: Numerics = "reassociates",
     seed: int = 0,
     options: str = "",
+    intermediates: int = 0,
+    plain: Sequence[np.ndarray] | None = None,
     deadline: Deadline = NEVER,
 ) -> list[OutputError]:
-    """Errors of every output on random inputs; ``constants`` are values of constant inputs.
+    """Errors of every output on random arguments (on the caller's own where no others are valid).
 
-    Raises :class:`~eqsat.errors.VerificationError` with a program to paste, which compiles with ``options``, when
-    one exceeds its bound.
+    Args:
+        graph: the program as traced.
+        constants: values of inputs known at compile time.
+        run: the compiled program on the other inputs.
+        examples: the caller's arrays for those.
+        numerics: what rules were free to do: with other than ``exact`` the order of evaluation may decide over what
+            leaves the range of a type on the way.
+        options: those it was compiled with, as text.
+        intermediates: bytes that the compiled program needs beside arguments and results.
+        plain: results of the user's function on the caller's arguments, to be held against the reference too.
+        deadline: of the whole compilation.
+
+    Raises:
+        VerificationError: a result is outside its bound; with a program to paste, which compiles with ``options``.
+        PlainDiffers: a result of the user's function is.
+        IndexError, ValueError: the caller's own arguments are not valid.
+        MemoryError: with the sizes, and whether verification or the program needs them.
+        OutOfTime: the deadline passed.
     """
     free = [n for n in graph.inputs if n not in constants]
-    arrays = random_inputs([n.type for n in free], examples, np.random.default_rng(seed))
-    bound = {**dict(zip(free, arrays, strict=True)), **constants}
-    exact = evaluate_nodes(graph.outputs, bound, double=True, deadline=deadline)
-    plain = evaluate_nodes(graph.outputs, bound, deadline=deadline)
-    deadline.check("verifying")
-    ours = run(arrays)
-    errors = [compare(a, b, c) for a, b, c in zip(ours, exact, plain, strict=True)]
-    if not all(e.ok for e in errors):
-        simple = _expanded(graph)
-        noise = rounding_noise(simple.outputs, bound)
-        errors = [replace(e, allowed=e.allowed + NOISE_FACTOR * n) for e, n in zip(errors, noise, strict=True)]
-        if not all(e.ok for e in errors):
-            rng = np.random.default_rng(seed + 1)
-            with np.errstate(all="ignore"):
-                noisy = [_under_noise(simple, bound, rng) for _ in range(SAMPLES)]
-            for n, given in enumerate(zip(ours, exact, plain, strict=True)):
-                if not errors[n].ok:
-                    tied = nearly_extreme(simple.outputs[n], ours[n], bound, NOISE_FACTOR, ULPS)
-                    again = compare(*given, [s[n] for s in noisy], tied)
-                    errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
-    _each_element(errors, list(zip(ours, exact, plain, strict=True)), graph, bound, seed)
-    bad = [n for n, e in enumerate(errors) if not e.ok]
-    if bad:
-        worst = errors[bad[0]]
-        raise VerificationError(
-            f"the optimized program differs from the reference: output {bad[0]} is off by {worst.ours:.3g}, "
-            f"allowed {worst.allowed:.3g} (NumPy's own error is {worst.reference:.3g}); it is not used",
-            program(graph, seed=seed, options=options),
-        )
-    return errors
+    size = sizes(graph, intermediates)
+    drawn = Draws(graph, free, examples, seed)
+    judge = Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed)
+    try:
+        return _draw_all(judge, plain)
+    except MemoryError as error:
+        if error.args and "the program" in str(error.args[0]):
+            raise
+        raise MemoryError(str(size)) from None
+
+
+def run_plain(
+    plain: Plain, traced: Traced, *, intermediates: int = 0, spent: float = 0.0, deadline: Deadline = NEVER
+) -> list[np.ndarray] | None:
+    """What the user's function returns on the caller's own arguments when NumPy runs it, one array per output.
+
+    Where it takes more memory than verification may, or long, it is traced and run anew on the first elements of every
+    axis, held against that trace, and None is returned. Where it does not allow that either, the log says so.
+    ``spent``: seconds that the compilation took so far.
+
+    Raises ``VerificationError`` that names what the function does which its trace does not.
+    """
+    graph = traced.graph
+    size = sizes(graph, intermediates)
+    dear = reference_seconds(graph) > max(SHARE_SECONDS, SHARE * spent)
+    try:
+        if not dear and naive_peak(graph) + size.program <= size.limit:
+            return plain.results(traced)
+        small = plain.reduced()
+        if small is None:
+            log.info("the function was not held against its trace: NumPy would take long, or much memory")
+            return None
+        try:
+            traced = small.trace()
+        except Exception as error:
+            log.info("the function was not held against its trace, which smaller arguments do not allow: %r", error)
+            return None
+        results = small.results(traced)
+        if results is not None:
+            hold_plain(small, traced, results, deadline=deadline)
+    except MemoryError:
+        raise MemoryError(str(size)) from None
+    return None
+
+
+def hold_plain(
+    plain: Plain,
+    traced: Traced,
+    results: Sequence[np.ndarray],
+    *,
+    intermediates: int = 0,
+    deadline: Deadline = NEVER,
+) -> None:
+    """Hold what the user's function returned against its trace evaluated by NumPy.
+
+    Raises ``VerificationError`` where they differ by more than rounding.
+    """
+    arrays = plain.arrays()
+    limit = sizes(traced.graph, intermediates).limit
+    drawn = Draws(traced.graph, traced.graph.inputs, arrays)
+    judge = Judge(traced.graph, {}, lambda given: given, drawn, "reassociates", "", limit, deadline)
+    try:
+        judge.examine_plain(arrays, results)
+    except Invalid as error:
+        log.info("the function was not held against its trace: %r", error.__cause__)
+    except PlainDiffers as error:
+        raise plain_differs(plain, traced, results, error) from None
+
+
+def plain_differs(plain: Plain, traced: Traced, results: Sequence[np.ndarray], error: PlainDiffers) -> Exception:
+    """What to say where the user's function and its trace differ in an output's values."""
+    return wrong_values(error.args[0], plain.differs_from_run_to_run(results, traced))
+
+
+def _draw_all(judge: Judge, plain: Sequence[np.ndarray] | None) -> list[OutputError]:
+    if judge.sampled and judge.seconds > SHARE_SECONDS / 16 and plain is None:
+        seen = _valid(judge, draws.MIXED)  # large and element by element: one draw can hold all kinds
+        if seen is not None and seen.tells(None):
+            return seen.errors
+    try:
+        own = judge.examine(draws.OWN, plain)
+    except Invalid as error:
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
+    if not judge.draws.free or (judge.seconds > DEAR_SECONDS and own.tells(None) and judge.draws.varied):
+        return own.errors
+    main, chosen = None, draws.OWN
+    twice = (draws.NORMAL,) * (2 if judge.draws.positive else 1)
+    for kind in (*twice, draws.POSITIVE, draws.LIKE):
+        seen = _valid(judge, kind)
+        if seen is not None and (main is None or seen.tells(own)):
+            main, chosen = seen, kind
+        if seen is not None and seen.tells(own):
+            break
+        judge.draws.careful = True
+    _more(judge, own, chosen)
+    return (main or own).errors
+
+
+def _valid(judge: Judge, kind: Kind) -> Seen | None:
+    """What a draw shows, made valid by staying nearer to the caller's values; None where nothing helps."""
+    while True:
+        try:
+            return judge.examine(kind)
+        except Invalid:
+            if not judge.draws.nearer():
+                return None
+
+
+def _more(judge: Judge, own: Seen, main: Kind) -> None:
+    """Draws of other kinds, as many as take little time."""
+    kinds: list[tuple[Kind, ...]] = [draws.WIDE_KINDS, (draws.TIES,)]
+    if judge.numerics != "approximates":
+        kinds += [(draws.NAN,), (draws.INF,)]
+    kinds += [(k,) for k in (draws.POSITIVE, draws.LIKE) if k is not main]
+    left = SHARE_SECONDS
+    for ladder in kinds:
+        for kind in ladder:
+            left -= judge.seconds
+            if left < 0:
+                return
+            start = time.monotonic()
+            try:
+                seen = _valid(judge, kind)
+            except OutOfTime:
+                log.info("verified on fewer arguments than usual: the budget is spent")
+                return
+            if judge.deadline.left < 2 * (time.monotonic() - start) or (seen is not None and seen.tells(own)):
+                break

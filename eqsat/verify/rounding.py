@@ -1,71 +1,167 @@
 """What rounding may do to a program's outputs, whatever the order of evaluation.
 
 NumPy's own error says little where it is small by luck, and nothing for float64, which is its own
-reference. Monte Carlo arithmetic (Parker, 1997) asks the program itself: it is evaluated in float64 a few
-times with every intermediate changed by a random relative amount of up to one unit of its type, and the
-outputs' spread shows how much the program amplifies such changes (cancellation, normalisation of nearly
-constant rows, long sums).
+reference. Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point
+arithmetic", 1997) asks the program itself: it is evaluated in float64 a few times with every intermediate changed by
+a random relative amount of up to one unit of its type, and the outputs' spread shows how much the program amplifies
+such changes (cancellation, normalisation of nearly constant rows, long sums).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from eqsat.ir.node import Node, topological
+from eqsat.deadline import Deadline
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float32
+from eqsat.verify.blocks import Evaluation, Storage, storage
+from eqsat.verify.boxes import Box, compute, whole
 
 RUNS = 3
 DISCRETE = frozenset({"floor", "ceil", "round", "sign", "floor_divide", "remainder"})
 """Operators with float results that jump: a change of their operands is not propagated through them."""
+Place = tuple[Node, Box]
+
+
+class _Noisy(Evaluation):
+    """Float64, every value changed by up to one unit of its type; what jumps keeps the value it has without noise."""
+
+    moves_as_given = False
+    adds_magnitudes = True
+
+    def __init__(
+        self, plan: Storage, bound: Mapping[Node, np.ndarray], run: int, deadline: Deadline | None = None
+    ) -> None:
+        super().__init__(plan, bound, double=True, deadline=deadline)
+        self.clean = Evaluation(plan, bound, double=True, deadline=deadline)
+        self.run = run
+
+    def _make_stored(self) -> None:
+        # Side by side, so that what jumps finds its value without noise before that is dropped.
+        for at in range(self._next, len(self.plan.order)):
+            self.clean._make(at)
+            self._make(at)
+            self.clean._drop(at)
+            self._drop(at)
+            self._next = self.clean._next = at + 1
+
+    def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
+        if not node.dtype.is_float or node.op in DISCRETE:
+            return self._finished(node, box, self.clean._part(node, box), arrays)
+        value = super()._made(node, box, boxes, arrays)
+        if node.op in ("reduce_sum", "contract"):
+            return self._summed(node, box, value, compute(node, box, boxes, [np.abs(a) for a in arrays]))
+        return value
+
+    def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+        """A sum of n terms one after the other, as no order of addition is worse on average.
+
+        Each addition rounds by a part of the sum so far: of random signs, that adds up to a fraction of a unit of all
+        magnitudes together; of one sign, to about √n/6 units of the sum.
+        """
+        if not node.dtype.is_float:
+            return value
+        terms = math.prod(n for operand in node.inputs[:1] for n in operand.shape) / max(1, node.type.size)
+        if isinstance(node.attrs, Spec):
+            a, b = node.inputs
+            terms = math.prod(n for x, n in node.attrs.extents(a.shape, b.shape).items() if x in node.attrs.summed)
+        unit = float(np.finfo(node.dtype.numpy).eps)
+        reach = unit * (np.abs(value) * (math.sqrt(terms) / 32) + magnitudes / 16)
+        rng = np.random.default_rng((self.run, self.plan.position[node], 1, *(n for r in box for n in r)))
+        moved: np.ndarray = value + reach * rng.uniform(-1, 1, value.shape)
+        return moved
+
+    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        value = super()._finished(node, box, value, arrays)
+        if not node.dtype.is_float:
+            return self.clean._part(node, box) if OPS[node.op].kind == "reduce" else value
+        return _moved(value, float(np.finfo(node.dtype.numpy).eps), self, node, box, self.run)
+
+
+def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box, run: int) -> np.ndarray:
+    """Each element times 1 plus up to ``reach``, the same whenever this box is made again."""
+    rng = np.random.default_rng((run, of.plan.position.get(node, 0), *(n for r in box for n in r)))
+    moved: np.ndarray = value * (1 + rng.uniform(-reach, reach, value.shape)).astype(value.dtype)
+    return moved
+
+
+class Jittered(Evaluation):
+    """The program's own types, every value moved by up to ``reach`` units, also through what jumps."""
+
+    moves_as_given = False
+
+    def __init__(
+        self, plan: Storage, bound: Mapping[Node, np.ndarray], run: int, reach: float, deadline: Deadline | None = None
+    ) -> None:
+        super().__init__(plan, bound, deadline=deadline)
+        self.run = run
+        self.reach = reach
+
+    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        value = super()._finished(node, box, value, arrays)
+        if not node.dtype.is_float or OPS[node.op].kind == "view" or node.op == "const":
+            return value
+        return _moved(value, self.reach * float(np.finfo(value.dtype).eps), self, node, box, self.run)
+
+
+def element_noise(
+    places: Sequence[Place],
+    plan: Storage,
+    bound: Mapping[Node, np.ndarray],
+    *,
+    runs: int = RUNS,
+    deadline: Deadline | None = None,
+) -> list[np.ndarray]:
+    """For each place (a box of an output) how far every element moves, at most, over ``runs`` noisy evaluations.
+
+    Absolute; 0 for integers and bools, infinite where a value is not always finite. Deterministic.
+    """
+    worst: list[np.ndarray] = [np.zeros(tuple(high - low for low, high in box)) for _, box in places]
+    for changes in _changes(places, plan, bound, runs, deadline):
+        worst = [np.maximum(w, np.where(np.isfinite(c), c, np.inf)) for w, c in zip(worst, changes, strict=True)]
+    return worst
 
 
 def rounding_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *, runs: int = RUNS) -> list[float]:
-    """For each output the largest change (absolute; 0 for integers and bools) over ``runs`` noisy evaluations.
+    """For each output the largest change of its elements that stay finite. ``bound`` gives the inputs' values."""
+    places = [(node, whole(node.shape)) for node in outputs]
+    return largest_noise(places, storage(outputs, bound, None), bound, runs=runs)
 
-    ``bound`` gives the inputs' values. Positions that are not finite are left out. Deterministic.
-    """
-    worst = [0.0] * len(outputs)
-    for changes in _changes(outputs, bound, runs):
+
+def largest_noise(
+    places: Sequence[Place],
+    plan: Storage,
+    bound: Mapping[Node, np.ndarray],
+    *,
+    runs: int = RUNS,
+    deadline: Deadline | None = None,
+) -> list[float]:
+    """For each place the largest change of its elements, those left out that are not finite."""
+    worst = [0.0] * len(places)
+    for changes in _changes(places, plan, bound, runs, deadline):
         for number, change in enumerate(changes):
             worst[number] = max(worst[number], float(change.max(initial=0.0, where=np.isfinite(change))))
     return worst
 
 
-def element_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *, runs: int = RUNS) -> list[np.ndarray]:
-    """The same for every element; infinite where a value is not always finite."""
-    worst = [np.zeros(node.shape) for node in outputs]
-    for changes in _changes(outputs, bound, runs):
-        worst = [np.maximum(w, np.where(np.isfinite(c), c, np.inf)) for w, c in zip(worst, changes, strict=True)]
-    return worst
-
-
-def _changes(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], runs: int) -> Iterator[list[np.ndarray]]:
-    """How far each output moves in each noisy evaluation."""
-    order = topological(outputs)
-    clean: dict[Node, np.ndarray] = {}
-    with np.errstate(all="ignore"):
-        for node in order:
-            clean[node] = _evaluate(node, clean, bound)
-        for run in range(runs):
-            rng = np.random.default_rng(run)
-            noisy: dict[Node, np.ndarray] = {}
-            for node in order:
-                jumps = not node.dtype.is_float or node.op in DISCRETE
-                value = clean[node] if jumps else _evaluate(node, noisy, bound)
-                if node.dtype.is_float:
-                    unit = np.finfo(node.dtype.numpy).eps
-                    value = np.asarray(value * (1.0 + unit * rng.uniform(-1.0, 1.0, value.shape)))
-                noisy[node] = value
-            yield [np.abs(noisy[o] - clean[o]) if o.dtype.is_float else np.zeros(o.shape) for o in outputs]
-
-
-def _evaluate(node: Node, values: Mapping[Node, np.ndarray], bound: Mapping[Node, np.ndarray]) -> np.ndarray:
-    """A node's value by its reference, float32 computed as float64."""
-    given = bound.get(node)
-    value = given if given is not None else OPS[node.op].reference([values[i] for i in node.inputs], node.attrs)
-    if node.dtype == float32:
-        return value.astype(np.float64, copy=False)
-    return value if value.dtype == node.dtype.numpy else value.astype(node.dtype.numpy)
+def _changes(
+    places: Sequence[Place],
+    plan: Storage,
+    bound: Mapping[Node, np.ndarray],
+    runs: int,
+    deadline: Deadline | None,
+) -> Iterator[list[np.ndarray]]:
+    """How far each place moves in each noisy evaluation."""
+    for run in range(runs):
+        noisy = _Noisy(plan, bound, run, deadline)
+        changes = []
+        for node, box in places:
+            moved = noisy.part(node, box)
+            with np.errstate(all="ignore"):
+                clean = noisy.clean.part(node, box)
+                changes.append(np.abs(moved - clean) if node.dtype.is_float else np.zeros(moved.shape))
+        yield changes

@@ -1,8 +1,8 @@
-"""Positions of extremes that rounding cannot tell apart.
+"""Positions that rounding cannot tell apart.
 
-``argmax`` over values that nearly tie may answer with any of them. Noise on the reference shows some of the
-answers; where many values tie (a saturated ``tanh``), no number of samples shows all. Here the value at the
-position that was answered is looked up instead.
+``argmax`` over values that nearly tie may answer with any of them, and ``argsort`` may put them in any order. Noise on
+the reference shows some of the answers; where many values tie (a saturated ``tanh``), no number of samples shows all.
+Here the values at the positions that were answered are looked up instead.
 """
 
 from __future__ import annotations
@@ -17,37 +17,65 @@ from eqsat.ir.table import OPS
 from eqsat.verify.rounding import rounding_noise
 
 
-def nearly_extreme(
+def nearly_right(
     output: Node, ours: np.ndarray, bound: Mapping[Node, np.ndarray], factor: float, ulps: float
 ) -> np.ndarray | None:
-    """Where ``ours`` names an element as extreme as rounding can tell, for an output that is a view of positions.
+    """Where ``ours`` names an element as right as rounding can tell, for an output that is a view of positions.
 
-    None where ``output`` is no view of an ``argmax`` or ``argmin`` of computed floats. As extreme: no further from the
-    extreme in float64 than ``factor`` times what noise does to the operand, plus ``ulps`` units in the last place of
-    its greatest finite value. Lines with NaN or infinities have one answer, which is not excused here.
+    None where ``output`` is no view of an ``argmax``, ``argmin`` or ``argsort`` of computed floats. An element is as
+    right as the extreme, or as the one of its rank, if its value in float64 is no further from that one's than
+    ``factor`` times what noise does to the operand, plus ``ulps`` units in the last place of its greatest finite value.
+    Of an ``argsort`` no position may be named twice. For an extreme, lines with NaN or infinities have one answer,
+    which is not excused here.
     """
     views, node = _below_views(output)
-    if node.op not in ("argmax", "argmin"):
+    sorts = node.op.startswith("argsort")
+    if not sorts and node.op not in ("argmax", "argmin"):
         return None
-    assert isinstance(node.attrs, tuple)
-    (operand,), (axis,) = node.inputs, node.attrs
+    (operand,) = node.inputs
+    axis = node.attrs if sorts else node.attrs[0]  # type: ignore[index]
+    assert isinstance(axis, int)
     _, source = _below_views(operand)
     if not operand.dtype.is_float or source in bound or source.op == "const":
         return None  # nothing was rounded: of equals it is the first
     (values,) = evaluate_nodes([operand], bound, double=True)
-    lines = np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(node.type.size, -1)
+    count = operand.shape[axis]
+    lines = np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, count)
     if node.op == "argmin":
         lines = -lines
-    shown = np.arange(node.type.size).reshape(node.type.shape)  # which line each element of the output is about
+    # Which line each element of the output is about, and its rank in it.
+    shape = [1 if a == axis else n for a, n in enumerate(operand.shape)]
+    line = np.arange(len(lines)).reshape(shape)
+    rank = np.arange(count).reshape([-1 if a == axis else 1 for a in range(operand.type.ndim)])
+    if sorts:
+        line, rank = np.broadcast_to(line, operand.shape), np.broadcast_to(rank, operand.shape)
+    else:
+        line = line.reshape(node.shape)
+        rank = np.zeros_like(line)
     for view in reversed(views):
-        shown = OPS[view.op].reference([shown], view.attrs)
-    valid = (ours >= 0) & (ours < lines.shape[1])
+        line, rank = (OPS[view.op].reference([given], view.attrs) for given in (line, rank))
+    valid = (ours >= 0) & (ours < count)
     finite = np.isfinite(lines)
     slack = factor * rounding_noise([operand], bound)[0]
     slack += ulps * float(np.finfo(operand.dtype.numpy).eps) * float(np.abs(lines[finite]).max(initial=0.0))
-    named = lines[shown, np.where(valid, ours, 0)]
-    settled = np.asarray(finite.all(axis=1))
-    close: np.ndarray = valid & settled[shown] & (named >= lines.max(axis=1, initial=-np.inf)[shown] - slack)
+    at = np.where(valid, ours, 0)
+    named = lines[line, at]
+    if not sorts:
+        settled = np.asarray(finite.all(axis=1))[line]
+        close: np.ndarray = valid & settled & (named >= lines.max(axis=1, initial=-np.inf)[line] - slack)
+        return close
+    expected = np.sort(lines, axis=1)[line, rank]  # NaN comes last
+    with np.errstate(invalid="ignore"):
+        same = (named == expected) | (np.isnan(named) & np.isnan(expected))
+        close = valid & (same | (np.abs(named - expected) <= slack))
+    # Each pair of a line and a rank answers with one position, and each position with one rank.
+    answers = np.unique(np.stack([line.ravel(), rank.ravel(), at.ravel()]), axis=1)
+    places, uses = np.unique(answers[[0, 2]], axis=1, return_counts=True)
+    _, ranks = np.unique(answers[:2], axis=1, return_counts=True)
+    if (uses > 1).any() or (ranks > 1).any():
+        twice = {tuple(place) for place in places[:, uses > 1].T.tolist()}
+        close &= ~np.reshape([(i, j) in twice for i, j in zip(line.flat, at.flat, strict=True)], ours.shape)
+        close &= bool((ranks == 1).all())
     return close
 
 

@@ -1,0 +1,344 @@
+"""The reference interpreter within a memory limit.
+
+Tensors that are small, or dear to compute twice, are *stored* whole until their last use; the others are *streamed*:
+made block by block, along the outer axes, where a stored tensor or an output needs them. So a difference of all pairs
+that is reduced at once is never there as a whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.deadline import Deadline
+from eqsat.ir.node import Node, topological
+from eqsat.ir.spec import Spec
+from eqsat.ir.table import OPS
+from eqsat.ir.types import float32
+from eqsat.ir.views import ViewMap
+from eqsat.verify.boxes import Box, accumulate, compute, cut, extents, operand_boxes, part, volume, whole
+
+BLOCK = 1 << 17
+"""Elements of a block: 1 MiB of float64, which stays in a core's cache from operator to operator."""
+_ENDLESS = 1 << 62
+SMALL = 1 << 20
+"""Bytes of a tensor that is always stored."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Which nodes of a graph are stored whole, in which order they are made, and after which one each is dropped."""
+
+    order: tuple[Node, ...]
+    position: Mapping[Node, int]
+    stored: frozenset[Node]
+    last: Mapping[Node, int]
+    """Position of the last stored node that needs it; ``len(order)`` where an output does."""
+    peak: int
+    """Bytes of stored nodes alive at once, in float64."""
+    limit: int
+    """Bytes that may be."""
+
+
+def storage(outputs: Sequence[Node], given: Iterable[Node], limit: int | None) -> Storage:
+    """What to store so that, in float64, about ``limit`` bytes are alive at once; ``given`` have values already.
+
+    Without a limit all is, as NumPy does it. Composite operators are computed as a whole: expand them where memory
+    matters.
+    """
+    order = topological(outputs)
+    have = {*given, *(n for n in order if OPS[n.op].kind == "source")}
+    if limit is None:
+        return _stored(order, outputs, have, None, _ENDLESS)
+    most = limit // 2
+    while True:
+        found = _stored(order, outputs, have, most, limit)
+        if found.peak <= limit or most < SMALL:
+            return found
+        most //= 2
+
+
+def _bytes(node: Node) -> int:
+    return node.type.size * (8 if node.dtype.is_float else node.dtype.itemsize)
+
+
+def _stored(order: list[Node], outputs: Sequence[Node], have: set[Node], most: int | None, limit: int) -> Storage:
+    position = {node: at for at, node in enumerate(order)}
+    users: dict[Node, list[Node]] = {node: [] for node in order}
+    for node in order:
+        for operand in dict.fromkeys(node.inputs):
+            users[operand].append(node)
+    ends = set(outputs)
+    stored: set[Node] = set()
+    # Who asks for blocks of a node; None among them: for other blocks than its own users make, or for some twice.
+    askers: dict[Node, frozenset[Node | None]] = {}
+    last: dict[Node, int] = {}
+    for node in reversed(order):
+        found: set[Node | None] = {node} if node in ends else set()
+        until = len(order) if node in ends else -1
+        for user in users[node]:
+            until = max(until, position[user] if user in stored else last[user])
+            if user in have:
+                continue
+            if _in_step(user, node):
+                found |= {user} if user in stored else askers[user]
+            else:
+                found |= {None, user}
+        askers[node], last[node] = frozenset(found), until
+        if node in have:
+            continue
+        once = len(found) <= 1 and None not in found
+        kind = OPS[node.op].kind
+        if most is None or kind == "composite" or _bytes(node) <= max(SMALL, 0 if once and kind != "opaque" else most):
+            stored.add(node)
+    alive, peak = 0, 0
+    dying: dict[int, int] = {}
+    for at, node in enumerate(order):
+        if node in stored:
+            alive += _bytes(node)
+            peak = max(peak, alive)
+            dying[last[node]] = dying.get(last[node], 0) + _bytes(node)
+        alive -= dying.pop(at, 0)
+    return Storage(tuple(order), position, frozenset(stored), last, peak, limit)
+
+
+def _in_step(user: Node, operand: Node) -> bool:
+    """Whether blocks of ``user`` that do not overlap need blocks of the operand that do not overlap."""
+    match OPS[user.op].kind:
+        case "map":
+            return operand.shape == user.shape
+        case "reduce" | "concat" | "pad":
+            return user.inputs.count(operand) == 1
+        case "view":
+            assert isinstance(user.attrs, ViewMap)
+            return user.attrs.is_one_to_one(operand.type.size)
+        case _:
+            return False
+
+
+class Evaluation:
+    """Values of a graph's nodes, whole or in parts, in the program's own types or (``double``) float32 as float64.
+
+    Floating-point warnings are silenced: NaN and inf are results like any other. Raises ``IndexError`` and
+    ``ValueError`` as NumPy does, ``OutOfTime`` once the deadline has passed.
+    """
+
+    moves_as_given = True
+    """Whether views and gathers take what is given in the type that it has."""
+    adds_magnitudes = False
+    """Whether sums are told the sum of their terms' magnitudes."""
+
+    def __init__(
+        self,
+        plan: Storage,
+        bound: Mapping[Node, np.ndarray],
+        *,
+        double: bool = False,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.plan = plan
+        self.bound = bound
+        self.double = double
+        self.deadline = deadline or Deadline()
+        self._values: dict[Node, np.ndarray] = {}
+        self._dropped: dict[int, list[Node]] = {}
+        for node in plan.stored:
+            self._dropped.setdefault(plan.last[node], []).append(node)
+        self._next = 0
+        """Position of the first stored node not made yet."""
+
+    def value(self, node: Node) -> np.ndarray:
+        """The whole of an output."""
+        return self.part(node, whole(node.shape))
+
+    def part(self, node: Node, box: Box) -> np.ndarray:
+        """A part of an output (not to be written to)."""
+        with np.errstate(all="ignore"):
+            self._make_stored()
+            return self._part(node, box)
+
+    def _make_stored(self) -> None:
+        for at in range(self._next, len(self.plan.order)):
+            self._make(at)
+            self._drop(at)
+            self._next = at + 1
+
+    def _make(self, at: int) -> None:
+        node = self.plan.order[at]
+        if node in self.plan.stored:
+            self.deadline.check("verification")
+            self._values[node] = self._whole(node)
+
+    def _drop(self, at: int) -> None:
+        for node in self._dropped.get(at, ()):
+            self._values.pop(node, None)
+
+    def _whole(self, node: Node) -> np.ndarray:
+        box = whole(node.shape)
+        pieces = list(cut(box, self._step(node)))
+        if len(pieces) <= 1:
+            return self._part(node, box)
+        value = np.empty(node.shape, self._dtype(node))
+        for piece in pieces:
+            part(value, piece)[...] = self._part(node, piece)
+        return value
+
+    def _step(self, node: Node) -> int:
+        """Elements of a node to be made at a time: all at once where its operands are there."""
+        there = all(self._is_there(operand) for operand in node.inputs)
+        return max(1, node.type.size) if there or OPS[node.op].kind == "composite" else BLOCK
+
+    def _dtype(self, node: Node) -> np.dtype:
+        return np.dtype(np.float64) if self.double and node.dtype == float32 else node.dtype.numpy
+
+    def _is_there(self, node: Node) -> bool:
+        return node in self.bound or node in self._values or node.op == "const"
+
+    def _raw(self, node: Node, box: Box) -> np.ndarray:
+        """A part of what is there, maybe in the type in which it was given."""
+        array = self._values.get(node)
+        if array is None:
+            array = self.bound.get(node)
+        if array is None:
+            array = OPS[node.op].reference([], node.attrs)
+        return part(array, box)
+
+    def _part(self, node: Node, box: Box) -> np.ndarray:
+        if volume(box) == 0:
+            return np.empty(extents(box), self._dtype(node))
+        if self._is_there(node):
+            raw = self._raw(node, box)
+            return raw if node in self._values else self._finished(node, box, raw, ())
+        self.deadline.check("verification")
+        # From the result down: which part of each streamed node is needed. Then from the operands up.
+        position = self.plan.position
+        wanted: dict[Node, dict[Box, None]] = {node: {box: None}}
+        heap = [-position[node]]
+        steps: list[tuple[Node, Box, list[Box] | None]] = []
+        uses: dict[tuple[Node, Box], int] = {}
+        while heap:
+            current = self.plan.order[-heapq.heappop(heap)]
+            for piece in wanted[current]:
+                needed = operand_boxes(current, piece)
+                if self._too_much(current, piece, needed):
+                    steps.append((current, piece, None))
+                    continue
+                steps.append((current, piece, needed))
+                for operand, inner in zip(current.inputs, needed, strict=True):
+                    if volume(inner) == 0 or self._is_there(operand):
+                        continue
+                    uses[operand, inner] = uses.get((operand, inner), 0) + 1
+                    if operand not in wanted:
+                        wanted[operand] = {}
+                        heapq.heappush(heap, -position[operand])
+                    wanted[operand][inner] = None
+        made: dict[tuple[Node, Box], np.ndarray] = {}
+        for current, piece, boxes in reversed(steps):
+            if boxes is None:
+                made[current, piece] = self._in_pieces(current, piece)
+                continue
+            arrays = []
+            for operand, inner in zip(current.inputs, boxes, strict=True):
+                if volume(inner) == 0:
+                    arrays.append(np.empty(extents(inner), self._dtype(operand)))
+                elif self._is_there(operand):
+                    moved = self.moves_as_given and OPS[current.op].kind in ("view", "gather")
+                    arrays.append(self._raw(operand, inner) if moved else self._part(operand, inner))
+                else:
+                    arrays.append(made[operand, inner])
+                    uses[operand, inner] -= 1
+                    if not uses[operand, inner]:
+                        del made[operand, inner]
+            made[current, piece] = self._made(current, piece, boxes, arrays)
+        return made[node, box]
+
+    def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
+        """An operator's result; what evaluations of other arithmetic change."""
+        return self._finished(node, box, compute(node, box, boxes, arrays), arrays)
+
+    def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+        return value
+
+    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return value.astype(self._dtype(node), copy=False)
+
+    def _too_much(self, node: Node, box: Box, needed: list[Box]) -> bool:
+        """Whether a streamed operand would be far larger than a block, and the operator lets it come in pieces."""
+        kind = OPS[node.op].kind
+        streamed = widened = 0
+        for operand, inner in zip(node.inputs, needed, strict=True):
+            if not self._is_there(operand):
+                streamed = max(streamed, volume(inner))
+            elif self.double and operand not in self._values and operand.dtype == float32:
+                widened = max(widened, volume(inner))
+        match kind:
+            case "reduce":
+                return max(streamed, widened) > BLOCK
+            case "contract":
+                assert isinstance(node.attrs, Spec)
+                return bool(node.attrs.summed) and (streamed > 8 * BLOCK or 8 * widened > self.plan.limit // 4)
+            case "view":
+                return streamed > BLOCK and streamed > 4 * volume(box) > 4
+            case _:
+                return False
+
+    def _in_pieces(self, node: Node, box: Box) -> np.ndarray:
+        """A reduction or contraction piece by piece of what it sums over, or a view that reads here and there."""
+        kind = OPS[node.op].kind
+        (source, *_) = node.inputs
+        out = np.empty(extents(box), self._dtype(node))
+        if kind == "reduce":
+            (inner,) = operand_boxes(node, box)
+            seen = None
+            if out.dtype == np.float32:  # NumPy adds in pairs: partial sums by the thousand would round more
+                out = out.astype(np.float64)
+            if node.op in ("argmax", "argmin"):
+                seen = np.zeros(extents(box), self._dtype(source))
+            magnitudes = np.zeros(out.shape) if self.adds_magnitudes and node.op == "reduce_sum" else None
+            for piece in cut(inner, BLOCK):
+                value = self._part(source, piece)
+                accumulate(node, out, seen, piece, value, box)
+                if magnitudes is not None:
+                    accumulate(node, magnitudes, None, piece, np.abs(value), box)
+            value = self._finished(node, box, out, ())
+            return value if magnitudes is None else self._summed(node, box, value, magnitudes)
+        if kind == "view":
+            axis = max(range(len(box)), key=lambda a: box[a][1] - box[a][0])
+            low, high = box[axis]
+            middle = (low + high) // 2
+            for half in ((low, middle), (middle, high)):
+                at = (slice(None),) * axis + (slice(half[0] - low, half[1] - low),)
+                out[at] = self._part(node, (*box[:axis], half, *box[axis + 1 :]))
+            return out
+        assert isinstance(node.attrs, Spec)
+        label = node.attrs.summed[0]
+        boxes = operand_boxes(node, box)
+        axes = [labels.index(label) for labels in (node.attrs.a, node.attrs.b)]
+        low, high = boxes[0][axes[0]]
+        step = max(1, 8 * BLOCK * (high - low) // max(volume(b) for b in boxes))
+        out[...] = 0
+        for start in range(low, high, step):
+            inside = (start, min(start + step, high))
+            pieces = [(*b[:a], inside, *b[a + 1 :]) for b, a in zip(boxes, axes, strict=True)]
+            arrays = [self._part(o, b) for o, b in zip(node.inputs, pieces, strict=True)]
+            out += compute(node, box, pieces, arrays)
+        return self._finished(node, box, out, ())
+
+
+def blocks(node: Node, plan: Storage) -> list[Box]:
+    """The blocks in which an output is best compared: the whole of it where it is there as a whole."""
+    if node in plan.stored or node.type.size <= BLOCK:
+        return [whole(node.shape)]
+    return list(cut(whole(node.shape), BLOCK))
+
+
+def first_and_some(boxes: list[Box], most: int, rng: np.random.Generator) -> list[Box]:
+    """The first and the last of these blocks, and others drawn among them, of about ``most`` elements together."""
+    count = max(2, most // max(1, volume(boxes[0])))
+    if len(boxes) <= count:
+        return boxes
+    drawn = rng.choice(len(boxes) - 2, count - 2, replace=False) + 1 if count > 2 else np.empty(0, np.int64)
+    return [boxes[i] for i in (0, *sorted(int(i) for i in drawn), len(boxes) - 1)]

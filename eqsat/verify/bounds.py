@@ -1,0 +1,130 @@
+"""How far results may be from float64: bounds on a whole output and on single elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FACTOR = 4.0
+ULPS = 16.0
+GROSS = 0.01
+"""Part of its own value by which an element is off that is looked at by itself."""
+GROSS_FACTOR = 64.0
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """Largest deviations from float64 of one output: ours, NumPy's in the program's types, and what was allowed."""
+
+    ours: float
+    reference: float
+    allowed: float
+
+    @property
+    def ok(self) -> bool:
+        return self.ours <= self.allowed
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the bound of an output is made of: NumPy's own error, and the largest value, over all of it."""
+
+    theirs: float = 0.0
+    largest: float = 0.0
+
+    def over(self, other: Scale) -> Scale:
+        return Scale(max(self.theirs, other.theirs), max(self.largest, other.largest))
+
+    def allowed(self, dtype: np.dtype) -> float:
+        info = np.finfo(dtype)
+        return FACTOR * self.theirs + ULPS * float(info.eps) * self.largest + float(info.tiny)
+
+
+def scale_of(exact: np.ndarray, reference: np.ndarray) -> Scale:
+    """That of a part of an output; nothing for integers and bools."""
+    if reference.dtype.kind != "f":
+        return Scale()
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(reference) & np.isfinite(exact)
+        at = exact[finite].astype(np.float64, copy=False)
+        theirs = float(np.abs(reference[finite] - at).max(initial=0.0))
+        return Scale(theirs, float(np.abs(at).max(initial=0.0)))
+
+
+def compare(
+    ours: np.ndarray,
+    exact: np.ndarray,
+    reference: np.ndarray,
+    samples: Sequence[np.ndarray] = (),
+    tied: np.ndarray | None = None,
+    scale: Scale | None = None,
+) -> OutputError:
+    """How far ``ours`` and ``reference`` are from ``exact``, in absolute terms, and what is allowed.
+
+    Where the reference is NaN or infinite, ours must be the same; such positions count as an infinite
+    error otherwise. Integers and booleans must be equal; the error is the number of those that are not.
+    Elements that lie among ``samples`` of the reference under noise are left out, and those that are ``tied``.
+    ``scale``: that of the whole output, where these arrays are a part of it.
+    """
+    if ours.shape != exact.shape or ours.dtype != reference.dtype:
+        return OutputError(float("inf"), 0.0, 0.0)
+    if ours.dtype.kind in "ib":
+        wrong = ours != reference
+        if samples:
+            wrong &= ~among(ours, [reference, *samples], 0.0)
+        if tied is not None:
+            wrong &= ~tied
+        return OutputError(float(np.count_nonzero(wrong)), 0.0, 0.0)
+    scale = scale or scale_of(exact, reference)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(reference) & np.isfinite(exact)
+        settled = ~np.isfinite(exact) & ~np.isfinite(reference)
+        same = (ours == reference) | (np.isnan(ours) & np.isnan(reference))
+        allowed = scale.allowed(reference.dtype)
+        if samples:
+            moved = among(ours, [reference, exact, *samples], allowed)
+            finite &= ~moved
+            settled &= ~moved
+        if not same[settled].all() or not np.isfinite(ours[finite]).all():
+            return OutputError(float("inf"), 0.0, 0.0)
+        mine = float(np.abs(ours[finite] - exact[finite].astype(np.float64, copy=False)).max(initial=0.0))
+    return OutputError(mine, scale.theirs, allowed)
+
+
+def among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float | np.ndarray) -> np.ndarray:
+    """Where a value lies between the least and the greatest sample, or is NaN as one of them."""
+    with np.errstate(all="ignore"):
+        low = np.minimum.reduce([np.nan_to_num(s, nan=np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
+        high = np.maximum.reduce([np.nan_to_num(s, nan=-np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
+        found: np.ndarray = (ours >= low - slack) & (ours <= high + slack)
+    if ours.dtype.kind == "f":
+        found |= np.isnan(ours) & np.logical_or.reduce([np.isnan(s) for s in samples])
+    return found
+
+
+def gross_errors(ours: np.ndarray, exact: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Where ours is off by ``GROSS`` of the element's own value, and far more than NumPy is at any no larger.
+
+    The bound of a whole output is in units of its largest values, which may hide small ones that are wrong.
+    """
+    with np.errstate(all="ignore"):
+        at = np.asarray(exact, np.float64).reshape(-1)
+        size, error = np.abs(at), np.abs(ours.reshape(-1) - at)
+        wrong = (error > GROSS * size + float(np.finfo(reference.dtype).tiny)) & np.isfinite(error)
+        if wrong.any():
+            near = np.flatnonzero(size <= 2 * size[wrong].max())
+            near = near[np.argsort(size[near], kind="stable")]
+            worst = np.fmax.accumulate(np.abs(reference.reshape(-1)[near] - at[near]))
+            last = np.searchsorted(size[near], 2 * size[wrong], side="right") - 1
+            wrong[wrong] = error[wrong] > GROSS_FACTOR * worst[last]
+    return wrong.reshape(exact.shape)
+
+
+def signs_of_zero(ours: np.ndarray, exact: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Where ours is a zero of the other sign than the reference's, in its own types and in float64."""
+    zero = (ours == 0) & (reference == 0) & (exact == 0)
+    sign = np.signbit(reference)
+    found: np.ndarray = zero & (np.signbit(ours) != sign) & (np.signbit(exact) == sign)
+    return found

@@ -1,0 +1,271 @@
+"""Parts of tensors: which part of its operands an operator needs for a part of its result, and how it computes that.
+
+A :data:`Box` is one half-open range per axis. Everything here goes by the *kind* of an operator: elementwise functions
+need the same box, a view the box around what its index map reads, a contraction the rows and columns that meet.
+Composite operators are computed as a whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec
+from eqsat.ir.structure import IotaAttrs, PadAttrs
+from eqsat.ir.table import OPS
+from eqsat.ir.types import row_major
+from eqsat.ir.views import ViewMap
+
+Box = tuple[tuple[int, int], ...]
+
+
+def whole(shape: Sequence[int]) -> Box:
+    return tuple((0, n) for n in shape)
+
+
+def volume(box: Box) -> int:
+    return math.prod(high - low for low, high in box)
+
+
+def extents(box: Box) -> tuple[int, ...]:
+    return tuple(high - low for low, high in box)
+
+
+def part(array: np.ndarray, box: Box) -> np.ndarray:
+    """A view of that part of an array."""
+    at: tuple[Any, ...] = (*(slice(low, high) for low, high in box), ...)
+    found: np.ndarray = array[at]
+    return found
+
+
+def cut(box: Box, most: int) -> Iterator[Box]:
+    """The box in pieces of at most ``most`` elements, cut along its outer axes, in row-major order."""
+    if volume(box) <= most or not box:
+        yield box
+        return
+    inner = 1
+    axis = len(box)
+    while axis > 0 and inner * (box[axis - 1][1] - box[axis - 1][0]) <= most:
+        axis -= 1
+        inner *= box[axis][1] - box[axis][0]
+    axis -= 1  # the outermost axis that does not fit whole
+    low, high = box[axis]
+    step = max(1, most // inner)
+    outer = [range(a, b) for a, b in box[:axis]]
+    for at in itertools.product(*outer):
+        head = tuple((i, i + 1) for i in at)
+        for start in range(low, high, step):
+            yield (*head, (start, min(start + step, high)), *box[axis + 1 :])
+
+
+def operand_boxes(node: Node, box: Box) -> list[Box]:
+    """For each operand of a node the box of it that this (non-empty) box of the result is computed from.
+
+    May be empty (``low == high``) for a part of a concatenation or the middle of a padding that lies elsewhere.
+    """
+    attrs = node.attrs
+    match OPS[node.op].kind:
+        case "source":
+            return []
+        case "map":
+            found = []
+            for operand in node.inputs:
+                inside = box[len(box) - operand.type.ndim :]
+                pairs = zip(operand.shape, inside, strict=True)
+                found.append(tuple((0, 1) if n == 1 else r for n, r in pairs))
+            return found
+        case "view":
+            assert isinstance(attrs, ViewMap)
+            return [_Reads(attrs, node.inputs[0].shape, box).box]
+        case "contract":
+            assert isinstance(attrs, Spec)
+            a, b = node.inputs
+            ranges = {label: (0, n) for label, n in attrs.extents(a.shape, b.shape).items()}
+            ranges.update(zip(attrs.out, box, strict=True))
+            return [tuple(ranges[x] for x in attrs.a), tuple(ranges[x] for x in attrs.b)]
+        case "reduce":
+            assert isinstance(attrs, tuple)
+            kept = iter(box)
+            shape = node.inputs[0].shape
+            return [tuple((0, n) if axis in attrs else next(kept) for axis, n in enumerate(shape))]
+        case "concat":
+            assert isinstance(attrs, int)
+            found, at = [], 0
+            low, high = box[attrs]
+            for operand in node.inputs:
+                n = operand.shape[attrs]
+                start = min(max(low - at, 0), n)
+                span = (start, max(start, min(high - at, n)))
+                found.append((*box[:attrs], span, *box[attrs + 1 :]))
+                at += n
+            return found
+        case "pad":
+            assert isinstance(attrs, PadAttrs)
+            inner: list[tuple[int, int]] = []
+            for (low, high), (before, _), n in zip(box, attrs.widths, node.inputs[0].shape, strict=True):
+                start = min(max(low - before, 0), n)
+                inner.append((start, max(start, min(high - before, n))))
+            return [tuple(inner)]
+        case "gather":
+            assert isinstance(attrs, int)
+            table, index = node.inputs
+            middle = attrs + index.type.ndim
+            return [(*box[:attrs], (0, table.shape[attrs]), *box[middle:]), box[attrs:middle]]
+        case "opaque":
+            assert isinstance(attrs, int)
+            return [(*box[:attrs], (0, node.shape[attrs]), *box[attrs + 1 :])]
+        case _:
+            return [whole(operand.shape) for operand in node.inputs]
+
+
+def compute(node: Node, box: Box, boxes: Sequence[Box], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """That box of the result, of the operands' boxes as :func:`operand_boxes` names them."""
+    attrs = node.attrs
+    row = OPS[node.op]
+    match row.kind:
+        case "source":
+            if isinstance(attrs, IotaAttrs):
+                return np.arange(*box[0], dtype=attrs.dtype.numpy)
+            return part(row.reference([], attrs), box)
+        case "view":
+            assert isinstance(attrs, ViewMap)
+            return _Reads(attrs, node.inputs[0].shape, box).of(arrays[0])
+        case "concat":
+            assert isinstance(attrs, int)
+            return np.concatenate(arrays, axis=attrs)
+        case "pad":
+            assert isinstance(attrs, PadAttrs)
+            out = np.full(extents(box), attrs.value, arrays[0].dtype)
+            (inner,) = boxes
+            if volume(inner):
+                at = zip(inner, box, attrs.widths, strict=True)
+                out[tuple(slice(a + w - low, b + w - low) for (a, b), (low, _), (w, _) in at)] = arrays[0]
+            return out
+        case "opaque":
+            assert isinstance(attrs, int)
+            full = row.reference(arrays, attrs)
+            low, high = box[attrs]
+            return full[(slice(None),) * attrs + (slice(low, high),)]
+        case "composite":
+            return part(row.reference(arrays, attrs), box)
+        case _:
+            return np.asarray(row.reference(arrays, attrs))
+
+
+class _Reads:
+    """What a box of a view reads of its operand: the box around it, and where in that box the elements lie."""
+
+    def __init__(self, map: ViewMap, shape: tuple[int, ...], box: Box) -> None:
+        self.out = extents(box)
+        self.slices: list[slice] = []  # of the result made from whole outer atoms, to the box
+        offset = map.offset
+        self.atoms: list[tuple[int, int]] = []
+        merged = []
+        for atoms, (low, high) in zip(map.axes, box, strict=True):
+            if not atoms:
+                merged.append(1)
+                self.slices.append(slice(0, high - low))
+                continue
+            (n, stride), *inner = atoms
+            width = math.prod(size for size, _ in inner)
+            first, last = low // width, -(-high // width)
+            offset += first * stride
+            self.atoms += [(last - first, stride), *inner]
+            merged.append((last - first) * width)
+            self.slices.append(slice(low - first * width, high - first * width))
+        self.merged = tuple(merged)
+        # Negative strides read the same elements as positive ones from the other end.
+        self.base = offset + sum((n - 1) * s for n, s in self.atoms if s < 0)
+        strides = row_major(shape)
+        start = [self.base // s % n if n else 0 for s, n in zip(strides, shape, strict=True)]
+        reach = [0] * len(shape)
+        for n, stride in self.atoms:
+            step = abs(stride)
+            for axis, (s, extent) in enumerate(zip(strides, shape, strict=True)):
+                if n > 1 and step and step % (s * extent):
+                    far = (n - 1) * step
+                    reach[axis] += far // s if far < s * extent else extent - 1
+        ends = [a + r + 1 for a, r in zip(start, reach, strict=True)]
+        self.exact = all(end <= n for end, n in zip(ends, shape, strict=True))
+        if self.exact:  # no digit carries into the next: the elements lie between these, axis by axis
+            self.box: Box = tuple(zip(start, ends, strict=True))
+        else:
+            top = self.base + sum((n - 1) * abs(s) for n, s in self.atoms)
+            low, high = (self.base // strides[0], top // strides[0] + 1) if shape else (0, 1)
+            self.box = ((low, high), *((0, n) for n in shape[1:]))
+        self.shape = shape
+        self.offset = offset
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The elements, from the array of the box."""
+        inside = row_major(extents(self.box))
+        strides = row_major(self.shape)
+        corner = [low for low, _ in self.box]
+
+        def place(flat: np.ndarray | int) -> np.ndarray | int:
+            """Where a flat index of the whole operand lies in the box."""
+            total: np.ndarray | int = 0
+            for axis, n in enumerate(self.shape):
+                total = total + (flat // strides[axis] % n - corner[axis]) * inside[axis]
+            return total
+
+        flat = np.ascontiguousarray(array).reshape(-1)
+        sizes = [n for n, _ in self.atoms]
+        steps = []
+        if all(b - a == n for (a, b), n in zip(self.box[1:], self.shape[1:], strict=True)):
+            start = self.offset - corner[0] * strides[0] if self.shape else 0  # whole rows: as in the operand
+            steps = [s for _, s in self.atoms]
+        else:
+            # Digits do not carry here, so each atom moves through the box by itself.
+            start = int(place(self.base))
+            walks = [np.asarray(place(self.base + np.arange(n) * abs(s))) - start for n, s in self.atoms]
+            if not all(n < 3 or np.array_equal(w, np.arange(n) * w[1]) for n, w in zip(sizes, walks, strict=True)):
+                where = np.full((1,) * len(sizes), start)
+                for axis, (walk, (_, stride)) in enumerate(zip(walks, self.atoms, strict=True)):
+                    along = walk[::-1] if stride < 0 else walk
+                    where = where + along.reshape([-1 if a == axis else 1 for a in range(len(sizes))])
+                gathered: np.ndarray = flat[where].reshape(self.merged)
+                return gathered[tuple(self.slices)]
+            for n, walk, (_, stride) in zip(sizes, walks, self.atoms, strict=True):
+                step = int(walk[1]) if n > 1 else 0
+                steps.append(-step if stride < 0 else step)
+                start += (n - 1) * step if stride < 0 else 0
+        view = np.lib.stride_tricks.as_strided(flat[start:], sizes, [s * flat.itemsize for s in steps])
+        if self.merged != tuple(sizes):
+            view = np.ascontiguousarray(view).reshape(self.merged)
+        return view[tuple(self.slices)]
+
+
+def accumulate(node: Node, total: np.ndarray, seen: np.ndarray | None, piece: Box, value: np.ndarray, box: Box) -> None:
+    """Combine the reduction of one piece of the operand into ``total``, the box ``box`` of a reduction's result.
+
+    Pieces come in row-major order and cover the operand's box. ``seen`` holds the extremes found so far for positions
+    (argmax, argmin), as float64 or int64.
+    """
+    axes = node.attrs
+    assert isinstance(axes, tuple)
+    kept = [r for axis, r in enumerate(piece) if axis not in axes]
+    at = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(kept, box, strict=True))
+    first = all(piece[axis][0] == 0 for axis in axes)
+    name = node.op
+    if name in ("argmax", "argmin"):
+        assert seen is not None
+        (axis,) = axes
+        found = np.asarray((np.argmax if name == "argmax" else np.argmin)(value, axis=axis))
+        best = np.take_along_axis(value, np.expand_dims(found, axis), axis).squeeze(axis)
+        old = seen[at]
+        better = best > old if name == "argmax" else best < old
+        better |= (best != best) & (old == old)  # the first NaN is the extreme
+        if first:
+            better = np.ones_like(better)
+        total[at] = np.where(better, found + piece[axis][0], total[at])
+        seen[at] = np.where(better, best, old)
+        return
+    one = OPS[name].reference([value], axes)
+    combine = {"reduce_sum": np.add, "reduce_prod": np.multiply, "reduce_max": np.maximum, "reduce_min": np.minimum}
+    total[at] = one if first else combine[name](total[at], one)

@@ -1,0 +1,431 @@
+"""One draw of arguments: the compiled program, or the user's function, held against the reference, block by block.
+
+The allowed error is what float32 itself costs: the reference is computed in the program's own types and in float64,
+and the compiled program may be up to ``FACTOR`` times as far from float64 as NumPy is, plus ``ULPS`` units in the last
+place of the largest value of the tensor (:mod:`eqsat.verify.bounds`).
+
+Functions that jump (comparisons, floor, argmax) turn the last bit of a float into another answer. Where a
+result is outside its bound, the reference is run again with noise of a few units in the last place on every
+value: elements that noise moves as far are no error.
+
+Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
+own value is held against NumPy's error at elements no larger, then against what noise does to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from eqsat.deadline import Deadline
+from eqsat.errors import VerificationError
+from eqsat.explain.listing import program
+from eqsat.explain.work import node_flops
+from eqsat.ir.composite import without_composites
+from eqsat.ir.node import Graph, Node
+from eqsat.ir.table import OPS
+from eqsat.options import Numerics
+from eqsat.verify import draws
+from eqsat.verify.blocks import Evaluation, Storage, blocks, first_and_some, storage
+from eqsat.verify.bounds import (
+    GROSS,
+    GROSS_FACTOR,
+    OutputError,
+    Scale,
+    among,
+    compare,
+    gross_errors,
+    scale_of,
+    signs_of_zero,
+)
+from eqsat.verify.boxes import Box, part, whole
+from eqsat.verify.draws import Domain, Draws, Kind
+from eqsat.verify.rounding import Jittered, element_noise, largest_noise
+from eqsat.verify.ties import nearly_right
+
+NOISE = 16.0
+"""Units in the last place of the noise on every value."""
+SAMPLES = 12
+MORE_SAMPLES = 96
+"""Where positions among near ties decide, which twelve samples show too little of."""
+NOISE_FACTOR = 16.0
+GROSS_RUNS = 8
+SAMPLE = 1 << 20
+"""Elements of an output that are compared in one draw, where the others are computed alike."""
+DEAR_SECONDS = 1.5
+"""Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
+reference is evaluated in float64 only."""
+_ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
+
+Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+
+class Invalid(Exception):
+    """The reference refuses these arguments: the cause says why."""
+
+
+class PlainDiffers(Exception):
+    """The user's function and its trace differ in the values of an output, whose number is the argument."""
+
+
+@dataclass
+class _Suspect:
+    """A part of an output that is outside of its bound, or holds elements that are."""
+
+    output: int
+    box: Box
+    ours: np.ndarray
+    exact: np.ndarray
+    reference: np.ndarray
+    error: OutputError
+
+
+@dataclass
+class _Look:
+    """One set of arguments by node, and the references on them."""
+
+    bound: dict[Node, np.ndarray]
+    exact: Evaluation
+    own: Evaluation
+
+
+@dataclass
+class Seen:
+    """What a draw showed: errors by output, which part of each is finite, and whether anything was excused."""
+
+    errors: list[OutputError]
+    finite: list[float]
+    excused: bool = False
+
+    def tells(self, own: Seen | None) -> bool:
+        """Whether enough is finite to be evidence: half of every output, or as much as of the caller's."""
+        least = [min(0.5, f) for f in own.finite] if own else [0.5] * len(self.finite)
+        return not self.excused and all(f >= n for f, n in zip(self.finite, least, strict=True))
+
+
+@dataclass
+class Judge:
+    """Compares a program of a graph with the reference, within ``limit`` bytes.
+
+    ``constants`` are values of inputs known at compile time, ``run`` is the program on the others. ``options`` are
+    those it was compiled with, as text for the program that a ``VerificationError`` prints.
+    """
+
+    graph: Graph
+    constants: dict[Node, np.ndarray]
+    run: Run
+    draws: Draws
+    numerics: Numerics
+    options: str
+    limit: int
+    deadline: Deadline
+    seed: int = 0
+    simple: Graph = field(init=False)
+    plan: Storage = field(init=False)
+    seconds: float = field(init=False)
+    """Estimated time of one draw."""
+
+    def __post_init__(self) -> None:
+        # Inside a composite there is rounding, too.
+        self.simple = Graph(self.graph.inputs, tuple(without_composites(self.graph.outputs)))
+        given = sum(n.type.nbytes for n in (*self.draws.free, *self.graph.outputs))
+        self.plan = storage(self.simple.outputs, self.graph.inputs, max(self.limit // 4, self.limit - given) // 2)
+        # Once in each precision; where blocks are enough, what is left is to draw, to run and to look.
+        self.seconds = given / 1e9 if self.sampled else 3 * reference_seconds(self.graph)
+
+    def _alike(self, output: Node) -> bool:
+        """Whether an output is streamed, and computed by the same operators everywhere."""
+        seen: set[Node] = set()
+        stack = [output]
+        while stack:
+            node = stack.pop()
+            if node in seen or node in self.plan.stored:
+                continue
+            seen.add(node)
+            if node.op in _ORDERED:
+                return False
+            stack.extend(node.inputs)
+        return output not in self.plan.stored
+
+    @property
+    def sampled(self) -> bool:
+        """Whether all large work is that of outputs of which some blocks are enough."""
+        large = [n for n in self.plan.order if n in self.plan.stored and n.type.size > SAMPLE]
+        dear = any(OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.plan.order)
+        return not large and not dear and all(self._alike(o) for o in self.simple.outputs if o.type.size > SAMPLE)
+
+    def boxes(self, number: int, kind: Kind) -> list[Box]:
+        output = self.simple.outputs[number]
+        found = blocks(output, self.plan)
+        if output.type.size > SAMPLE and self._alike(output):
+            rng = np.random.default_rng((self.seed, number, *kind.fill.encode()))
+            found = first_and_some(found, SAMPLE, rng)
+        return found if output.type.size else [whole(output.shape)]
+
+    # One draw
+
+    def examine(self, kind: Kind, plain: Sequence[np.ndarray] | None = None) -> Seen:
+        """Compare on one draw. Raises ``VerificationError``, or :class:`Invalid` where the reference refuses it.
+
+        ``plain``: what the user's function returned on these arguments; :class:`PlainDiffers` where that is not what
+        the reference computes.
+        """
+        arrays = self.draws.draw(kind)
+        look = self._look(arrays)
+        try:
+            for number, output in enumerate(self.simple.outputs):
+                look.exact.part(output, self.boxes(number, kind)[0])
+        except (IndexError, ValueError) as error:
+            raise Invalid from error
+        ours = self._ours(arrays, look.exact, kind)
+        seen = Seen([], [])
+        for number in range(len(self.simple.outputs)):
+            if plain is not None:
+                self._plain_output(number, plain[number], look, kind)
+            self._output(number, ours[number], look, kind, seen)
+        return seen
+
+    def examine_plain(self, arrays: Sequence[np.ndarray], plain: Sequence[np.ndarray]) -> None:
+        """Hold results of the user's function on these arguments against the reference; as :meth:`examine` raises."""
+        look = self._look(arrays)
+        for number in range(len(self.simple.outputs)):
+            self._plain_output(number, plain[number], look, draws.OWN)
+
+    def _look(self, arrays: Sequence[np.ndarray]) -> _Look:
+        bound = {**dict(zip(self.draws.free, arrays, strict=True)), **self.constants}
+        exact = Evaluation(self.plan, bound, double=True, deadline=self.deadline)
+        if self.seconds > DEAR_SECONDS:
+            return _Look(bound, exact, _Rounded(exact))
+        return _Look(bound, exact, Evaluation(self.plan, bound, deadline=self.deadline))
+
+    def _ours(self, arrays: list[np.ndarray], exact: Evaluation, kind: Kind) -> Sequence[np.ndarray]:
+        try:
+            return self.run(arrays)
+        except (IndexError, ValueError) as error:
+            try:
+                for output in self.simple.outputs:
+                    for box in blocks(output, self.plan):
+                        exact.part(output, box)
+            except (IndexError, ValueError) as same:
+                raise Invalid from same
+            raise self._error(
+                f"the optimized program raises {type(error).__name__}: {error}, where the reference does not", kind
+            ) from None
+        except MemoryError:
+            needs = sum(n.type.nbytes for n in self.graph.outputs)
+            raise MemoryError(f"the program itself needs {mib(needs)} for its results, which there are not") from None
+
+    def _output(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, seen: Seen) -> None:
+        """Compare one output, and note its error and which part of its elements is finite in the reference."""
+        output = self.simple.outputs[number]
+        if ours.shape != output.shape:
+            raise self._error(f"output {number} of the optimized program has shape {ours.shape}", kind)
+        suspects, scale, error, finite = self._suspects(number, ours, look, kind)
+        for suspect in suspects:
+            one = self._judged(suspect, scale, look, kind, ours, seen)
+            error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
+        seen.errors.append(error)
+        seen.finite.append(finite)
+
+    def _suspects(
+        self, number: int, ours: np.ndarray, look: _Look, kind: Kind
+    ) -> tuple[list[_Suspect], Scale, OutputError, float]:
+        """The first blocks that are not plainly right; the scale of the output, its error without them, and which part
+        of its elements is finite."""
+        output = self.simple.outputs[number]
+        scale, suspects, finite, total, largest = Scale(), [], 0, 0, 0.0
+        signs = self._signs_matter(output)
+        for box in self.boxes(number, kind):
+            try:
+                e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
+            except (IndexError, ValueError) as error:
+                raise Invalid from error
+            scale = scale.over(scale_of(e, r))
+            one = compare(u, e, r)
+            gross = one.ok and u.dtype.kind == "f" and u.size and gross_errors(u, e, r).any()
+            if not one.ok or gross or (signs and signs_of_zero(u, e, r).any()):
+                suspects.append(_Suspect(number, box, u, e, r, one))
+            else:
+                largest = max(largest, one.ours)
+            if r.dtype.kind == "f":
+                finite += int(np.count_nonzero(np.isfinite(r)))
+                total += r.size
+        for suspect in suspects[:8]:
+            suspect.error = compare(suspect.ours, suspect.exact, suspect.reference, scale=scale)
+        allowed = scale.allowed(output.dtype.numpy) if output.dtype.is_float else 0.0
+        return suspects[:8], scale, OutputError(largest, scale.theirs, allowed), finite / total if total else 1.0
+
+    def _judged(
+        self, suspect: _Suspect, scale: Scale, look: _Look, kind: Kind, ours: np.ndarray, seen: Seen
+    ) -> OutputError:
+        """The error of a suspect within what noise allows, or ``VerificationError``."""
+        error = self._with_noise(suspect, scale, look.bound, ours)
+        signs = self._signs_matter(self.simple.outputs[suspect.output])
+        wrong_signs = signs and bool(signs_of_zero(suspect.ours, suspect.exact, suspect.reference).any())
+        if error.ok and not wrong_signs:
+            return error
+        if kind is not draws.NORMAL and self._excused(suspect, look.bound):
+            seen.excused = True
+            return OutputError(0.0, 0.0, 0.0)
+        if error.ok:
+            raise self._error(f"output {suspect.output} has zeros of the wrong sign", kind)
+        raise self._error(
+            f"output {suspect.output} is off by {error.ours:.3g}, allowed {error.allowed:.3g} "
+            f"(NumPy's own error is {error.reference:.3g})",
+            kind,
+        )
+
+    def _with_noise(
+        self, suspect: _Suspect, scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> OutputError:
+        """The error of a suspect and of its single elements, after what rounding noise explains."""
+        error = self._under_noise(suspect, scale, bound, ours)
+        if error.ok and suspect.ours.dtype.kind == "f" and suspect.ours.size:
+            error = self._each_element(suspect, bound, error)
+        return error
+
+    def _under_noise(
+        self, suspect: _Suspect, scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> OutputError:
+        """The error after what rounding noise explains."""
+        error, given = suspect.error, (suspect.ours, suspect.exact, suspect.reference)
+        if error.ok:
+            return error
+        place = (self.simple.outputs[suspect.output], suspect.box)
+        (noise,) = largest_noise([place], self.plan, bound, deadline=self.deadline)
+        error = replace(error, allowed=error.allowed + NOISE_FACTOR * noise)
+        if error.ok:
+            return error
+        tied = None
+        if ours.size <= SAMPLE:
+            tied = nearly_right(place[0], ours, bound, NOISE_FACTOR, 16.0)
+            tied = None if tied is None else part(tied, suspect.box)
+        samples = self._samples(place, bound, SAMPLES)
+        again = compare(*given, samples, tied, scale)
+        if not again.ok and any(n.op in _ORDERED for n in self.plan.order):
+            samples += self._samples(place, bound, MORE_SAMPLES, SAMPLES)
+            again = compare(*given, samples, tied, scale)
+        return replace(again, allowed=again.allowed + NOISE_FACTOR * noise)
+
+    def _samples(
+        self, place: tuple[Node, Box], bound: dict[Node, np.ndarray], count: int, first: int = 0
+    ) -> list[np.ndarray]:
+        """The reference of a place, with every value moved by up to ``NOISE`` units."""
+        runs = range(first, count)
+        return [Jittered(self.plan, bound, self.seed + n, NOISE, self.deadline).part(*place) for n in runs]
+
+    def _each_element(self, suspect: _Suspect, bound: dict[Node, np.ndarray], error: OutputError) -> OutputError:
+        """The error of the worst element that is wrong by itself, whatever rounding does to it."""
+        ours, exact, reference = suspect.ours, suspect.exact, suspect.reference
+        wrong = gross_errors(ours, exact, reference)
+        if not wrong.any():
+            return error
+        place = (self.simple.outputs[suspect.output], suspect.box)
+        (noise,) = element_noise([place], self.plan, bound, runs=GROSS_RUNS, deadline=self.deadline)
+        with np.errstate(all="ignore"):
+            off = np.abs(ours - exact.astype(np.float64))
+            wrong &= off > GROSS_FACTOR * noise
+            if wrong.any():
+                samples = self._samples(place, bound, SAMPLES)
+                wrong &= ~among(ours, [reference, exact, *samples], GROSS_FACTOR * noise)
+        if not wrong.any():
+            return error
+        off = np.where(wrong, off, 0)
+        at = np.unravel_index(int(off.argmax()), off.shape)
+        allowed = max(GROSS_FACTOR * float(noise[at]), GROSS * abs(float(exact[at])))
+        return OutputError(float(off[at]), abs(float(reference[at]) - float(exact[at])), allowed)
+
+    def _signs_matter(self, output: Node) -> bool:
+        """Whether zeros must have NumPy's sign: it is part of an ``exact`` result that no combination makes."""
+        if self.numerics != "exact" or not output.dtype.is_float:
+            return False
+        free = ("contract", "reduce", "opaque", "composite")
+        return not any(
+            OPS[n.op].kind in free or n.op in ("maximum", "minimum", "relu", "round", "remainder", "floor_divide")
+            for n in self.simple.nodes()
+        )
+
+    def _excused(self, suspect: _Suspect, bound: dict[Node, np.ndarray]) -> bool:
+        """Whether the values on the way there leave the range in which the order of evaluation is free to choose."""
+        watched = _Watched(self.plan, bound, deadline=self.deadline)
+        watched.part(self.simple.outputs[suspect.output], suspect.box)
+        domain = watched.domain
+        if self.numerics == "exact" and not any(
+            OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.simple.nodes()
+        ):
+            return domain.undefined
+        return domain.undefined or domain.made or domain.left
+
+    # The plain function
+
+    def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> None:
+        """Hold what the user's function returned against the trace."""
+        suspects, scale, _, _ = self._suspects(number, plain, look, kind)
+        if suspects:
+            # By blocks, sums round less than NumPy's over a whole first axis; the function was run, so all of it fits.
+            everything = storage(self.simple.outputs, self.graph.inputs, None)
+            look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
+            suspects, scale, _, _ = self._suspects(number, plain, look, kind)
+        for suspect in suspects:
+            if not self._with_noise(suspect, scale, look.bound, plain).ok:
+                raise PlainDiffers(number)
+
+    # Errors
+
+    def _error(self, what: str, kind: Kind) -> VerificationError:
+        arrays: list[np.ndarray] | None = None
+        if kind is not draws.NORMAL:
+            given = {**dict(zip(self.draws.free, self.draws.draw(kind), strict=True)), **self.constants}
+            arrays = [np.asarray(given[node]) for node in self.graph.inputs]
+        return VerificationError(
+            f"the optimized program differs from the reference on {kind.text}: {what}; it is not used",
+            program(self.graph, seed=self.seed, options=self.options, arguments=arrays),
+        )
+
+
+class _Rounded(Evaluation):
+    """Float64, and its results rounded to the program's own types: NumPy's own error is not asked for."""
+
+    def __init__(self, exact: Evaluation) -> None:
+        super().__init__(exact.plan, exact.bound, deadline=exact.deadline)
+        self.exact = exact
+
+    def part(self, node: Node, box: Box) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.exact.part(node, box).astype(node.dtype.numpy)
+
+
+class _Watched(Evaluation):
+    """The program's own types, with an eye on what leaves their range."""
+
+    moves_as_given = False
+
+    def __init__(self, plan: Storage, bound: dict[Node, np.ndarray], deadline: Deadline) -> None:
+        super().__init__(plan, bound, deadline=deadline)
+        self.domain = Domain()
+
+    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        value = super()._finished(node, box, value, arrays)
+        self.domain.look(node, np.asarray(value), arrays)
+        return value
+
+
+def reference_seconds(graph: Graph) -> float:
+    """Estimated time of one evaluation by NumPy: calls, products by BLAS, and elements that anything else reads."""
+    total = 0.0
+    for node in graph.nodes():
+        if OPS[node.op].kind == "contract":
+            total += node_flops(node) / 5e10
+        elif OPS[node.op].kind == "composite":
+            total += 1e-8 * node.type.size
+        elif OPS[node.op].kind not in ("source", "view"):
+            total += 1e-9 * max(n.type.size for n in (node, *node.inputs))
+        total += 2e-5
+    return total
+
+
+def mib(nbytes: float) -> str:
+    """A size in words."""
+    return f"{nbytes / 2**20:,.0f} MiB"

@@ -1,0 +1,275 @@
+"""The user's function itself, run by NumPy: the second reference.
+
+The first reference is the trace, which may be another program than the function: arguments written to, floating-point
+errors that NumPy is told to raise, drawn numbers, tests of what a traced array is. The function is run on the caller's
+own arguments, which it may read and not write, and its results are held against the trace's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import EqsatError, VerificationError
+from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
+from eqsat.frontends.trace import Traced, trace
+from eqsat.ir.node import Source
+
+log = logging.getLogger("eqsat")
+
+_PACKAGES = (str(Path(__file__).parent.parent), str(Path(np.__file__).parent))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A function and the arguments it was first called with."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    spec: ArgSpec
+
+    def results(self, traced: Traced) -> list[np.ndarray] | None:
+        """The results' arrays, one per output of the trace; None, with a word in the log, where it does not run.
+
+        Raises ``VerificationError`` where it does what a compiled program does not, or returns another structure, other
+        shapes or element types than its trace.
+        """
+        _, raw = self._leaves()
+        try:
+            result = self._run([_locked(leaf) for leaf in raw])
+        except FloatingPointError as error:
+            raise _raised(error) from None
+        except RuntimeWarning as error:
+            raise _raised(error) from None
+        except VerificationError:
+            raise
+        except Exception as error:
+            if "read-only" in str(error):
+                self._look_for_writes(raw, traced, error)
+            level = logging.INFO if isinstance(error, EqsatError) else logging.WARNING
+            log.log(level, "the function itself does not run on NumPy arrays (%r): verified by its trace alone", error)
+            return None
+        return _arrays(result, traced)
+
+    def refuse_writes(self, traced: Traced) -> None:
+        """Raise where the trace alone shows that an argument is written to."""
+        if traced.written:
+            name, line = traced.written[0]
+            raise _writes(name, line)
+
+    def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
+        """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
+        second = self.results(traced)
+        return second is not None and not all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
+        )
+
+    def reduced(self) -> Plain | None:
+        """The same call on the first elements of every axis, equal extents to equal ones; None if it is no smaller."""
+        trees, raw = self._leaves()
+        arrays = [np.asarray(leaf) for leaf in raw]
+        large = sorted({n for a in arrays for n in a.shape if n > 16})
+        if not large:
+            return None
+        small = {n: 16 + at for at, n in enumerate(large)}
+        leaves = [a[tuple(slice(0, small.get(n, n)) for n in a.shape)] for a in arrays]
+        args, kwargs = self.spec.call_with(trees, leaves)
+        return Plain(self.fn, args, kwargs, self.spec)
+
+    def trace(self) -> Traced:
+        return trace(self.fn, self.args, self.kwargs, spec=self.spec)
+
+    def arrays(self) -> list[np.ndarray]:
+        """The arguments' tensors, in native byte order."""
+        leaves, _ = self.spec.flatten(self.args, self.kwargs)
+        return [np.asarray(a, a.dtype.newbyteorder("=")) for a in leaves]
+
+    def _leaves(self) -> tuple[list[Tree], list[Any]]:
+        """The arguments' trees, and their tensors as given."""
+        leaves: list[Any] = []
+        trees = [tree_of(v, leaves, is_tensor) for v in self.spec.bind(self.args, self.kwargs)]
+        return trees, leaves
+
+    def _run(self, leaves: Sequence[Any]) -> Any:
+        trees, _ = self._leaves()
+        args, kwargs = self.spec.call_with(trees, leaves)
+        before: list[Any] = []
+        shape = [tree_of(v, before, _is_array) for v in (*args, *kwargs.values())]
+        with _quiet():
+            result = self.fn(*args, **kwargs)
+        after: list[Any] = []
+        same = shape == [tree_of(v, after, _is_array) for v in (*args, *kwargs.values())]
+        if not same or any(a is not b for a, b in zip(before, after, strict=False)):
+            raise VerificationError(
+                "the function changes a list, dict or dataclass among its arguments; the compiled one leaves it as it "
+                "is. Fix: return the new value instead"
+            )
+        return result
+
+    def _look_for_writes(self, raw: Sequence[Any], traced: Traced, error: Exception) -> None:
+        """Raise if the function writes to its arguments, and not to an array that is read-only anyway."""
+        copies = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in raw]
+        try:
+            self._run(copies)
+        except Exception:
+            return
+        for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
+            a, b = np.asarray(old), np.asarray(new)
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                lines = dict(traced.written)
+                raise _writes(name, lines.get(name) or _user_line(error)) from None
+        self.refuse_writes(traced)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _locked(leaf: Any) -> Any:
+    """A view of an array that cannot be written through."""
+    if isinstance(leaf, np.generic):
+        return leaf
+    view = leaf.view() if isinstance(leaf, np.ndarray) else np.asarray(leaf).view()
+    view.flags.writeable = False
+    return view
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """NumPy's floating-point warnings unsaid, except where the caller has made them errors."""
+    fatal = next((action for action, message, kind, _, _ in warnings.filters if issubclass(RuntimeWarning, kind)), "")
+    state = {
+        name: mode if mode in ("raise", "call") or (mode == "warn" and fatal == "error") else "ignore"
+        for name, mode in np.geterr().items()
+    }
+    with np.errstate(**state):  # type: ignore[arg-type]
+        yield
+
+
+def _user_line(error: BaseException) -> Source | None:
+    """The innermost line of an exception that is neither NumPy's nor eqsat's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_PACKAGES):
+            return Source(frame.filename, frame.lineno or 0, frame.line or "")
+    return None
+
+
+def _raised(error: Exception) -> VerificationError:
+    return VerificationError(
+        f"the function raises {type(error).__name__}: {error}, as NumPy is told to (np.errstate, np.seterr, a warning "
+        "filter); a compiled program raises no floating-point errors. Fix: test for such values with np.isfinite, or "
+        "leave np.errstate out",
+        where=_user_line(error),
+    )
+
+
+def _writes(name: str, line: Source | None) -> VerificationError:
+    return VerificationError(
+        f"the function writes to its argument {name!r}; the compiled one leaves the caller's array as it is. Fix: make "
+        f"a new array ({name} = {name} + 1 instead of {name} += 1; out= only on arrays made in the function), and "
+        "return it where the caller needs it",
+        where=line,
+    )
+
+
+def _arrays(result: Any, traced: Traced) -> list[np.ndarray]:
+    """The tensors of a result that has the trace's structure; ``VerificationError`` for another."""
+    leaves: list[Any] = []
+    tree = tree_of(result, leaves, _is_array)
+    for path, want, got in _pairs(traced.output, tree, "result"):
+        if want != got:
+            raise _other(f"{path} is {got} when NumPy runs the function, {want} when it is traced")
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    for number, (array, node) in enumerate(zip(arrays, traced.graph.outputs, strict=True)):
+        dtype = array.dtype.newbyteorder("=")
+        if array.shape != node.shape or dtype != node.dtype.numpy:
+            shape = ",".join(map(str, array.shape))
+            raise _other(
+                f"output {number} is {dtype}[{shape}] when NumPy runs the function, {node.type} when it is traced"
+            )
+    return [a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("=")) for a in arrays]
+
+
+def _other(what: str) -> VerificationError:
+    return VerificationError(
+        f"{what}. Does the function look at what a traced array does not share with an array, such as type(x) or "
+        "x.flags? Fix: branch on shapes, element types and Python arguments only"
+    )
+
+
+def _pairs(want: Tree, got: Tree, path: str) -> Iterator[tuple[str, str, str]]:
+    """Every part of two trees, in words."""
+    yield path, _words(want), _words(got)
+    if isinstance(want, Branch) and isinstance(got, Branch):
+        for number, (a, b) in enumerate(zip(want.children, got.children, strict=False)):
+            key = want.keys[number] if want.keys else number
+            yield from _pairs(a, b, f"{path}[{key!r}]")
+
+
+def _words(tree: Tree) -> str:
+    match tree:
+        case Leaf():
+            return "an array"
+        case Static(value):
+            kind, *_ = static_key(value) if isinstance(value, float) else (type(value), value)  # type: ignore[misc]
+            return f"the {kind.__name__} {value!r}"
+        case Branch(kind, keys, children):
+            return f"a {kind.__name__} of {list(keys) if keys else len(children)}"
+
+
+def wrong_values(number: int, random: bool) -> VerificationError:
+    """The error for results whose values are not the trace's."""
+    if random:
+        return VerificationError(
+            f"output {number} differs from run to run when NumPy runs the function: it draws random numbers, or "
+            "depends on something that it changes. A compiled program keeps what was there when it was traced. Fix: "
+            "draw the numbers outside and pass them as arguments"
+        )
+    return _other(f"output {number} has other values when NumPy runs the function than when it is traced")
+
+
+def function_digest(fn: Callable[..., Any]) -> str:
+    """A hash of a function's code and that of the Python functions it names, as far as they are plain functions."""
+    digest = hashlib.blake2b(digest_size=12)
+    seen: set[int] = set()
+
+    def add_code(code: CodeType, scope: dict[str, Any]) -> None:
+        digest.update(f"{code.co_name}|{code.co_names}|{code.co_varnames}|{code.co_freevars}|".encode())
+        digest.update(code.co_code)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                add_code(constant, scope)
+            else:
+                digest.update(f"{type(constant).__name__}{constant!r}".encode())
+        for name in code.co_names:
+            add(scope.get(name))
+
+    def add(value: Any) -> None:
+        value = getattr(value, "__wrapped__", value)
+        value = getattr(value, "__func__", value)
+        if not isinstance(value, FunctionType) or id(value) in seen or value.__code__.co_filename.startswith(_PACKAGES):
+            return
+        seen.add(id(value))
+        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
+        for cell in value.__closure__ or ():
+            try:
+                add(cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        add_code(value.__code__, value.__globals__)
+
+    add(fn)
+    if not seen:
+        digest.update(f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,284 @@
+"""What NumPy makes of the user's function is what the compiled one returns; where it cannot be, the error says why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat import nn
+from eqsat.errors import VerificationError
+from eqsat.verify.plain import function_digest
+
+rng = np.random.default_rng(0)
+QUICK: Any = {"cache": False, "backend": "numpy"}  # nothing here depends on the kernels
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def add_in_place(x: Any) -> Any:
+    x += 1
+    return x * 2
+
+
+def out_of_argument(x: Any, y: Any) -> Any:
+    np.multiply(x, 2, out=y)
+    return x + y
+
+
+def through_a_view(x: Any) -> Any:
+    row = x[0]
+    row *= 3
+    return np.tanh(row)
+
+
+def sorted_in_place(x: Any) -> Any:
+    x.sort()
+    return x + 1
+
+
+WRITES = {
+    "+=": (add_in_place, (normal(5),), "'x'", "x += 1"),
+    "out=": (out_of_argument, (normal(5), normal(5)), "'y'", "out=y"),
+    "a view": (through_a_view, (normal(3, 4),), "'x'", "row *= 3"),
+    "sort": (sorted_in_place, (normal(5),), "'x'", "x.sort()"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writing_to_an_argument_is_named_with_its_line(name: str) -> None:
+    fn, args, argument, line = WRITES[name]
+    with pytest.raises(VerificationError) as caught:
+        eqsat.optimize(fn, **QUICK)(*args)
+    assert f"writes to its argument {argument}" in str(caught.value)
+    assert "Fix:" in str(caught.value)
+    assert caught.value.where is not None
+    assert line in caught.value.where.text
+    assert caught.value.where.file == __file__
+
+
+def test_writing_to_arrays_of_its_own_is_fine() -> None:
+    def fn(x: Any) -> Any:
+        y = x * 2
+        y += 1
+        z = np.zeros_like(x)
+        np.add(y, x, out=z)
+        return z, y
+
+    x = normal(4, 5)
+    for found, expected in zip(eqsat.optimize(fn, **QUICK)(x), fn(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_changed_container_among_the_arguments_is_an_error() -> None:
+    def fn(state: dict[str, Any]) -> Any:
+        state["x"] = state["x"] + 1
+        return state["x"] * 2
+
+    with pytest.raises(VerificationError, match="changes a list, dict or dataclass"):
+        eqsat.optimize(fn, **QUICK)({"x": normal(4)})
+
+
+def raising(x: Any) -> Any:
+    with np.errstate(all="raise"):
+        return np.log(x)
+
+
+def test_floating_point_errors_that_numpy_would_raise() -> None:
+    x = np.array([1.0, 0.0])
+    with pytest.raises(VerificationError, match=r"raises FloatingPointError: divide by zero.*np.errstate") as caught:
+        eqsat.optimize(raising, **QUICK)(x)
+    assert caught.value.where is not None
+    assert "np.log(x)" in caught.value.where.text
+
+    def plain(x: Any) -> Any:
+        return np.log(x)
+
+    with np.errstate(divide="raise"), pytest.raises(VerificationError, match="FloatingPointError"):
+        eqsat.optimize(plain, **QUICK)(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(VerificationError, match="RuntimeWarning"):
+            eqsat.optimize(plain, **QUICK)(x)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        np.testing.assert_array_equal(eqsat.optimize(plain, **QUICK)(x), [0.0, -np.inf])
+    assert not said  # eqsat says nothing where NumPy would only warn
+
+
+def test_random_numbers_are_found_unless_they_are_the_same_each_time() -> None:
+    def noisy(x: Any) -> Any:
+        return x + np.random.default_rng().standard_normal(x.shape)
+
+    def seeded(x: Any) -> Any:
+        return x + np.random.default_rng(3).standard_normal(x.shape)
+
+    x = normal(6)
+    with pytest.raises(VerificationError, match=r"draws random numbers.*pass them as arguments"):
+        eqsat.optimize(noisy, **QUICK)(x)
+    np.testing.assert_allclose(eqsat.optimize(seeded, **QUICK)(x), seeded(x), rtol=1e-6)
+
+
+def test_a_traced_array_is_an_array() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            raise TypeError("an array, please")
+        return x * 2 if isinstance(y, (list, np.ndarray)) else x * 3
+
+    x, y = normal(4), normal(4)
+    np.testing.assert_allclose(eqsat.optimize(fn, **QUICK)(x, y), x * 2)
+
+
+LOOKS: dict[str, tuple[Callable[..., Any], str]] = {
+    "values": (lambda x: x * 2 if type(x) is np.ndarray else x * 3, "output 0 has other values"),
+    "shape": (lambda x: x * 2 if type(x) is np.ndarray else x[:1] * 2, r"output 0 is float32\[4\]"),
+    "element type": (lambda x: x * 2 if type(x) is np.ndarray else x.astype(np.float64), r"output 0 is float32\[4\]"),
+    "structure": (lambda x: [x, x] if type(x) is np.ndarray else (x, x), "result is a list of 2"),
+    "number": (lambda x: (x, 2) if type(x) is np.ndarray else (x, 3), r"result\[1\] is the int 2"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_depends_on_being_traced_is_found(name: str) -> None:
+    fn, message = LOOKS[name]
+    with pytest.raises(VerificationError, match=message) as caught:
+        eqsat.optimize(fn, **QUICK)(normal(4))
+    assert "type(x)" in str(caught.value)
+    eqsat.optimize(fn, verify=False, **QUICK)(normal(4))
+
+
+@dataclass
+class Layer:
+    w: Any
+    b: Any
+
+
+calls: list[tuple[int, ...]] = []
+_masks: dict[int, Any] = {}
+
+
+def _mask(n: int) -> Any:
+    if n not in _masks:
+        _masks[n] = np.tri(n, dtype=bool)
+    return _masks[n]
+
+
+def _noted(x: Any) -> Any:
+    calls.append(x.shape)
+    return x + 1
+
+
+ORDINARY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "prints": (lambda x: print("shape", x.shape) or x * 2, (normal(3),)),
+    "views of arguments": (lambda x: (x, x[1:], x.T, x.reshape(-1)), (normal(3, 4),)),
+    "keeps what it made": (lambda x: np.where(_mask(x.shape[0]), x, 0), (normal(4, 4),)),
+    "notes its calls": (_noted, (normal(3),)),
+    "dataclasses": (lambda p, x: Layer(x @ p.w + p.b, p.b), (Layer(normal(4, 3), normal(3)), normal(2, 4))),
+    "named functions": (lambda x, f: f(x), (normal(3), np.tanh)),
+    "NumPy scalars": (lambda x, s: x * s + s, (normal(3), np.float32(2.5))),
+    "0-d": (lambda x: (x.sum(), x.mean() * 2), (normal(5),)),
+    "big-endian": (lambda x: (x * 2, x), (normal(4).astype(">f4"),)),
+    "fortran order": (lambda x: x.sum(axis=0), (np.asfortranarray(normal(4, 5)),)),
+    "read-only": (lambda x: x + 1, (np.broadcast_to(normal(1, 3), (4, 3)),)),
+    "nn": (lambda x: nn.softmax(nn.gelu(x)) + nn.silu(x), (normal(4, 5),)),
+    "asarray": (lambda x, i: eqsat.asarray(TABLE)[i] + x, (normal(4), np.array([1, 0, 2, 1]))),
+    "an operator": (lambda x: backwards(x) * 2, (normal(4),)),
+    "empty": (lambda x: x.sum(axis=0) + 1, (normal(0, 3),)),
+    "NaN": (lambda x: (x * 2, np.isnan(x)), (np.array([np.nan, 1.0, np.inf]),)),
+    "keywords": (lambda x, **more: x * more["scale"], (normal(3),)),
+    "cancels": (lambda x: (x - x.mean()).sum() + np.var(x * 1e-3 + 100), (normal(300),)),
+    "jumps": (lambda x: (np.argsort(np.tanh(x @ x.T), axis=1), np.floor(x @ x.T * 100)), (normal(30, 30) * 3,)),
+}
+TABLE = normal(5)
+
+
+@eqsat.op
+def backwards(x: Any) -> Any:
+    return eqsat.compute((x.shape[0],), lambda i: x[x.shape[0] - 1 - i])
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_functions_are_not_accused(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    fn, args = ORDINARY[name]
+    more = {"scale": np.float32(3)} if name == "keywords" else {}
+    eqsat.optimize(fn, **QUICK)(*args, **more)
+    assert "does not run on NumPy arrays" not in caplog.text
+
+
+def test_an_optimized_function_inside_is_run_plainly() -> None:
+    compiled: list[str] = []
+
+    @eqsat.optimize(**QUICK)
+    def inner(x: Any) -> Any:
+        compiled.append("traced" if type(x) is not np.ndarray else "plain")
+        return np.tanh(x)
+
+    x = normal(5)
+    np.testing.assert_allclose(eqsat.optimize(lambda x: inner(x) * 2, **QUICK)(x), np.tanh(x) * 2, rtol=1e-5)
+    assert compiled == ["traced", "plain"]
+    assert not inner._programs
+
+
+def test_a_function_that_numpy_cannot_run_is_verified_by_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    def only_traced(x: Any) -> Any:
+        if type(x) is np.ndarray:
+            raise RuntimeError("never called so")
+        return x * 2
+
+    x = normal(4)
+    with caplog.at_level("WARNING", "eqsat"):
+        np.testing.assert_allclose(eqsat.optimize(only_traced, **QUICK)(x), x * 2)
+    assert "does not run on NumPy arrays" in caplog.text
+
+
+def test_large_arguments_are_cut_for_the_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def fn(x: Any) -> Any:
+        sizes.append(x.size)
+        return x * 2 if type(x) is np.ndarray else x * 3
+
+    monkeypatch.setattr("eqsat.verify.check.SHARE_SECONDS", 0.0)
+    monkeypatch.setattr("eqsat.verify.check.SHARE", 0.0)
+    with pytest.raises(VerificationError, match="other values"):
+        eqsat.optimize(fn, **QUICK)(normal(1000, 40))
+    assert sizes[0] == 40_000
+    assert max(sizes[1:]) < 1000
+
+
+def test_functions_that_trace_alike_are_each_held_against_their_trace() -> None:
+    """A plan is kept for the graph, which does not tell such functions apart."""
+
+    def right(x: Any) -> Any:
+        y = x + 1
+        return np.cos(y) * 7
+
+    def wrong(x: Any) -> Any:
+        x += 1
+        return np.cos(x) * 7
+
+    x = normal(9)
+    eqsat.optimize(right)(x)
+    again = eqsat.optimize(right).compile(x)
+    assert again.cached
+    with pytest.raises(VerificationError, match="writes to its argument"):
+        eqsat.optimize(wrong)(x)
+
+
+def test_a_function_is_known_by_its_code_and_that_of_its_helpers() -> None:
+    def made(number: float) -> Callable[..., Any]:
+        scope: dict[str, Any] = {"__name__": "made"}
+        exec(f"def helper(x):\n    return x + {number}\ndef fn(x):\n    return helper(x)", scope)
+        found: Callable[..., Any] = scope["fn"]
+        return found
+
+    assert function_digest(made(1)) == function_digest(made(1))
+    assert function_digest(made(1)) != function_digest(made(2))
+    assert function_digest(np.tanh) != function_digest(np.sin)
