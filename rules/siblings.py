@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
@@ -70,18 +70,19 @@ def _merge_biased(matches: Sequence[Match]) -> list[Node] | None:
 
 
 def slice_of_tensor(m: Match) -> bool:
-    """the weight is known and the program's own, and the input a view of a tensor that is not known"""
-    return m.known(m.w) and m.original(m.w) and not m.known(m.x) and bool(m.forms(m.x, "view"))
+    """the weight and the product are the program's own, and the input a view of a tensor that is not known"""
+    own = m.original(m.w) and (m.known(m.w) or m.original(m.root))
+    return own and not m.known(m.x) and bool(m.forms(m.x, "view"))
 
 
 def _merge_rows(matches: Sequence[Match]) -> list[Node] | None:
     """One product of all the slices; their concatenation is the tensor itself where they cover it."""
     spec: Spec = matches[0].s
-    starts, bases = [], set()
+    maps, bases = [], set()
     for m in matches:
         map, inputs = m.forms(m.x, "view")[0]
         assert isinstance(map, ViewMap)
-        starts.append(map.offset)
+        maps.append(map)
         bases.add(inputs[0])
     if len(spec.rows) != 1 or len(bases) != 1:
         return None
@@ -89,7 +90,9 @@ def _merge_rows(matches: Sequence[Match]) -> list[Node] | None:
     if len({tuple(n for k, n in enumerate(m.x.shape) if k != axis) for m in matches}) != 1:
         return None
     # As they lie in the tensor, so that their concatenation is a view of it.
-    order = sorted(range(len(matches)), key=lambda n: (starts[n], n))
+    order = sorted(range(len(matches)), key=lambda n: (maps[n].offset, n))
+    if not matches[0].known(matches[0].w) and views.joined([maps[n] for n in order], axis) is None:
+        return None  # nothing is saved that copying the slices would not cost
     slices = [matches[n].x for n in order]
     product = build.contract(spec, build.concat(slices, axis), matches[0].w)
     parts = _slices(product, spec.out.index(spec.rows[0]), [x.shape[axis] for x in slices])
@@ -120,7 +123,7 @@ def _projections(mk: Maker) -> list[Node]:
 
 
 def _steps(mk: Maker) -> list[Node]:
-    x, w = mk.tensor(4, 3), mk.known(3, 5)
+    x, w = mk.tensor(4, 3), mk.tensor(3, 5, known=mk.random.random() < 0.5)
     return [build.matmul(build.take_range(x, 0, at, at + n), w) for at, n in ((0, 1), (1, 2), (3, 1))]
 
 

@@ -474,6 +474,20 @@ def test_siblings_merge_all_at_once_and_only_with_known_weights() -> None:
     assert (5, 11) not in {t.shape for t in unknown.types.values()}
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+def test_products_of_slices_with_one_weight_merge(known: bool, apart: bool) -> None:
+    mk = Maker(0)
+    x, w = mk.tensor(9, 4), mk.tensor(4, 5, known=known)
+    places = ((0, 2), (5, 6), (7, 9)) if apart else ((3, 6), (0, 2), (2, 3), (6, 9))
+    outputs = [build.matmul(build.take_range(x, 0, start, stop), w) for start, stop in places]
+    graph = saturate(outputs, rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
+    rows = sum(stop - start for start, stop in places)
+    whole = {t.shape for h, t in graph.types.items() if any(e.op == "contract" for e in graph.classes[h])}
+    # Slices that have to be copied together first cost what a merged product saves, unless the weight is packed.
+    assert ((rows, 5) in whole) == (known or not apart)
+
+
 def test_a_scale_along_an_axis_that_the_other_factor_repeats_stays() -> None:
     mk = Maker(0)
     x, g, w = mk.tensor(2, 1), mk.known(1, 9), mk.known(9, 1)
