@@ -118,7 +118,7 @@ def _ends(part: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, part
     elif issubclass(kind, dict):
         for key, child in zip(part[2], part[3], strict=True):
-            yield from _ends(child, f"{path}[{key!r}]")
+            yield from _ends(child, f"{path}[{key[1]!r}]")  # beside its type, by ``static_key``
     elif issubclass(kind, (list, tuple)):
         for number, child in enumerate(part[1]):
             yield from _ends(child, f"{path}[{number}]")
