@@ -23,7 +23,7 @@ from eqsat.rules import rewrite, tensors
 from eqsat.verify import blocks as by_blocks
 from eqsat.verify import check
 from eqsat.verify.blocks import Evaluation, storage
-from eqsat.verify.boxes import cut, part, volume, whole
+from eqsat.verify.boxes import Pieces, part, volume, whole
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 
@@ -39,7 +39,7 @@ def normal(*shape: int) -> Any:
 def test_a_cut_covers_all_once_in_order(shape: list[int], most: int) -> None:
     count = np.zeros(shape, int)
     order = []
-    for box in cut(whole(shape), most):
+    for box in Pieces(whole(shape), most):
         assert volume(box) <= most
         part(count, box)[...] += 1
         order.append(int(np.ravel_multi_index(tuple(low for low, _ in box), tuple(shape))) if shape else 0)
@@ -62,7 +62,7 @@ def test_blocks_make_the_same_values(drawn: Program, limit: int, block: int, dou
         made = Evaluation(storage(outputs, bound, limit), bound, double=double)
         for node, want in zip(outputs, evaluate_nodes(outputs, bound, double=double), strict=True):
             got = np.empty_like(want)
-            for box in cut(whole(node.shape), block):
+            for box in Pieces(whole(node.shape), block):
                 piece = made.part(node, box)
                 assert piece.dtype == want.dtype
                 part(got, box)[...] = piece

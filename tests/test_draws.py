@@ -150,7 +150,7 @@ def test_a_rule_that_is_wrong_elsewhere_is_found(name: str) -> None:
     rule, fn, args = UNSOUND[name]
     numerics = "exact" if rule.numerics == "exact" else "reassociates"
     np.testing.assert_allclose(eqsat.optimize(fn, **QUICK, numerics=numerics)(*args), fn(*args), rtol=1e-5)
-    rules.add(rule)
+    rules.add(rule, check=False)
     try:
         with pytest.raises(VerificationError, match="differs from the reference"):
             eqsat.optimize(fn, **QUICK, numerics=numerics)(*args)
@@ -160,7 +160,7 @@ def test_a_rule_that_is_wrong_elsewhere_is_found(name: str) -> None:
 
 def test_an_exact_program_keeps_the_sign_of_zero() -> None:
     rule = rewrite(a + 0.0, a, id="wrong.zero", numerics="exact")
-    rules.add(rule)
+    rules.add(rule, check=False)
     try:
         with pytest.raises(VerificationError, match="zeros of the wrong sign"):
             eqsat.optimize(lambda x: (x + 0.0) * 2, **QUICK, numerics="exact")(normal(40))

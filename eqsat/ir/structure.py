@@ -412,12 +412,20 @@ def _define_gather(types: Sequence[TensorType], attrs: object) -> Kernel:
     )
 
 
+def _gather(arrays: Sequence[np.ndarray], axis: object) -> np.ndarray:
+    assert isinstance(axis, int)
+    x, index = arrays
+    if x.flags.c_contiguous:
+        return np.take(x, index, axis)
+    return np.asarray(x[(slice(None),) * axis + (index,)])  # `take` would copy all of a broadcast array
+
+
 register(
     Op(
         "gather",
         "gather",
         _gather_type,
-        lambda arrays, attrs: np.take(arrays[0], arrays[1], axis=attrs),  # type: ignore[call-overload]
+        _gather,
         _define_gather,
         doc="x[…, index, …] along one axis; the index is in range (see wrap_index)",
     )

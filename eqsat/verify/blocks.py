@@ -19,7 +19,7 @@ from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.ir.types import float32
 from eqsat.ir.views import ViewMap
-from eqsat.verify.boxes import Box, accumulate, compute, cut, extents, operand_boxes, part, volume, whole
+from eqsat.verify.boxes import Box, Pieces, accumulate, cast, compute, extents, operand_boxes, part, volume, whole
 
 BLOCK = 1 << 17
 """Elements of a block: 1 MiB of float64, which stays in a core's cache from operator to operator."""
@@ -178,7 +178,7 @@ class Evaluation:
 
     def _whole(self, node: Node) -> np.ndarray:
         box = whole(node.shape)
-        pieces = list(cut(box, self._step(node)))
+        pieces = Pieces(box, self._step(node))
         if len(pieces) <= 1:
             return self._part(node, box)
         value = np.empty(node.shape, self._dtype(node))
@@ -263,7 +263,7 @@ class Evaluation:
         return value
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return value.astype(self._dtype(node), copy=False)
+        return cast(value, self._dtype(node))
 
     def _too_much(self, node: Node, box: Box, needed: list[Box]) -> bool:
         """Whether a streamed operand would be far larger than a block, and the operator lets it come in pieces."""
@@ -298,7 +298,7 @@ class Evaluation:
             if node.op in ("argmax", "argmin"):
                 seen = np.zeros(extents(box), self._dtype(source))
             magnitudes = np.zeros(out.shape) if self.adds_magnitudes and node.op == "reduce_sum" else None
-            for piece in cut(inner, BLOCK):
+            for piece in Pieces(inner, BLOCK):
                 value = self._part(source, piece)
                 accumulate(node, out, seen, piece, value, box)
                 if magnitudes is not None:
@@ -328,14 +328,14 @@ class Evaluation:
         return self._finished(node, box, out, ())
 
 
-def blocks(node: Node, plan: Storage) -> list[Box]:
+def blocks(node: Node, plan: Storage) -> Sequence[Box]:
     """The blocks in which an output is best compared: the whole of it where it is there as a whole."""
     if node in plan.stored or node.type.size <= BLOCK:
         return [whole(node.shape)]
-    return list(cut(whole(node.shape), BLOCK))
+    return Pieces(whole(node.shape), BLOCK)
 
 
-def first_and_some(boxes: list[Box], most: int, rng: np.random.Generator) -> list[Box]:
+def first_and_some(boxes: Sequence[Box], most: int, rng: np.random.Generator) -> Sequence[Box]:
     """The first and the last of these blocks, and others drawn among them, of about ``most`` elements together."""
     count = max(2, most // max(1, volume(boxes[0])))
     if len(boxes) <= count:

@@ -7,10 +7,9 @@ Composite operators are computed as a whole.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -43,24 +42,54 @@ def part(array: np.ndarray, box: Box) -> np.ndarray:
     return found
 
 
-def cut(box: Box, most: int) -> Iterator[Box]:
-    """The box in pieces of at most ``most`` elements, cut along its outer axes, in row-major order."""
-    if volume(box) <= most or not box:
-        yield box
-        return
-    inner = 1
-    axis = len(box)
-    while axis > 0 and inner * (box[axis - 1][1] - box[axis - 1][0]) <= most:
-        axis -= 1
-        inner *= box[axis][1] - box[axis][0]
-    axis -= 1  # the outermost axis that does not fit whole
-    low, high = box[axis]
-    step = max(1, most // inner)
-    outer = [range(a, b) for a, b in box[:axis]]
-    for at in itertools.product(*outer):
-        head = tuple((i, i + 1) for i in at)
-        for start in range(low, high, step):
-            yield (*head, (start, min(start + step, high)), *box[axis + 1 :])
+def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The array in a type; what is broadcast stays so."""
+    if array.dtype == dtype:
+        return array
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)
+    return np.broadcast_to(array[once].astype(dtype), array.shape) if 0 in array.strides else array.astype(dtype)
+
+
+class Pieces(Sequence[Box]):
+    """A box in pieces of at most ``most`` elements, cut along its outer axes, in row-major order.
+
+    Made as they are asked for: a broadcast tensor may have millions.
+    """
+
+    def __init__(self, box: Box, most: int) -> None:
+        self.box = box
+        inner, axis = 1, len(box)
+        while axis > 0 and inner * (box[axis - 1][1] - box[axis - 1][0]) <= most:
+            axis -= 1
+            inner *= box[axis][1] - box[axis][0]
+        self.axis = axis - 1  # the outermost axis that does not fit whole; -1 where all do
+        self.step = max(1, most // max(1, inner))
+        counts = [high - low for low, high in box[: max(0, self.axis)]]
+        if self.axis >= 0:
+            low, high = box[self.axis]
+            counts.append(-(-(high - low) // self.step))
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return math.prod(self.counts)
+
+    @overload
+    def __getitem__(self, at: int) -> Box: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Box]: ...
+    def __getitem__(self, at: int | slice) -> Box | list[Box]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(*at.indices(len(self)))]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        if self.axis < 0:
+            return self.box
+        *outer, last = (int(n) for n in np.unravel_index(number, self.counts))
+        head = tuple((low + n, low + n + 1) for n, (low, _) in zip(outer, self.box[: self.axis], strict=True))
+        low, high = self.box[self.axis]
+        start = low + last * self.step
+        return (*head, (start, min(start + self.step, high)), *self.box[self.axis + 1 :])
 
 
 def operand_boxes(node: Node, box: Box) -> list[Box]:

@@ -156,7 +156,7 @@ class Judge:
         dear = any(OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.plan.order)
         return not large and not dear and all(self._alike(o) for o in self.simple.outputs if o.type.size > SAMPLE)
 
-    def boxes(self, number: int, kind: Kind) -> list[Box]:
+    def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
         output = self.simple.outputs[number]
         found = blocks(output, self.plan)
         if output.type.size > SAMPLE and self._alike(output):
