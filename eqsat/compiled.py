@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -163,7 +163,7 @@ class Compiled:
         lasting = not record.emitted["volatile"] and not cut_short
         if lasting:
             emitted = backend(self.options.backend).kept(record.emitted)
-            kept = {**asdict(record), "emitted": emitted, "key": key, "verified": verified}
+            kept = {**asdict(replace(record, emitted=dict(emitted))), "key": key, "verified": verified}
             plans.put(PLAN, key, kept, name=self.traced.name, arguments=self._signature())
 
     def _signature(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from eqsat.cost.machine import Machine
 from eqsat.cost.roofline import reference_seconds, roofline_of
 from eqsat.deadline import NEVER, Deadline
-from eqsat.egraph.engine import get_ready, usable
+from eqsat.egraph.engine import usable
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
@@ -140,8 +140,7 @@ def search(
     found: dict[str, _Found] = {}
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions})
-    if usable():
-        get_ready(deadline)  # which is not the search's time
+    usable(deadline)  # imports egglog, which is not the search's time
     end = Deadline(options.seconds, deadline)
     for region in regions:
         key = region.key()

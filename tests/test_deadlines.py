@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -247,6 +248,40 @@ def test_kernels_compiled_in_time_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Compilers, "run", noted)
     assert isinstance(f.compile(*args), Compiled)
     assert again and not set(again) & set(taken)
+
+
+def test_programs_of_more_kernels_than_are_remembered_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache, too: the program holds its machine code."""
+    fn, args = many(5)
+    monkeypatch.setattr(jit, "_recent", deque(maxlen=1))
+    run, asked = Compilers.run, []
+
+    def noted(self: Compilers, tasks: Any, deadline: Deadline) -> Any:
+        asked.extend(task.key for task in tasks)
+        return run(self, tasks, deadline)
+
+    monkeypatch.setattr(Compilers, "run", noted)
+    f = eqsat.optimize(fn, cache=False)
+    for one, other in zip(f(*args), fn(*args), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+    assert len(asked) == len(set(asked))
+
+
+def test_whatever_the_compiler_raises_costs_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_object = jit.compile_object
+
+    def broken(source: str, phases: tuple[str, ...]) -> bytes:
+        if "tanh" in source:
+            raise RuntimeError("LLVM says no")
+        return compile_object(source, phases)
+
+    monkeypatch.setattr(jit, "compile_object", broken)
+    x = normal(7, 11)
+    f = eqsat.optimize(lambda x: (np.tanh(x) * 7, np.exp(x) @ x.T), cache=False)
+    made = f.compile(x)
+    assert isinstance(made, Compiled)
+    assert sorted(step.kind for step in f.explain(x).steps) == ["kernel", "reference"]
+    np.testing.assert_allclose(f(x)[0], np.tanh(x) * 7, rtol=1e-5)
 
 
 def test_the_search_has_a_share_that_leaves_time_for_kernels() -> None:

@@ -42,7 +42,6 @@ from eqsat_backends.numba_cpu.driver import (
 from eqsat_backends.numba_cpu.emitted import BAD_EXPONENT, BAD_INDEX, Emitted, PackSpec
 from eqsat_backends.numba_cpu.jit import (
     KernelCompileError,
-    compile_module,
     compile_modules,
     forget,
     helpers,
@@ -91,8 +90,8 @@ class NumbaCpuBackend:
         }
 
     def kept(self, emitted: Mapping[str, Any]) -> dict[str, Any]:
-        """Without printed modules: kernels by key."""
-        steps = [{name: value for name, value in step.items() if name != "source"} for step in emitted["steps"]]
+        """Without printed modules and machine code: kernels by key."""
+        steps = [{n: value for n, value in step.items() if n not in ("source", "code")} for step in emitted["steps"]]
         return {**emitted, "steps": steps}
 
     def release(self) -> None:
@@ -110,6 +109,9 @@ class NumbaCpuBackend:
         deadline: Deadline = NEVER,
     ) -> CpuExecutable:
         return CpuExecutable(emitted, constants, threads, deadline)
+
+
+_Kernel = tuple[Emitted, Code]
 
 
 class _Emission:
@@ -132,7 +134,7 @@ class _Emission:
         for number, step in enumerate(steps):
             self._add(number, step, next(made) if isinstance(step, KernelStep) else None)
 
-    def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[Emitted | None]:
+    def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
         """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
         printed = []
         for group, nest, label in groups:
@@ -140,29 +142,30 @@ class _Emission:
             printed.append(_print(group, nest, self.machine, label))
         modules = [(p.source, p.phases) for p in printed if p is not None]
         compiled = compile_modules(modules, self.deadline, self.helpers)
-        for at, (emitted, (_, _, label)) in enumerate(zip(printed, groups, strict=True)):
-            found = compiled[emitted.source, emitted.phases] if emitted is not None else None
-            if isinstance(found, KernelCompileError):
-                _refuse(label, found)
-                printed[at] = None
-        return printed
+        made: list[_Kernel | None] = []
+        for emitted, (_, _, label) in zip(printed, groups, strict=True):
+            code = compiled[emitted.source, emitted.phases] if emitted is not None else None
+            if isinstance(code, KernelCompileError):
+                _refuse(label, code)
+            made.append((emitted, code) if emitted is not None and isinstance(code, Code) else None)
+        return made
 
-    def _add(self, number: int, step: KernelStep | ReferenceStep, emitted: Emitted | None) -> None:
+    def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
         if isinstance(step, ReferenceStep):
             self.kinds.append("reference")
             value = nodes_to_json([step.value])
             self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
             return
-        if emitted is not None:
+        if kernel is not None:
             self.kinds.append("kernel")
-            self.steps.append({**_as_data(emitted, step.group, step.tensors), "of": number})
+            self.steps.append({**_as_data(kernel, step.group, step.tensors), "of": number})
             return
         kind, self.volatile = "stages", True
         parts = fallback.split(step.group, step.tensors, self._fresh)
         alone = [(part.group, None, step.label) for part in parts] if len(parts) > 1 else []
-        for part, kernel in zip(parts, self._kernels(alone) or [None], strict=True):
-            if kernel is not None:
-                made = _as_data(kernel, part.group, part.tensors)
+        for part, one in zip(parts, self._kernels(alone) or [None], strict=True):
+            if one is not None:
+                made = _as_data(one, part.group, part.tensors)
             else:
                 kind = "reference"
                 outputs = list(part.group.outputs)
@@ -191,9 +194,12 @@ def _refuse(label: str, error: Exception) -> None:
     log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
 
 
-def _as_data(emitted: Emitted, group: KernelGroup, tensors: Sequence[int]) -> dict[str, Any]:
+def _as_data(kernel: _Kernel, group: KernelGroup, tensors: Sequence[int]) -> dict[str, Any]:
+    """``code`` keeps the machine code alive, of however many kernels, until a program holds it."""
+    emitted, code = kernel
     return {
         "source": emitted.source,
+        "code": code,
         "kernel": source_key(emitted.source, emitted.phases),
         "phases": list(emitted.phases),
         "tensors": list(tensors),
@@ -220,9 +226,9 @@ def _compiled(step: Mapping[str, Any]) -> bool:
 
 
 def _code(step: Mapping[str, Any]) -> Code:
-    """Addresses of a kernel's phases: source is there only where this process printed it."""
-    phases = tuple(step["phases"])
-    return compile_module(step["source"], phases) if "source" in step else load_module(step["kernel"], phases)
+    """Addresses of a kernel's phases: compiled by this process, or in the cache under the kernel's key."""
+    code: Code | None = step.get("code")
+    return code if code is not None else load_module(step["kernel"], tuple(step["phases"]))
 
 
 class CpuExecutable:
@@ -235,8 +241,6 @@ class CpuExecutable:
         threads: int,
         deadline: Deadline = NEVER,
     ) -> None:
-        # Those that the cache has lost, all at once.
-        compile_modules([(s["source"], tuple(s["phases"])) for s in emitted["steps"] if "source" in s], deadline)
         self._deadline = deadline
         self.types: dict[int, TensorType] = {int(n): type_from_json(t) for n, t in emitted["types"].items()}
         self.constants: dict[int, np.ndarray] = {}

@@ -154,9 +154,22 @@ def compile_modules(
 
 def helpers(kernels: int) -> Compilers:
     """Processes that compile, started now for so many kernels."""
-    made = Compilers(compile_object, (KernelCompileError,))
+    made = Compilers(_compile_alone, (KernelCompileError,))
     made.start(kernels)
     return made
+
+
+def _compile_alone(source: str, phases: tuple[str, ...]) -> bytes:
+    """``compile_object``: whatever Numba or LLVM refuses is a matter of this module.
+
+    What LLVM made is freed before the lock is, so that no fork comes between.
+    """
+    with _lock:
+        try:
+            return compile_object(source, phases)
+        except Exception as error:
+            refused = str(error) if isinstance(error, KernelCompileError) else repr(error)
+        raise KernelCompileError(refused)
 
 
 def _known(key: str, phases: tuple[str, ...]) -> Code | None:

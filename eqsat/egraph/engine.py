@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from eqsat.deadline import Deadline
-from eqsat.egraph.library import bindings, load_library, usable
+from eqsat.egraph.library import bindings, usable
 from eqsat.egraph.match import Query
 from eqsat.ir.table import OPS
 
@@ -34,11 +33,6 @@ SPECIAL = {
     ("concat", 0): ("T i64 i64", "h n a", "(set (handle (Ref h)) h) (concat_0 (Ref h) n a)"),
     ("concat", 1): ("i64 i64 T", "n p c", "(concat_1 n p (Ref c))"),
 }
-
-
-def get_ready(deadline: Deadline) -> None:
-    """Load egglog, if that is still to be done; ``OutOfTime`` past ``deadline``."""
-    load_library(deadline)
 
 
 class _File:

@@ -60,13 +60,17 @@ def _load_once() -> None:
         _bindings = _bindings or _load()
 
 
-def usable() -> bool:
-    """Whether egglog can run here. A :class:`ForkWarning`, once per process, where it cannot."""
+def usable(deadline: Deadline = NEVER) -> bool:
+    """Whether egglog can run here. A :class:`ForkWarning`, once per process, where it cannot.
+
+    Raises:
+        OutOfTime: past ``deadline``; the library goes on loading.
+    """
     global _refused
     if _refused:
         return False
     try:
-        bindings()
+        load_library(deadline)
     except ImportError as error:
         if _NAME not in sys.modules:
             raise
