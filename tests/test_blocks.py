@@ -124,7 +124,7 @@ def test_verification_stays_within_its_limit_and_still_sees(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < limit
-    rules.add(wrong)
+    rules.add(wrong, check=False)
     try:
         with pytest.raises(VerificationError):
             eqsat.optimize(fn, cache=False).compile(*args)
