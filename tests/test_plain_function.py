@@ -253,6 +253,21 @@ def test_large_arguments_are_cut_for_the_plain_function(monkeypatch: pytest.Monk
     assert max(sizes[1:]) < 1000
 
 
+def test_writes_are_told_where_the_plain_function_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fn(x: Any) -> Any:
+        x += np.ones(1000)
+        return x * 2
+
+    monkeypatch.setattr("eqsat.verify.check.SHARE_SECONDS", 0.0)
+    monkeypatch.setattr("eqsat.verify.check.SHARE", 0.0)
+    with caplog.at_level("INFO", "eqsat"):
+        eqsat.optimize(fn, **QUICK)(np.ones(1000))
+    assert "not held against its trace" in caplog.text and "smaller arguments do not fit" in caplog.text
+    assert "seems to write to its argument 'x'" in caplog.text and "x += np.ones(1000)" in caplog.text
+
+
 def test_functions_that_trace_alike_are_each_held_against_their_trace() -> None:
     """A plan is kept for the graph, which does not tell such functions apart."""
 

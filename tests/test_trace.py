@@ -282,6 +282,7 @@ BASIC: list[Any] = [
 ]  # fmt: skip
 I, J = np.array([[0, -1], [1, 1]]), np.array([2, 0])  # noqa: E741
 ADVANCED: list[Any] = [
+    (None, np.array([0, 2]), np.array([1, 3]), Ellipsis, 2),  # an Ellipsis that stands for no axis
     I, [0, 1], (I, J), (slice(None), I), (I, slice(None), J), (0, slice(None), J), (slice(None), I, J), (..., J),
     (I, 1), (1, I), (slice(None, None, -1), J), (I, None, J), (J, 0, 1), ([], slice(None)), (slice(None), 0, J),
     (None, I, J), (I[..., None], J, slice(1, None)), (np.array([True, False, True]),), (np.int32(1), J),
@@ -478,3 +479,17 @@ def test_a_mean_is_one_node_with_and_without_kept_axes() -> None:
     assert sum(node.op == "reduce_sum" for node in traced.graph.nodes()) == 2
     assert sum(node.op == "div" for node in traced.graph.nodes()) == 2
     assert [node.shape for node in traced.graph.outputs] == [(3, 5), (3, 5), (3, 1, 5)]
+
+
+def test_a_traced_array_is_an_instance_of_ndarray() -> None:
+    seen = []
+
+    def fn(x: Any, y: Any) -> Any:
+        seen.append((isinstance(x, np.ndarray), isinstance(x, (list, np.ndarray)), isinstance(np.sin(x), np.ndarray)))
+        y += 1
+        return np.stack([np.tanh(x), y]) + np.asarray([1.0, 2.0])[:, None]
+
+    x, y = np.ones(3), np.zeros(3)
+    traced = trace(fn, (x, y))
+    assert seen == [(True, True, True)]
+    assert [(name, line.text) for name, line in traced.written] == [("y", "y += 1")]

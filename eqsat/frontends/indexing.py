@@ -60,7 +60,7 @@ def _index_items(item: Any) -> list[Any]:
 
 
 def _entries(index: Any, shape: tuple[int, ...]) -> list[Any]:
-    """The index with its Ellipsis written out: one entry per axis, and Nones."""
+    """The index with its Ellipsis written out: one entry per axis, Nones, and an Ellipsis that stands for none."""
     given = index if isinstance(index, tuple) else (index,)
     _check_masks(given, shape)
     items = [part for item in given for part in _index_items(item)]
@@ -75,7 +75,9 @@ def _entries(index: Any, shape: tuple[int, ...]) -> list[Any]:
     if not dots:
         items.append(Ellipsis)
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
-    return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
+    # An Ellipsis that stands for no axis keeps its place: it parts the index arrays on its sides.
+    between: list[Any] = [slice(None)] * (len(shape) - used)
+    return [*items[:at], *(between or [Ellipsis]), *items[at + 1 :]]
 
 
 def _check_masks(given: tuple[Any, ...], shape: tuple[int, ...]) -> None:
@@ -124,8 +126,8 @@ def getitem(x: TracedArray, index: Any) -> TracedArray:
     where: list[int] = []  # positions of indices among the entries
     axis = 0
     for position, entry in enumerate(entries):
-        if entry is None:
-            shape.append(1)
+        if entry is None or entry is Ellipsis:
+            shape.extend([1] if entry is None else [])
             continue
         n = node.shape[axis]
         if isinstance(entry, slice):

@@ -342,3 +342,16 @@ def first_and_some(boxes: Sequence[Box], most: int, rng: np.random.Generator) ->
         return boxes
     drawn = rng.choice(len(boxes) - 2, count - 2, replace=False) + 1 if count > 2 else np.empty(0, np.int64)
     return [boxes[i] for i in (0, *sorted(int(i) for i in drawn), len(boxes) - 1)]
+
+
+def demanded(places: Iterable[tuple[Node, Box]]) -> dict[Node, list[Box]]:
+    """For every node which boxes of it these boxes of outputs are computed from, in a fixed order."""
+    found: dict[Node, dict[Box, None]] = {}
+    for node, box in places:
+        found.setdefault(node, {})[box] = None
+    for node in reversed(topological(found)):
+        for box in found.get(node, ()):
+            for operand, inner in zip(node.inputs, operand_boxes(node, box), strict=True):
+                if volume(inner):
+                    found.setdefault(operand, {})[inner] = None
+    return {node: list(boxes) for node, boxes in found.items()}

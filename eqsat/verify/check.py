@@ -123,12 +123,12 @@ def run_plain(
             return plain.results(traced)
         small = plain.reduced()
         if small is None:
-            log.info("the function was not held against its trace: NumPy would take long, or much memory")
+            _say_not_held(traced, "NumPy would take long, or much memory")
             return None
         try:
             traced = small.trace()
         except Exception as error:
-            log.info("the function was not held against its trace, which smaller arguments do not allow: %r", error)
+            _say_not_held(traced, f"NumPy would take long, or much memory, and smaller arguments do not fit: {error!r}")
             return None
         results = small.results(traced)
         if results is not None:
@@ -136,6 +136,12 @@ def run_plain(
     except MemoryError:
         raise MemoryError(str(size)) from None
     return None
+
+
+def _say_not_held(traced: Traced, why: str) -> None:
+    log.info("the function was not held against its trace: %s", why)
+    for name, line in traced.written:  # so it looks in the trace; NumPy may copy where that knows of a view only
+        log.warning("the function seems to write to its argument %r, which the compiled one does not: %s", name, line)
 
 
 def hold_plain(

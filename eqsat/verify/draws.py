@@ -10,7 +10,7 @@ equal values, numbers that the program compares with, NaN and infinities.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +18,10 @@ import numpy as np
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import float32
+from eqsat.verify.boxes import Box, extents, part
 
 POOL = 65_521
 """Distinct values of a drawn array; more elements repeat them, with a period that is no multiple of any block's."""
-SEGMENT = 1 << 18
-"""Elements of a mixed draw that are the caller's own, in a row."""
 WIDE = 1e6
 MAGNITUDES = (WIDE, 1e3, 30.0, 4.0)
 """Largest values of wide draws: the next one is tried where a program leaves the range of its types."""
@@ -35,7 +34,7 @@ class Kind:
 
     ``fill``: ``normal``; ``positive`` (10^±3); ``like`` (the caller's values, moved about); ``wide`` (both signs,
     magnitudes from 1e-6 up to ``magnitude``); ``ties`` (few different values, zeros of both signs);
-    ``nan`` and ``inf`` (normal with some of them); ``mixed`` (several of these and segments of the caller's, for
+    ``nan`` and ``inf`` (normal with some of them); ``mixed`` (several of these, for
     programs that work element by element).
     """
 
@@ -92,8 +91,11 @@ class Draws:
         self.rung += 1
         return True
 
-    def draw(self, kind: Kind) -> list[np.ndarray]:
-        """One array per free input. The same for the same kind, rung and seed."""
+    def draw(self, kind: Kind, needed: Mapping[Node, Sequence[Box]] | None = None) -> list[np.ndarray]:
+        """One array per free input. The same for the same kind, rung and seed.
+
+        ``needed``: the boxes of inputs that matter. Elsewhere large ones are 0, in some of them the caller's own.
+        """
         if kind is OWN:
             return list(self.examples)
         arrays = []
@@ -109,9 +111,9 @@ class Draws:
             else:
                 pool = self._pool(kind, node, np.asarray(example), min(size, POOL), rng)
                 with np.errstate(all="ignore"):
-                    arrays.append(_spread(pool.astype(dtype), node.shape))
-                if kind is MIXED and size > POOL:
-                    _lay_over(arrays[-1], np.asarray(example))
+                    pool = pool.astype(dtype)
+                boxes = needed.get(node) if needed is not None and size > POOL else None
+                arrays.append(_spread(pool, node.shape) if boxes is None else _patched(pool, example, boxes))
         return arrays
 
     def _rearranged(self, node: Node, example: np.ndarray) -> np.ndarray:
@@ -206,12 +208,13 @@ def _spread(pool: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out.reshape(-1)[:size].reshape(shape)
 
 
-def _lay_over(drawn: np.ndarray, example: np.ndarray) -> None:
-    """Every eighth segment as the caller gave it, the first among them."""
-    if example.flags.c_contiguous:
-        flat, given = drawn.reshape(-1), example.reshape(-1)
-        for start in range(0, flat.size, 8 * SEGMENT):
-            flat[start : start + SEGMENT] = given[start : start + SEGMENT]
+def _patched(pool: np.ndarray, example: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
+    """Zeros, but for these boxes: the first and every fourth as the caller gave it, the others of the pool."""
+    out = np.zeros(example.shape, pool.dtype)  # which take no memory where they are only read
+    for number, box in enumerate(boxes):
+        values = part(example, box) if number % 4 == 0 else _spread(np.roll(pool, number), extents(box))
+        part(out, box)[...] = values
+    return out
 
 
 def reaching(graph: Graph) -> tuple[frozenset[Node], frozenset[Node]]:

@@ -28,10 +28,12 @@ from eqsat.ir.node import Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.options import Numerics
 from eqsat.verify import draws
-from eqsat.verify.blocks import Evaluation, Storage, blocks, first_and_some, storage
+from eqsat.verify.blocks import Evaluation, Storage, blocks, demanded, first_and_some, storage
 from eqsat.verify.bounds import (
     GROSS,
     GROSS_FACTOR,
+    ULPS,
+    ErrorsBySize,
     OutputError,
     Scale,
     among,
@@ -42,7 +44,7 @@ from eqsat.verify.bounds import (
 )
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.draws import Domain, Draws, Kind
-from eqsat.verify.rounding import Jittered, element_noise, largest_noise
+from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
 from eqsat.verify.ties import nearly_right
 
 NOISE = 16.0
@@ -52,7 +54,9 @@ MORE_SAMPLES = 96
 """Where positions among near ties decide, which twelve samples show too little of."""
 NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
-SAMPLE = 1 << 20
+LONG_SECONDS = 0.3
+"""Estimated time of a draw from which fewer runs with noise have to do."""
+SAMPLE = 1 << 19
 """Elements of an output that are compared in one draw, where the others are computed alike."""
 DEAR_SECONDS = 1.5
 """Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
@@ -80,6 +84,14 @@ class _Suspect:
     exact: np.ndarray
     reference: np.ndarray
     error: OutputError
+    errors: ErrorsBySize | None = None
+    """NumPy's over all of the output, where this is a part of it."""
+
+    def gross(self) -> np.ndarray:
+        """Where elements are far off in units of themselves."""
+        if self.ours.dtype.kind != "f" or not self.ours.size:
+            return np.zeros(self.ours.shape, bool)
+        return gross_errors(self.ours, self.exact, self.reference, self.errors)
 
 
 @dataclass
@@ -172,7 +184,7 @@ class Judge:
         ``plain``: what the user's function returned on these arguments; :class:`PlainDiffers` where that is not what
         the reference computes.
         """
-        arrays = self.draws.draw(kind)
+        arrays = self._arrays(kind)
         look = self._look(arrays)
         try:
             for number, output in enumerate(self.simple.outputs):
@@ -186,6 +198,12 @@ class Judge:
                 self._plain_output(number, plain[number], look, kind)
             self._output(number, ours[number], look, kind, seen)
         return seen
+
+    def _arrays(self, kind: Kind) -> list[np.ndarray]:
+        if kind is not draws.MIXED:
+            return self.draws.draw(kind)
+        outputs = enumerate(self.simple.outputs)
+        return self.draws.draw(kind, demanded((o, box) for n, o in outputs for box in self.boxes(n, kind)))
 
     def examine_plain(self, arrays: Sequence[np.ndarray], plain: Sequence[np.ndarray]) -> None:
         """Hold results of the user's function on these arguments against the reference; as :meth:`examine` raises."""
@@ -223,8 +241,9 @@ class Judge:
         if ours.shape != output.shape:
             raise self._error(f"output {number} of the optimized program has shape {ours.shape}", kind)
         suspects, scale, error, finite = self._suspects(number, ours, look, kind)
-        for suspect in suspects:
-            one = self._judged(suspect, scale, look, kind, ours, seen)
+        after = self._with_noise(suspects, scale, look.bound, ours)
+        for suspect, one in zip(suspects, after, strict=True):
+            one = self._judged(suspect, one, look, kind, seen)
             error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
         seen.errors.append(error)
         seen.finite.append(finite)
@@ -237,31 +256,35 @@ class Judge:
         output = self.simple.outputs[number]
         scale, suspects, finite, total, largest = Scale(), [], 0, 0, 0.0
         signs = self._signs_matter(output)
-        for box in self.boxes(number, kind):
+        boxes = self.boxes(number, kind)
+        sizes = ErrorsBySize() if len(boxes) > 1 and output.dtype.is_float else None
+        for box in boxes:
             try:
                 e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
             except (IndexError, ValueError) as error:
                 raise Invalid from error
             scale = scale.over(scale_of(e, r))
             one = compare(u, e, r)
-            gross = one.ok and u.dtype.kind == "f" and u.size and gross_errors(u, e, r).any()
-            if not one.ok or gross or (signs and signs_of_zero(u, e, r).any()):
-                suspects.append(_Suspect(number, box, u, e, r, one))
+            if sizes is not None:
+                sizes.add(e, r)
+            suspect = _Suspect(number, box, u, e, r, one)
+            if not one.ok or suspect.gross().any() or (signs and signs_of_zero(u, e, r).any()):
+                suspects.append(suspect)
             else:
                 largest = max(largest, one.ours)
             if r.dtype.kind == "f":
                 finite += int(np.count_nonzero(np.isfinite(r)))
                 total += r.size
+        for suspect in suspects:
+            suspect.errors = sizes
+        suspects = [s for s in suspects if not s.error.ok or s.gross().any() or signs]
         for suspect in suspects[:8]:
             suspect.error = compare(suspect.ours, suspect.exact, suspect.reference, scale=scale)
         allowed = scale.allowed(output.dtype.numpy) if output.dtype.is_float else 0.0
         return suspects[:8], scale, OutputError(largest, scale.theirs, allowed), finite / total if total else 1.0
 
-    def _judged(
-        self, suspect: _Suspect, scale: Scale, look: _Look, kind: Kind, ours: np.ndarray, seen: Seen
-    ) -> OutputError:
-        """The error of a suspect within what noise allows, or ``VerificationError``."""
-        error = self._with_noise(suspect, scale, look.bound, ours)
+    def _judged(self, suspect: _Suspect, error: OutputError, look: _Look, kind: Kind, seen: Seen) -> OutputError:
+        """The error of a suspect, given the one within what noise allows, or ``VerificationError``."""
         signs = self._signs_matter(self.simple.outputs[suspect.output])
         wrong_signs = signs and bool(signs_of_zero(suspect.ours, suspect.exact, suspect.reference).any())
         if error.ok and not wrong_signs:
@@ -278,64 +301,88 @@ class Judge:
         )
 
     def _with_noise(
-        self, suspect: _Suspect, scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
-    ) -> OutputError:
-        """The error of a suspect and of its single elements, after what rounding noise explains."""
-        error = self._under_noise(suspect, scale, bound, ours)
-        if error.ok and suspect.ours.dtype.kind == "f" and suspect.ours.size:
-            error = self._each_element(suspect, bound, error)
-        return error
+        self, suspects: Sequence[_Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> list[OutputError]:
+        """The errors of suspects of one output, and of their single elements, after what rounding noise explains."""
+        errors = [s.error for s in suspects]
+        pending = [n for n, e in enumerate(errors) if not e.ok]
+        for n, error in zip(
+            pending, self._under_noise([suspects[n] for n in pending], scale, bound, ours), strict=True
+        ):
+            errors[n] = error
+        gross = [n for n, e in enumerate(errors) if e.ok and suspects[n].gross().any()]
+        for n, single in zip(gross, self._each_element([suspects[n] for n in gross], bound), strict=True):
+            errors[n] = single or errors[n]
+        return errors
+
+    def _places(self, suspects: Sequence[_Suspect]) -> list[tuple[Node, Box]]:
+        return [(self.simple.outputs[s.output], s.box) for s in suspects]
 
     def _under_noise(
-        self, suspect: _Suspect, scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
-    ) -> OutputError:
-        """The error after what rounding noise explains."""
-        error, given = suspect.error, (suspect.ours, suspect.exact, suspect.reference)
-        if error.ok:
-            return error
-        place = (self.simple.outputs[suspect.output], suspect.box)
-        (noise,) = largest_noise([place], self.plan, bound, deadline=self.deadline)
-        error = replace(error, allowed=error.allowed + NOISE_FACTOR * noise)
-        if error.ok:
-            return error
+        self, suspects: Sequence[_Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> list[OutputError]:
+        if not suspects:
+            return []
+        places = self._places(suspects)
+        runs = RUNS if self.seconds < LONG_SECONDS else 1
+        noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        errors = [
+            replace(s.error, allowed=s.error.allowed + NOISE_FACTOR * n) for s, n in zip(suspects, noise, strict=True)
+        ]
+        if all(e.ok for e in errors):
+            return errors
         tied = None
         if ours.size <= SAMPLE:
-            tied = nearly_right(place[0], ours, bound, NOISE_FACTOR, 16.0)
-            tied = None if tied is None else part(tied, suspect.box)
-        samples = self._samples(place, bound, SAMPLES)
-        again = compare(*given, samples, tied, scale)
-        if not again.ok and any(n.op in _ORDERED for n in self.plan.order):
-            samples += self._samples(place, bound, MORE_SAMPLES, SAMPLES)
-            again = compare(*given, samples, tied, scale)
-        return replace(again, allowed=again.allowed + NOISE_FACTOR * noise)
+            tied = nearly_right(places[0][0], ours, bound, NOISE_FACTOR, ULPS)
+        samples: list[list[np.ndarray]] = []
+        for count in (SAMPLES, MORE_SAMPLES):
+            samples += self._samples(places, bound, count, len(samples))
+            for n, s in enumerate(suspects):
+                if not errors[n].ok:
+                    among_ties = None if tied is None else part(tied, s.box)
+                    again = compare(s.ours, s.exact, s.reference, [one[n] for one in samples], among_ties, scale)
+                    errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
+            if all(e.ok for e in errors) or not any(n.op in _ORDERED for n in self.plan.order):
+                break
+        return errors
 
     def _samples(
-        self, place: tuple[Node, Box], bound: dict[Node, np.ndarray], count: int, first: int = 0
-    ) -> list[np.ndarray]:
-        """The reference of a place, with every value moved by up to ``NOISE`` units."""
-        runs = range(first, count)
-        return [Jittered(self.plan, bound, self.seed + n, NOISE, self.deadline).part(*place) for n in runs]
+        self, places: Sequence[tuple[Node, Box]], bound: dict[Node, np.ndarray], count: int, first: int = 0
+    ) -> list[list[np.ndarray]]:
+        """The reference of these places, with every value moved by up to ``NOISE`` units, a few times."""
+        found = []
+        for run in range(first, count):
+            moved = Jittered(self.plan, bound, self.seed + run, NOISE, self.deadline)
+            found.append([moved.part(*place) for place in places])
+        return found
 
-    def _each_element(self, suspect: _Suspect, bound: dict[Node, np.ndarray], error: OutputError) -> OutputError:
-        """The error of the worst element that is wrong by itself, whatever rounding does to it."""
-        ours, exact, reference = suspect.ours, suspect.exact, suspect.reference
-        wrong = gross_errors(ours, exact, reference)
-        if not wrong.any():
-            return error
-        place = (self.simple.outputs[suspect.output], suspect.box)
-        (noise,) = element_noise([place], self.plan, bound, runs=GROSS_RUNS, deadline=self.deadline)
+    def _each_element(self, suspects: Sequence[_Suspect], bound: dict[Node, np.ndarray]) -> list[OutputError | None]:
+        """The error of the worst element of each that is wrong by itself, whatever rounding does to it."""
+        if not suspects:
+            return []
+        places = self._places(suspects)
+        runs = GROSS_RUNS if self.seconds < LONG_SECONDS else RUNS
+        noise = element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        wrong = [s.gross() for s in suspects]
         with np.errstate(all="ignore"):
-            off = np.abs(ours - exact.astype(np.float64))
-            wrong &= off > GROSS_FACTOR * noise
-            if wrong.any():
-                samples = self._samples(place, bound, SAMPLES)
-                wrong &= ~among(ours, [reference, exact, *samples], GROSS_FACTOR * noise)
-        if not wrong.any():
-            return error
-        off = np.where(wrong, off, 0)
-        at = np.unravel_index(int(off.argmax()), off.shape)
-        allowed = max(GROSS_FACTOR * float(noise[at]), GROSS * abs(float(exact[at])))
-        return OutputError(float(off[at]), abs(float(reference[at]) - float(exact[at])), allowed)
+            off = [np.abs(s.ours - s.exact.astype(np.float64)) for s in suspects]
+            for mask, error, moves in zip(wrong, off, noise, strict=True):
+                mask &= error > GROSS_FACTOR * moves
+            if any(mask.any() for mask in wrong):
+                samples = self._samples(places, bound, SAMPLES)
+                for n, s in enumerate(suspects):
+                    seen = [s.reference, s.exact, *(one[n] for one in samples)]
+                    wrong[n] &= ~among(s.ours, seen, GROSS_FACTOR * noise[n])
+        found: list[OutputError | None] = []
+        for s, mask, error, moves in zip(suspects, wrong, off, noise, strict=True):
+            if not mask.any():
+                found.append(None)
+                continue
+            worst = np.where(mask, error, 0)
+            at = np.unravel_index(int(worst.argmax()), worst.shape)
+            allowed = max(GROSS_FACTOR * float(moves[at]), GROSS * abs(float(s.exact[at])))
+            found.append(OutputError(float(worst[at]), abs(float(s.reference[at]) - float(s.exact[at])), allowed))
+        return found
 
     def _signs_matter(self, output: Node) -> bool:
         """Whether zeros must have NumPy's sign: it is part of an ``exact`` result that no combination makes."""
@@ -368,16 +415,15 @@ class Judge:
             everything = storage(self.simple.outputs, self.graph.inputs, None)
             look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
             suspects, scale, _, _ = self._suspects(number, plain, look, kind)
-        for suspect in suspects:
-            if not self._with_noise(suspect, scale, look.bound, plain).ok:
-                raise PlainDiffers(number)
+        if not all(e.ok for e in self._with_noise(suspects, scale, look.bound, plain)):
+            raise PlainDiffers(number)
 
     # Errors
 
     def _error(self, what: str, kind: Kind) -> VerificationError:
         arrays: list[np.ndarray] | None = None
         if kind is not draws.NORMAL:
-            given = {**dict(zip(self.draws.free, self.draws.draw(kind), strict=True)), **self.constants}
+            given = {**dict(zip(self.draws.free, self._arrays(kind), strict=True)), **self.constants}
             arrays = [np.asarray(given[node]) for node in self.graph.inputs]
         return VerificationError(
             f"the optimized program differs from the reference on {kind.text}: {what}; it is not used",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class _Noisy(Evaluation):
         self.run = run
 
     def _make_stored(self) -> None:
+        if not any(_jumps(node) for node in self.plan.order):
+            return super()._make_stored()
         # Side by side, so that what jumps finds its value without noise before that is dropped.
         for at in range(self._next, len(self.plan.order)):
             self.clean._make(at)
@@ -48,9 +51,10 @@ class _Noisy(Evaluation):
             self.clean._drop(at)
             self._drop(at)
             self._next = self.clean._next = at + 1
+        return None
 
     def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
-        if not node.dtype.is_float or node.op in DISCRETE:
+        if _jumps(node):
             return self._finished(node, box, self.clean._part(node, box), arrays)
         value = super()._made(node, box, boxes, arrays)
         if node.op in ("reduce_sum", "contract"):
@@ -71,8 +75,8 @@ class _Noisy(Evaluation):
             terms = math.prod(n for x, n in node.attrs.extents(a.shape, b.shape).items() if x in node.attrs.summed)
         unit = float(np.finfo(node.dtype.numpy).eps)
         reach = unit * (np.abs(value) * (math.sqrt(terms) / 32) + magnitudes / 16)
-        rng = np.random.default_rng((self.run, self.plan.position[node], 1, *(n for r in box for n in r)))
-        moved: np.ndarray = value + reach * rng.uniform(-1, 1, value.shape)
+        noise = _noise((self.run, self.plan.position[node], 1, *(n for r in box for n in r)), value.size)
+        moved: np.ndarray = value + reach * noise.reshape(value.shape)
         return moved
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -84,9 +88,24 @@ class _Noisy(Evaluation):
 
 def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box, run: int) -> np.ndarray:
     """Each element times 1 plus up to ``reach``, the same whenever this box is made again."""
-    rng = np.random.default_rng((run, of.plan.position.get(node, 0), *(n for r in box for n in r)))
-    moved: np.ndarray = value * (1 + rng.uniform(-reach, reach, value.shape)).astype(value.dtype)
+    noise = _noise((run, of.plan.position.get(node, 0), *(n for r in box for n in r)), value.size)
+    moved: np.ndarray = value * (1 + reach * noise.reshape(value.shape)).astype(value.dtype)
     return moved
+
+
+@cache
+def _uniform() -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, 1 << 19)
+
+
+def _noise(seed: tuple[int, ...], count: int) -> np.ndarray:
+    """Random numbers in [-1, 1), the same for the same seed; many are a part of numbers that were drawn once."""
+    rng = np.random.default_rng(seed)
+    drawn = _uniform()
+    if count < 4096 or count > len(drawn) // 2:
+        return rng.uniform(-1, 1, count)
+    start = int(rng.integers(len(drawn) - count))
+    return drawn[start : start + count]
 
 
 class Jittered(Evaluation):
@@ -156,12 +175,18 @@ def _changes(
     deadline: Deadline | None,
 ) -> Iterator[list[np.ndarray]]:
     """How far each place moves in each noisy evaluation."""
+    exact = Evaluation(plan, bound, double=True, deadline=deadline)
+    clean = [exact.part(*place) for place in places]
     for run in range(runs):
         noisy = _Noisy(plan, bound, run, deadline)
         changes = []
-        for node, box in places:
-            moved = noisy.part(node, box)
+        for place, before in zip(places, clean, strict=True):
+            moved = noisy.part(*place)
             with np.errstate(all="ignore"):
-                clean = noisy.clean.part(node, box)
-                changes.append(np.abs(moved - clean) if node.dtype.is_float else np.zeros(moved.shape))
+                changes.append(np.abs(moved - before) if place[0].dtype.is_float else np.zeros(moved.shape))
         yield changes
+
+
+def _jumps(node: Node) -> bool:
+    """Whether a computed node's value jumps where its operands move."""
+    return OPS[node.op].kind != "source" and (not node.dtype.is_float or node.op in DISCRETE)
