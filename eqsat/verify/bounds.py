@@ -95,12 +95,14 @@ def compare(
 
 def among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float | np.ndarray) -> np.ndarray:
     """Where a value lies between the least and the greatest sample, or is NaN as one of them."""
+    if ours.dtype.kind != "f":  # NaN and slack are of floats, which int64 does not fit into
+        between: np.ndarray = (ours >= np.minimum.reduce(samples)) & (ours <= np.maximum.reduce(samples))
+        return between
     with np.errstate(all="ignore"):
         low = np.minimum.reduce([np.nan_to_num(s, nan=np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
         high = np.maximum.reduce([np.nan_to_num(s, nan=-np.inf, posinf=np.inf, neginf=-np.inf) for s in samples])
         found: np.ndarray = (ours >= low - slack) & (ours <= high + slack)
-    if ours.dtype.kind == "f":
-        found |= np.isnan(ours) & np.logical_or.reduce([np.isnan(s) for s in samples])
+    found |= np.isnan(ours) & np.logical_or.reduce([np.isnan(s) for s in samples])
     return found
 
 

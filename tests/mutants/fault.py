@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqsat_backends.numba_cpu import jit, tiles
+from eqsat_backends.numba_cpu import compilers, jit, tiles
 
 RNG = np.random.default_rng(13)
 X = RNG.standard_normal((9, 21)).astype(np.float32)
@@ -51,6 +51,7 @@ class Fault:
         """While this holds, the fault is there, and nothing made with it is mistaken for sound code later."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jit, "package_fingerprint", lambda: f"with the fault {self.name!r}")
+            patch.setenv(compilers.ENVIRONMENT_VARIABLE, "1")  # other processes compile without the fault
             _forget_tiles()
             self.apply(patch)
             try:

@@ -23,9 +23,9 @@ def in_kernels(change: Callable[[Kernel], Kernel]) -> Apply:
     def apply(patch: pytest.MonkeyPatch) -> None:
         sound = emit.emit_group
 
-        def faulty(group: KernelGroup, nest: Any) -> Any:
+        def faulty(group: KernelGroup, nest: Any, machine: Any = None) -> Any:
             stages = tuple(replace(stage, kernel=change(stage.kernel)) for stage in group.stages)
-            return sound(replace(group, stages=stages), None)
+            return sound(replace(group, stages=stages), None, machine)
 
         patch.setattr(emit, "emit_group", faulty)
 

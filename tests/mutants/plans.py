@@ -111,11 +111,11 @@ def _constants(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Apply:
     def apply(patch: pytest.MonkeyPatch) -> None:
         sound = eqsat.compiled.Compiled._load
 
-        def load(self: Any, record: Any) -> None:
+        def load(self: Any, *args: Any) -> None:
             with pytest.MonkeyPatch.context() as inner:
                 evaluate = eqsat.compiled.evaluate_nodes
                 inner.setattr(eqsat.compiled, "evaluate_nodes", lambda *a, **k: change(evaluate(*a, **k)))
-                sound(self, record)
+                sound(self, *args)
 
         patch.setattr(eqsat.compiled.Compiled, "_load", load)
 
@@ -143,7 +143,7 @@ def _of_each_other(values: list[np.ndarray]) -> list[np.ndarray]:
 def _plans(change: Callable[[Plan], Plan]) -> Apply:
     def apply(patch: pytest.MonkeyPatch) -> None:
         sound = backend.NumbaCpuBackend.emit
-        patch.setattr(backend.NumbaCpuBackend, "emit", lambda self, plan: sound(self, change(plan)))
+        patch.setattr(backend.NumbaCpuBackend, "emit", lambda self, plan, *args: sound(self, change(plan), *args))
 
     return apply
 
@@ -154,8 +154,8 @@ def _steps(change: Callable[[list[Any]], list[Any]]) -> Apply:
     def apply(patch: pytest.MonkeyPatch) -> None:
         sound = backend.NumbaCpuBackend.emit
 
-        def emit(self: Any, plan: Plan) -> dict[str, Any]:
-            made = sound(self, plan)
+        def emit(self: Any, *args: Any) -> dict[str, Any]:
+            made = sound(self, *args)
             return {**made, "steps": change(made["steps"])}
 
         patch.setattr(backend.NumbaCpuBackend, "emit", emit)
