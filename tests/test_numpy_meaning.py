@@ -80,6 +80,14 @@ def test_products_stretch_no_axis_of_theirs() -> None:
             check(getattr(np, name), np.ones(a, "f4"), np.ones(b, "f4"))
 
 
+@pytest.mark.parametrize("fn", [np.dot, np.inner, np.outer, np.kron, np.multiply])
+@pytest.mark.parametrize("number", [2, 2.5, np.inf, np.float64(2), np.int32(2)])
+def test_products_with_a_number(fn: Callable[..., Any], number: Any) -> None:
+    for x in (M, INTS):
+        check(lambda v: fn(v, number), x)
+        check(lambda v: fn(number, v), x)
+
+
 @pytest.mark.parametrize("axes", [3, 2, 1, 0, -1, ([0, 0], [0, 1]), ([0, 1], [1, 0]), ([1], [0, 1])])
 def test_axes_of_tensordot(axes: Any) -> None:
     check(lambda a, b: np.tensordot(a, b, axes=axes), SQUARE, np.ones((3, 3, 3)))

@@ -209,7 +209,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
         raise UnsupportedOpError("np.dot(out=…) is not supported on traced arrays: use its result", LINE.get())
     x, y = traced(a), traced(b)
     if x.ndim == 0 or y.ndim == 0:
-        return apply(np.multiply, (a, b))
+        return apply(np.multiply, (x, y))  # of arrays: NumPy makes one of a Python number too
     if x.ndim <= 2 and y.ndim <= 2:
         return matmul(x, y)
     return tensordot(x, y, ((-1,), (-2 if y.ndim > 1 else -1,)))
@@ -225,7 +225,7 @@ def vdot(a: Any, b: Any, /) -> TracedArray:
 def inner(a: Any, b: Any, /) -> Any:
     x, y = traced(a), traced(b)
     if x.ndim == 0 or y.ndim == 0:
-        return apply(np.multiply, (a, b))
+        return apply(np.multiply, (x, y))
     return tensordot(x, y, ((-1,), (-1,)))
 
 
