@@ -252,15 +252,17 @@ class Domain:
 
     ``left``: a value too large or too small for what other orders may do with it. ``made``: an infinity made of finite
     operands, or NaN of infinities. (NaN of finite operands, such as the log of -1, is the same in every order.)
-    ``undefined``: a float cast to an integer that cannot hold it.
+    ``undefined``: a float cast to an integer that cannot hold it. ``special``: any NaN or infinity.
     """
 
     left: bool = False
     made: bool = False
     undefined: bool = False
+    special: bool = False
 
     def look(self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Take note of one operator's result."""
+        self.special |= any(a.dtype.kind == "f" and not bool(np.isfinite(a).all()) for a in (value, *arrays))
         if node.op == "cast" and node.dtype.kind == "int" and arrays and arrays[0].dtype.kind == "f":
             top = 2.0 ** (node.dtype.bits - 1)
             with np.errstate(all="ignore"):

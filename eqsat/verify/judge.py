@@ -10,6 +10,9 @@ value: elements that noise moves as far are no error.
 
 Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
 own value is held against NumPy's error at elements no larger, then against what noise does to it.
+
+A program of class ``approximates`` may lose a NaN or an infinity: where the reference has one, or met one on the way,
+nothing is held against it.
 """
 
 from __future__ import annotations
@@ -240,7 +243,8 @@ class Judge:
         output = self.simple.outputs[number]
         if ours.shape != output.shape:
             raise self._error(f"output {number} of the optimized program has shape {ours.shape}", kind)
-        suspects, scale, error, finite = self._suspects(number, ours, look, kind)
+        lossy = self.numerics == "approximates"
+        suspects, scale, error, finite = self._suspects(number, ours, look, kind, lossy)
         after = self._with_noise(suspects, scale, look.bound, ours)
         for suspect, one in zip(suspects, after, strict=True):
             one = self._judged(suspect, one, look, kind, seen)
@@ -249,10 +253,10 @@ class Judge:
         seen.finite.append(finite)
 
     def _suspects(
-        self, number: int, ours: np.ndarray, look: _Look, kind: Kind
+        self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False
     ) -> tuple[list[_Suspect], Scale, OutputError, float]:
         """The first blocks that are not plainly right; the scale of the output, its error without them, and which part
-        of its elements is finite."""
+        of its elements is finite. ``lossy``: only where the reference is finite something can be wrong."""
         output = self.simple.outputs[number]
         scale, suspects, finite, total, largest = Scale(), [], 0, 0, 0.0
         signs = self._signs_matter(output)
@@ -263,6 +267,8 @@ class Judge:
                 e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
             except (IndexError, ValueError) as error:
                 raise Invalid from error
+            if lossy and r.dtype.kind == "f":
+                u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
             scale = scale.over(scale_of(e, r))
             one = compare(u, e, r)
             if sizes is not None:
@@ -289,7 +295,7 @@ class Judge:
         wrong_signs = signs and bool(signs_of_zero(suspect.ours, suspect.exact, suspect.reference).any())
         if error.ok and not wrong_signs:
             return error
-        if kind is not draws.NORMAL and self._excused(suspect, look.bound):
+        if self._excused(suspect, look.bound, kind):
             seen.excused = True
             return OutputError(0.0, 0.0, 0.0)
         if error.ok:
@@ -394,11 +400,19 @@ class Judge:
             for n in self.simple.nodes()
         )
 
-    def _excused(self, suspect: _Suspect, bound: dict[Node, np.ndarray]) -> bool:
-        """Whether the values on the way there leave the range in which the order of evaluation is free to choose."""
+    def _excused(self, suspect: _Suspect, bound: dict[Node, np.ndarray], kind: Kind) -> bool:
+        """Whether the values on the way there leave the range in which the order of evaluation is free to choose, or
+        are such as the program may lose."""
+        lossy = self.numerics == "approximates"
+        if kind is draws.NORMAL and not lossy:
+            return False
         watched = _Watched(self.plan, bound, deadline=self.deadline)
         watched.part(self.simple.outputs[suspect.output], suspect.box)
         domain = watched.domain
+        if lossy and domain.special:
+            return True
+        if kind is draws.NORMAL:
+            return False
         if self.numerics == "exact" and not any(
             OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.simple.nodes()
         ):
