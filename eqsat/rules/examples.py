@@ -312,7 +312,8 @@ class Maker:
             first = self.random.choice(cuts)
             return views.reshape(shape, (first, size // first))
         if kind == "broadcast":
-            return views.broadcast(shape, (*self.random.choice(((2,), (3,), ())), *(3 if n == 1 else n for n in shape)))
+            before = self.random.choice(((2,), (3,), (), shape[-1:]))
+            return views.broadcast(shape, (*before, *(3 if n == 1 else n for n in shape)))
         if kind == "diagonal":
             if rank < 2 or shape[-1] != shape[-2]:
                 raise ValueError("no diagonal")
