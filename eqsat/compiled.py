@@ -6,8 +6,8 @@ import hashlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from operator import itemgetter
 from typing import Any, Final
@@ -22,6 +22,7 @@ from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.work import naive_peak, naive_work
 from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
+from eqsat.frontends.repeats import base_of, overlapping
 from eqsat.frontends.trace import Traced
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
@@ -72,8 +73,8 @@ class _Held:
 
 
 def _digest(array: np.ndarray) -> bytes:
-    """A hash of an array's values; NaNs and zeros of different bits differ."""
-    plain = np.ascontiguousarray(_native(array))
+    """A hash of an array's values, repeated ones once; NaNs and zeros of different bits differ."""
+    plain = np.ascontiguousarray(_native(base_of(array)))
     return hashlib.blake2b(plain.reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
@@ -105,11 +106,13 @@ class Compiled:
         self.free = None if len(free) == len(leaves) else tuple(free)
         self.cached = False
         self.errors: list[OutputError] = []
-        self.constant_nodes = {traced.graph.inputs[i]: _native(leaves[i]) for i in traced.const}
+        given = traced.given(leaves)
+        self.constant_nodes = {traced.graph.inputs[i]: _native(given[i]) for i in traced.const}
         start = time.perf_counter()
         with Progress() as progress, nullcontext() if options.cache else store.bypassed():
-            self._compile([_native(leaves[i]) for i in free], plain, progress, deadline)
-        self.direct = self._direct(len(leaves))
+            with self._naming_copies(leaves):
+                self._compile([_native(given[i]) for i in free], plain, progress, deadline)
+        self.direct = None if traced.repeated else self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
@@ -303,8 +306,28 @@ class Compiled:
         self.report = record.report
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
-        arrays = leaves if self.free is None else [leaves[i] for i in self.free]
-        return self.traced.rebuild(self.executable(arrays))
+        given = self.traced.given(leaves)
+        with self._naming_copies(leaves):
+            return self.traced.rebuild(self.executable(given if self.free is None else [given[i] for i in self.free]))
+
+    @contextmanager
+    def _naming_copies(self, leaves: Sequence[np.ndarray]) -> Iterator[None]:
+        """Where memory is short, say which arguments have more elements than memory of their own."""
+        try:
+            yield
+        except MemoryError as error:
+            arrays = zip(self.traced.graph.names, self.traced.given(leaves), strict=True)
+            told = [
+                f"argument {name!r} of shape {a.shape} and type {a.dtype} has overlapping elements: a copy takes "
+                f"{a.nbytes:,} bytes, its memory is {overlapping(a):,} bytes"
+                for name, a in arrays
+                if overlapping(a)
+            ]
+            if not told:
+                raise
+            raise MemoryError(
+                f"{'; '.join(told)}. Fix: pass the array without overlaps, and take windows of it in the function"
+            ) from error
 
     def _direct(self, count: int) -> Direct | None:
         """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
@@ -346,11 +369,12 @@ class Compiled:
     @property
     def nbytes(self) -> int:
         """Bytes of constants: the executable's own, and the arrays that they were made from."""
-        return self.executable.nbytes + sum(h.array.nbytes for h in self.held.values())
+        return self.executable.nbytes + sum(base_of(h.array).nbytes for h in self.held.values())
 
     def explain(self, name: str, leaves: Sequence[np.ndarray], why: Callable[[str], str]) -> Explanation:
         """Measured now, on these arguments."""
-        arrays = [np.asarray(_native(leaves[i]), order="C") for i in range(len(leaves)) if i not in self.held]
+        given = self.traced.given(leaves)
+        arrays = [np.asarray(_native(given[i]), order="C") for i in range(len(given)) if i not in self.held]
         steps = [StepReport(**s) for s in self.report["steps"]]
         for step, measured in zip(steps, self.executable.profile(arrays, 5), strict=True):
             step.measured = measured

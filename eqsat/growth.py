@@ -69,7 +69,7 @@ class Growth:
         shapes = {path: part[0] for path, part in ends if _is_array(part)}
         for length in sorted({n for shape in shapes.values() for n in shape}):
             masked = tuple(
-                (path, tuple(None if n == length else n for n in part[0]), part[1]) if path in shapes else (path, part)
+                (path, tuple(None if n == length else n for n in part[0]), part[1:]) if path in shapes else (path, part)
                 for path, part in ends
             )
             count = self._lengths.get(masked, 0) + 1
@@ -104,7 +104,7 @@ def _places(shape: Sequence[int], length: int) -> list[int]:
 
 
 def _is_array(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], tuple) and isinstance(part[1], np.dtype)
+    return isinstance(part, tuple) and len(part) > 1 and isinstance(part[0], tuple) and isinstance(part[1], np.dtype)
 
 
 def _is_number(part: Any) -> bool:

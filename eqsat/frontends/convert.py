@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
+from eqsat.frontends.repeats import cut, still_axes
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.ir import build
@@ -33,11 +34,12 @@ def known_dtype(spec: Any) -> DType:
 def constant(value: np.ndarray) -> Node:
     """A node of an array's value. Uniform arrays and ranges from 0 are made anew rather than kept."""
     dtype = known_dtype(value.dtype)
+    axes = still_axes(value) if value.size else ()
+    if axes:
+        return build.broadcast_to(constant(cut(value, axes)), value.shape)
     if value.size > 1:
         first = value[(0,) * value.ndim]
-        if all(n == 1 or s == 0 for n, s in zip(value.shape, value.strides, strict=True)) or bool(
-            (value == first).all() and (np.signbit(value) == np.signbit(first)).all()
-        ):
+        if bool((value == first).all() and (np.signbit(value) == np.signbit(first)).all()):
             return build.broadcast_to(build.const(first, dtype), value.shape)
         if value.ndim == 1 and dtype in (int32, int64) and bool((value == np.arange(value.size)).all()):
             return build.iota(value.size, dtype)

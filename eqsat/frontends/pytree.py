@@ -19,6 +19,7 @@ import numpy as np
 
 from eqsat.errors import UnsupportedDTypeError
 from eqsat.frontends.convert import foreign_meaning
+from eqsat.frontends.repeats import LARGE, array_key
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir.identity import identity
 from eqsat.ir.types import COMPUTED, TensorType, dtype_of
@@ -123,7 +124,7 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
     kind = type(value)
     if kind is _ndarray and value.dtype in _native:
         leaves.append(value)
-        return (value.shape, value.dtype)
+        return (value.shape, value.dtype) if value.size < LARGE else array_key(value)
     if kind is dict or isinstance(value, dict):
         keys = tuple(value)
         told = tuple(map(static_key, keys))
@@ -137,7 +138,7 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
     if is_tensor(value):
         array = _array(value)
         leaves.append(array)
-        return (array.shape, array.dtype.newbyteorder("="))
+        return array_key(array)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = _fields(kind)
         return (kind, names, _flatten_all([getattr(value, n) for n in names], leaves, lambda i: f".{names[i]}"))
@@ -160,7 +161,7 @@ def _flatten_all(values: Iterable[Any], leaves: list[Any], step: Callable[[int],
         for value in values:
             if type(value) is _ndarray and value.dtype in _native:
                 leaves.append(value)
-                parts.append((value.shape, value.dtype))
+                parts.append((value.shape, value.dtype) if value.size < LARGE else array_key(value))
             else:
                 parts.append(flatten_value(value, leaves))
     except _Refused as refused:
@@ -253,7 +254,8 @@ class ArgSpec:
     """A function's parameters: how a call's arguments become leaves and a key.
 
     ``flatten`` is the hot path. Two calls with the same key have the same program: the same structure,
-    static values, shapes and element types (byte order and strides are left to the boundary).
+    static values, shapes and element types (byte order and strides are left to the boundary), and repeated axes
+    (:mod:`eqsat.frontends.repeats`).
     """
 
     __slots__ = ("_tails", "name", "parameters", "signature")
@@ -284,7 +286,7 @@ class ArgSpec:
                 for value in args:
                     if type(value) is not np.ndarray or value.dtype not in native:
                         break
-                    parts.append((value.shape, value.dtype))
+                    parts.append((value.shape, value.dtype) if value.size < LARGE else array_key(value))
                 else:
                     return args, (*parts, *tail)
         leaves: list[Any] = []

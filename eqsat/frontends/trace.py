@@ -17,6 +17,7 @@ from eqsat.frontends import contractions, indexing, joins, reductions, shapes  #
 from eqsat.frontends.convert import lift
 from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
 from eqsat.frontends.registry import located
+from eqsat.frontends.repeats import base_of, cut, repeated_axes
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
@@ -34,6 +35,7 @@ class Traced:
     ``graph.inputs[i]`` is the type of the ``i``-th leaf of the arguments (``ArgSpec.flatten``), in order,
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
+    ``repeated``: whether a leaf stands for more than it holds; then inputs are types of the leaves' bases (``given``).
     ``written`` are the names of arguments whose memory the function would write to, and the line that does.
     """
 
@@ -45,6 +47,11 @@ class Traced:
     _ranks: tuple[int, ...]
     name: str = ""
     written: tuple[tuple[str, Source], ...] = ()
+    repeated: bool = False
+
+    def given(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The arrays that the graph's inputs are, of the arguments' leaves."""
+        return [base_of(np.asarray(leaf)) for leaf in leaves] if self.repeated else leaves
 
     def rebuild(self, results: Sequence[np.ndarray]) -> Any:
         """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return."""
@@ -87,12 +94,14 @@ def trace(
     _, key = spec.flatten(args, kwargs)
     trees, leaves = spec.trees(args, kwargs)
     names = spec.leaf_names(trees)
+    axes = [repeated_axes(a) for a in leaves]
     inputs = tuple(
-        build.input_node(i, tensor_type(a), name) for i, (a, name) in enumerate(zip(leaves, names, strict=True))
+        build.input_node(i, tensor_type(cut(a, repeated)), name)
+        for i, (a, repeated, name) in enumerate(zip(leaves, axes, names, strict=True))
     )
     token = CURRENT.set(Trace(deadline))
     try:
-        arguments = [TracedArray(node) for node in inputs]
+        arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
         call_args, call_kwargs = spec.call_with(trees, arguments)
         result = fn(*call_args, **call_kwargs)
         found: list[Any] = []
@@ -111,6 +120,7 @@ def trace(
         _ranks=tuple(node.type.ndim for node in outputs),
         name=spec.name,
         written=tuple((name, a.written) for name, a in zip(names, arguments, strict=True) if a.written is not None),
+        repeated=any(axes),
     )
 
 
@@ -119,7 +129,7 @@ def run_by_reference(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     spec = ArgSpec(fn)
     traced = trace(fn, args, kwargs, spec=spec)
     leaves, _ = spec.flatten(args, kwargs)
-    return traced.rebuild(evaluate(traced.graph, leaves))
+    return traced.rebuild(evaluate(traced.graph, traced.given(leaves)))
 
 
 def traceable(fn: Function) -> Function:

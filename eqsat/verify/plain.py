@@ -22,6 +22,7 @@ import numpy as np
 
 from eqsat.errors import EqsatError, VerificationError
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
+from eqsat.frontends.repeats import base_of, copy_of
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.node import Source
 
@@ -91,9 +92,9 @@ class Plain:
         return trace(self.fn, self.args, self.kwargs, spec=self.spec)
 
     def arrays(self) -> list[np.ndarray]:
-        """The arguments' tensors, in native byte order."""
+        """The arguments' tensors, in native byte order; the base of one that repeats what it holds."""
         leaves, _ = self.spec.flatten(self.args, self.kwargs)
-        return [np.asarray(a, a.dtype.newbyteorder("=")) for a in leaves]
+        return [np.asarray(base_of(a), a.dtype.newbyteorder("=")) for a in leaves]
 
     def _leaves(self) -> tuple[list[Tree], list[Any]]:
         """The arguments' trees, and their tensors as given."""
@@ -119,13 +120,13 @@ class Plain:
 
     def _look_for_writes(self, raw: Sequence[Any], traced: Traced, error: Exception) -> None:
         """Raise if the function writes to its arguments, and not to an array that is read-only anyway."""
-        copies = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in raw]
+        copies = [copy_of(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in raw]
         try:
             self._run(copies)
         except Exception:
             return
         for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
-            a, b = np.asarray(old), np.asarray(new)
+            a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
             if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
                 lines = dict(traced.written)
                 raise _writes(name, lines.get(name) or _user_line(error)) from None
