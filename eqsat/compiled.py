@@ -109,9 +109,9 @@ class Compiled:
         given = traced.given(leaves)
         self.constant_nodes = {traced.graph.inputs[i]: _native(given[i]) for i in traced.const}
         start = time.perf_counter()
-        with Progress() as progress, nullcontext() if options.cache else store.bypassed():
-            with self._naming_copies(leaves):
-                self._compile([_native(given[i]) for i in free], plain, progress, deadline)
+        cached = nullcontext() if options.cache else store.bypassed()
+        with Progress() as progress, cached, self._naming_copies(leaves):
+            self._compile([_native(given[i]) for i in free], plain, progress, deadline)
         self.direct = None if traced.repeated else self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
