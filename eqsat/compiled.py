@@ -22,10 +22,10 @@ from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.work import naive_peak, naive_work
 from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
-from eqsat.frontends.repeats import base_of, overlapping
 from eqsat.frontends.trace import Traced
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.repeats import base_of, overlapping
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.options import Options
 from eqsat.plan.backend import Direct, Executable, backend

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 import eqsat
 from eqsat.errors import ShapeError
@@ -82,3 +83,11 @@ def test_buffers_that_cannot_be_had_say_what_for() -> None:
         aligned_empty((1 << 62,), np.dtype(np.float32))
     with pytest.raises(MemoryError, match="for the arena: 4,611,686,018,427,387,904 bytes"):
         aligned_bytes(1 << 62, purpose="the arena")
+
+
+def test_overlapping_windows_that_do_not_fit_are_named() -> None:
+    windows = sliding_window_view(np.arange(1e6), 500_000)
+    for verify in (True, False):
+        run = eqsat.optimize(lambda x, w: x + w[5, :3].sum(), verify=verify)
+        with pytest.raises(MemoryError, match=r"'w' of shape \(500001, 500000\).*2,000,004,000,000 bytes.*8,000,000"):
+            run(np.ones(2), windows)

@@ -18,6 +18,7 @@ from eqsat.egraph.interning import Interner, Number, number_key, number_or_array
 from eqsat.errors import RuleError
 from eqsat.ir.build import broadcast_to
 from eqsat.ir.node import ConstArray, Node, intern
+from eqsat.ir.repeats import worth_storing
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -316,7 +317,7 @@ class Terms:
             self.empty.add(handle)
         self._users.append([])
         self._members.append([number])
-        known = op != "input" if not children else all(self._known[c] for c in key[2])
+        known = op != "input" if not children else self._makes_known(type, key[2])
         self._known.append(known or (node is not None and node in self._constants))
         self._original.append(False)
         self._value.append(None)
@@ -329,6 +330,12 @@ class Terms:
         self._send(number)
         self._evaluate(number)
         return self.find(handle)
+
+    def _makes_known(self, type: TensorType, children: Sequence[int]) -> bool:
+        """Whether a term of known operands is known at compile time, and small enough to be stored."""
+        return all(self._known[c] for c in children) and worth_storing(
+            type.nbytes, sum(self.types[c].nbytes for c in children)
+        )
 
     def _send(self, number: int) -> None:
         term = self.terms[number]
@@ -369,7 +376,7 @@ class Terms:
         if not term.children:
             return
         children = [self.find(c) for c in term.children]
-        if not self._known[handle] and all(self._known[c] for c in children):
+        if not self._known[handle] and self._makes_known(self.types[handle], children):
             self._known[handle] = True
             self._changed.append(handle)
             self.asked.tell(handle, "known")

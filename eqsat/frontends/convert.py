@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
-from eqsat.frontends.repeats import cut, still_axes
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.ir import build
 from eqsat.ir.node import LINE, Node
+from eqsat.ir.repeats import cut, still_axes
 from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
 
 Weak = int | float

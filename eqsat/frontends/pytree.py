@@ -19,9 +19,9 @@ import numpy as np
 
 from eqsat.errors import UnsupportedDTypeError
 from eqsat.frontends.convert import foreign_meaning
-from eqsat.frontends.repeats import LARGE, array_key
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir.identity import identity
+from eqsat.ir.repeats import LARGE, array_key
 from eqsat.ir.types import COMPUTED, TensorType, dtype_of
 
 Key = tuple[Hashable, ...]
@@ -255,7 +255,7 @@ class ArgSpec:
 
     ``flatten`` is the hot path. Two calls with the same key have the same program: the same structure,
     static values, shapes and element types (byte order and strides are left to the boundary), and repeated axes
-    (:mod:`eqsat.frontends.repeats`).
+    (:mod:`eqsat.ir.repeats`).
     """
 
     __slots__ = ("_tails", "name", "parameters", "signature")

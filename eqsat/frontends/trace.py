@@ -17,11 +17,11 @@ from eqsat.frontends import contractions, indexing, joins, reductions, shapes  #
 from eqsat.frontends.convert import lift
 from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
 from eqsat.frontends.registry import located
-from eqsat.frontends.repeats import base_of, cut, repeated_axes
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import Graph, Source
+from eqsat.ir.repeats import base_of, cut, repeated_axes
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 

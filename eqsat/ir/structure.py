@@ -11,6 +11,7 @@ import numpy as np
 from eqsat.ir.identity import identity
 from eqsat.ir.kernel import Acc, Call, Combine, Index, Kernel, Load, Operand
 from eqsat.ir.node import ConstArray
+from eqsat.ir.repeats import repeated_axes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import Op, register
 from eqsat.ir.types import DType, TensorType, bool_, int32, int64, row_major
@@ -108,6 +109,8 @@ def _view(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
     parts = np.lib.stride_tricks.as_strided(
         flat[attrs.offset :], [n for n, _ in atoms], [s * flat.itemsize for _, s in atoms]
     )
+    if repeated_axes(parts):  # a copy might be more than there is memory
+        return parts.reshape(attrs.shape)
     return np.ascontiguousarray(parts).reshape(attrs.shape)
 
 
@@ -412,12 +415,12 @@ def _define_gather(types: Sequence[TensorType], attrs: object) -> Kernel:
     )
 
 
-def _gather(arrays: Sequence[np.ndarray], axis: object) -> np.ndarray:
-    assert isinstance(axis, int)
-    x, index = arrays
-    if x.flags.c_contiguous:
-        return np.take(x, index, axis)
-    return np.asarray(x[(slice(None),) * axis + (index,)])  # `take` would copy all of a broadcast array
+def _gather(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    table, index = arrays
+    assert isinstance(attrs, int)
+    if repeated_axes(table):  # of which np.take makes a copy first
+        return np.asarray(table[(slice(None),) * attrs + (index,)])
+    return np.take(table, index, axis=attrs)
 
 
 register(

@@ -15,6 +15,7 @@ import numpy as np
 
 from eqsat.ir import build
 from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.repeats import worth_storing
 from eqsat.ir.table import OPS
 
 SMALL = 256
@@ -66,6 +67,8 @@ def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
     for node in graph.nodes():
         leaf = node.op in ("const", "iota") or node in const
         if leaf or (node.op != "input" and node.inputs and all(i in known for i in node.inputs)):
+            if node.inputs and not worth_storing(node.type.nbytes, sum(i.type.nbytes for i in node.inputs)):
+                continue
             known.add(node)
     return known
 

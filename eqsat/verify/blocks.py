@@ -15,11 +15,12 @@ import numpy as np
 
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node, topological
+from eqsat.ir.repeats import astype
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.ir.types import float32
 from eqsat.ir.views import ViewMap
-from eqsat.verify.boxes import Box, Pieces, accumulate, cast, compute, extents, operand_boxes, part, volume, whole
+from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole
 
 BLOCK = 1 << 17
 """Elements of a block: 1 MiB of float64, which stays in a core's cache from operator to operator."""
@@ -263,7 +264,7 @@ class Evaluation:
         return value
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return cast(value, self._dtype(node))
+        return astype(value, self._dtype(node))
 
     def _too_much(self, node: Node, box: Box, needed: list[Box]) -> bool:
         """Whether a streamed operand would be far larger than a block, and the operator lets it come in pieces."""

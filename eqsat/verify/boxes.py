@@ -42,14 +42,6 @@ def part(array: np.ndarray, box: Box) -> np.ndarray:
     return found
 
 
-def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array in a type; what is broadcast stays so."""
-    if array.dtype == dtype:
-        return array
-    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)
-    return np.broadcast_to(array[once].astype(dtype), array.shape) if 0 in array.strides else array.astype(dtype)
-
-
 class Pieces(Sequence[Box]):
     """A box in pieces of at most ``most`` elements, cut along its outer axes, in row-major order.
 
@@ -266,7 +258,7 @@ class _Reads:
                 start += (n - 1) * step if stride < 0 else 0
         view = np.lib.stride_tricks.as_strided(flat[start:], sizes, [s * flat.itemsize for s in steps])
         if self.merged != tuple(sizes):
-            view = np.ascontiguousarray(view).reshape(self.merged)
+            view = view.reshape(self.merged)
         return view[tuple(self.slices)]
 
 

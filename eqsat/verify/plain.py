@@ -22,9 +22,9 @@ import numpy as np
 
 from eqsat.errors import EqsatError, VerificationError
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
-from eqsat.frontends.repeats import base_of, copy_of
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.node import Source
+from eqsat.ir.repeats import base_of, copy_of
 
 log = logging.getLogger("eqsat")
 

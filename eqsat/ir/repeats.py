@@ -16,6 +16,15 @@ LARGE = 1 << 22
 SPREAD = 16
 """How many times what it holds an array must repeat to be passed as its base."""
 
+MOST_STORED = 1 << 30
+"""Bytes of a tensor that repeats what it is made from above which it is never stored for being known."""
+
+
+def worth_storing(nbytes: int, held: int) -> bool:
+    """Whether a tensor known at compile time may be a stored constant; else it is a view of the ``held`` bytes that it
+    is made from, read as such."""
+    return nbytes <= MOST_STORED or nbytes < SPREAD * held
+
 
 def repeated_axes(array: np.ndarray) -> tuple[int, ...]:
     """The axes longer than 1 along which every element is the same one; empty unless ``array`` is large by them."""
@@ -50,6 +59,13 @@ def copy_of(array: np.ndarray) -> np.ndarray:
         return np.array(array)
     base = np.array(cut(array, axes))
     return as_strided(base, array.shape, [0 if a in axes else s for a, s in enumerate(base.strides)], writeable=True)
+
+
+def astype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``array`` in another type, repeating what it does; itself where it has that type."""
+    if array.dtype == dtype:
+        return array
+    return np.broadcast_to(base_of(array).astype(dtype), array.shape) if repeated_axes(array) else array.astype(dtype)
 
 
 def array_key(array: np.ndarray) -> tuple[Any, ...]:
