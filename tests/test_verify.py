@@ -469,3 +469,13 @@ def test_what_approximates_may_lose_is_not_held_against_it(function: Callable[[A
     if got.dtype.kind == "f":
         sure = np.isfinite(expected)
         np.testing.assert_allclose(got[sure], expected[sure])
+
+
+@pytest.mark.parametrize("divisor", [0.5, 1.0, -0.5, -1.0, 0.25])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_rounding_moves_over_the_edge_of_a_jump_is_no_error(divisor: float, seed: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((1, 3))
+    d = np.float32(divisor)  # whose own rounding would hide that of the difference
+    function = eqsat.optimize(lambda x, d: np.remainder(x - (x + 1), d), backend="numpy", cache=False)
+    off = np.abs(function(x, np.asarray(d)))
+    assert (np.minimum(off, abs(divisor) - off) < 1e-12).all()

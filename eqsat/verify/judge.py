@@ -42,6 +42,7 @@ from eqsat.verify.bounds import (
     among,
     compare,
     gross_errors,
+    least_move,
     scale_of,
     signs_of_zero,
 )
@@ -52,9 +53,10 @@ from eqsat.verify.ties import nearly_right
 
 NOISE = 16.0
 """Units in the last place of the noise on every value."""
-SAMPLES = 12
-MORE_SAMPLES = 96
-"""Where positions among near ties decide, which twelve samples show too little of."""
+FINE = 1.0
+SAMPLES = 18
+MORE_SAMPLES = 144
+"""Where positions among near ties decide, which few samples show too little of."""
 NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
 LONG_SECONDS = 0.3
@@ -355,10 +357,15 @@ class Judge:
     def _samples(
         self, places: Sequence[tuple[Node, Box]], bound: dict[Node, np.ndarray], count: int, first: int = 0
     ) -> list[list[np.ndarray]]:
-        """The reference of these places, with every value moved by up to ``NOISE`` units, a few times."""
+        """The reference of these places, with every value moved by up to ``NOISE`` units, a few times.
+
+        Every third time only what was computed, by up to ``FINE``: what jumps there lands close to the jump's edges.
+        """
         found = []
         for run in range(first, count):
-            moved = Jittered(self.plan, bound, self.seed + run, NOISE, self.deadline)
+            fine = run % 3 == 2
+            reach = FINE if fine else NOISE
+            moved = Jittered(self.plan, bound, self.seed + run, reach, self.deadline, inputs=not fine)
             found.append([moved.part(*place) for place in places])
         return found
 
@@ -378,7 +385,8 @@ class Judge:
                 samples = self._samples(places, bound, SAMPLES)
                 for n, s in enumerate(suspects):
                     seen = [s.reference, s.exact, *(one[n] for one in samples)]
-                    wrong[n] &= ~among(s.ours, seen, GROSS_FACTOR * noise[n])
+                    least = least_move(s.exact, seen[2:])
+                    wrong[n] &= ~among(s.ours, seen, np.fmax(GROSS_FACTOR * noise[n], least))
         found: list[OutputError | None] = []
         for s, mask, error, moves in zip(suspects, wrong, off, noise, strict=True):
             if not mask.any():

@@ -109,20 +109,33 @@ def _noise(seed: tuple[int, ...], count: int) -> np.ndarray:
 
 
 class Jittered(Evaluation):
-    """The program's own types, every value moved by up to ``reach`` units, also through what jumps."""
+    """The program's own types, every value moved by up to ``reach`` units, also through what jumps.
+
+    ``inputs``: these, too. What they are is known, and a value that lies at a jump may be nearer to it than any input.
+    """
 
     moves_as_given = False
 
     def __init__(
-        self, plan: Storage, bound: Mapping[Node, np.ndarray], run: int, reach: float, deadline: Deadline | None = None
+        self,
+        plan: Storage,
+        bound: Mapping[Node, np.ndarray],
+        run: int,
+        reach: float,
+        deadline: Deadline | None = None,
+        *,
+        inputs: bool = True,
     ) -> None:
         super().__init__(plan, bound, deadline=deadline)
         self.run = run
         self.reach = reach
+        self.inputs = inputs
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         value = super()._finished(node, box, value, arrays)
         if not node.dtype.is_float or OPS[node.op].kind == "view" or node.op == "const":
+            return value
+        if node.op == "input" and not self.inputs:
             return value
         return _moved(value, self.reach * float(np.finfo(value.dtype).eps), self, node, box, self.run)
 
