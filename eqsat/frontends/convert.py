@@ -149,13 +149,31 @@ def normalize_axis(axis: Any, ndim: int) -> int:
 
 
 def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Sorted axes of None (all), an int, or a tuple of ints; ValueError where one repeats."""
+    """Sorted axes of None (all), an int, or a tuple of ints; ValueError where one repeats, TypeError for a list."""
     if axis is None:
         return tuple(range(ndim))
-    axes = [normalize_axis(a, ndim) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    axes = [normalize_axis(a, ndim) for a in (axis if isinstance(axis, tuple) else (axis,))]
     if len(set(axes)) != len(axes):
         raise ValueError("duplicate value in 'axis'")
     return tuple(sorted(axes))
+
+
+def listed(axis: Any) -> Any:
+    """``axis`` for the few functions that take a list for a tuple."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def reduced_axes(axis: Any, node: Node) -> tuple[int, ...]:
+    """As :func:`normalize_axes`; NumPy lets a 0-d array have an axis 0 in reductions, with nothing to reduce over."""
+    if node.type.ndim == 0 and not isinstance(axis, tuple) and axis is not None:
+        normalize_axis(axis, 1)
+        return ()
+    return normalize_axes(axis, node.type.ndim)
+
+
+def with_axis(node: Node) -> Node:
+    """A 0-d node with one axis of length 1, which NumPy lets many functions' axis 0 or -1 mean; others as they are."""
+    return build.reshape(node, (1,)) if node.type.ndim == 0 else node
 
 
 def view_of(base: TracedArray, node: Node) -> TracedArray:

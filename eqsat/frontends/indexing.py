@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
-from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of
+from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of, with_axis
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build
@@ -232,6 +232,7 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
         raise UnsupportedOpError("np.take(out=…) is not supported on traced arrays: use its result", LINE.get())
     if axis is None:
         x, axis = build.reshape(x, (x.type.size,)), 0
+    x = with_axis(x)
     axis = normalize_axis(axis, x.type.ndim)
     index = lift(_known_index(indices, x.shape[axis], axis, mode))
     if index.dtype.kind != "int":

@@ -15,6 +15,8 @@ from eqsat.frontends.convert import (
     check_casts,
     known_dtype,
     lift,
+    listed,
+    normalize_axes,
     normalize_axis,
     promote,
     together,
@@ -170,7 +172,9 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[TracedArray]:
 @implements(np.unstack)
 def unstack(x: Any, /, *, axis: Any = 0) -> tuple[TracedArray, ...]:
     a = traced(x)
-    at = normalize_axis(axis, a.ndim)
+    if axis is None:
+        raise TypeError("unstack: the axis must be an integer, not None")
+    (at,) = normalize_axes(listed(axis), a.ndim)
     rest = (*a.shape[:at], *a.shape[at + 1 :])
     return tuple(view_of(a, build.reshape(build.take_range(a.node, at, i, i + 1), rest)) for i in range(a.shape[at]))
 

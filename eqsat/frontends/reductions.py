@@ -13,11 +13,14 @@ from eqsat.frontends.convert import (
     is_weak,
     known_dtype,
     lift,
+    listed,
     normalize_axes,
     normalize_axis,
     promote,
+    reduced_axes,
     traced,
     truth,
+    with_axis,
     zeros,
 )
 from eqsat.frontends.registry import call as np_call
@@ -49,14 +52,6 @@ def _accumulator(node: Node, dtype: DTypeLike | None) -> DType:
     return int64 if node.dtype in (bool_, int32) else node.dtype
 
 
-def _axes(axis: Any, node: Node) -> tuple[int, ...]:
-    """The axes of a reduction; NumPy lets a 0-d array have an axis 0 here, with nothing to reduce over."""
-    if node.type.ndim == 0 and not isinstance(axis, tuple) and axis is not None:
-        normalize_axis(axis, 1)
-        return ()
-    return normalize_axes(axis, node.type.ndim)
-
-
 def _fold(kind: str, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     return build.reduce(kind, node, axes, keepdims=bool(keepdims))
 
@@ -73,7 +68,7 @@ def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepd
         result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty).node
         op = "logical_and" if empty else "logical_or"
     else:
-        result = _fold(kind, node, _axes(axis, node), _keep(keepdims))
+        result = _fold(kind, node, reduced_axes(axis, node), _keep(keepdims))
     if initial is not _NONE and initial is not None:
         result = call(op, result, lift(initial, result.dtype))
     return TracedArray(result)
@@ -113,7 +108,7 @@ def _extreme(name: str, kind: str, op: str) -> Callable[..., TracedArray]:
     ) -> TracedArray:
         _check(name, where, out)
         node = lift(a)
-        axes = _axes(axis, node)
+        axes = reduced_axes(axis, node)
         start = lift(initial, node.dtype) if initial is not _NONE and initial is not None else None
         if start is not None and any(node.shape[i] == 0 for i in axes):
             shape = [1 if i in axes else n for i, n in enumerate(node.shape)]
@@ -133,7 +128,7 @@ implements(np.min, np.amin)(_extreme("min", "reduce_min", "minimum"))
 def _quantify(kind: str, a: Any, axis: Any, keepdims: Any, empty: bool) -> TracedArray:
     """Any and all: the extreme of bools, with the value of the empty case."""
     node = truth(a if isinstance(a, Node) else lift(a))
-    axes = _axes(axis, node)
+    axes = reduced_axes(axis, node)
     if any(node.shape[i] == 0 for i in axes):
         shape = [1 if i in axes else n for i, n in enumerate(node.shape) if i not in axes or _keep(keepdims)]
         return TracedArray(zeros(shape, bool_, empty))
@@ -257,6 +252,7 @@ def average(
 ) -> TracedArray:
     if returned:
         raise UnsupportedOpError("np.average(returned=True) is not supported: sum the weights yourself", LINE.get())
+    axis = listed(axis)
     if weights is None:
         return mean(a, axis, keepdims=keepdims)
     x, w = traced(a), traced(weights)
@@ -318,8 +314,9 @@ def _scan(name: str, op: str) -> Callable[..., TracedArray]:
         node = _scan_dtype(lift(a), dtype)
         if node.dtype == bool_:
             raise UnsupportedDTypeError(f"np.{name}(dtype=bool) is not supported; use int64", LINE.get())
-        if axis is None or node.type.ndim == 0:
+        if axis is None:
             node, axis = build.reshape(node, (node.type.size,)), 0
+        node = with_axis(node)
         return TracedArray(make(op, (node,), normalize_axis(axis, node.type.ndim)))
 
     return run
@@ -342,6 +339,8 @@ def _ordered(name: str) -> Callable[..., TracedArray]:
         node = lift(a)
         if axis is None:
             node, axis = build.reshape(node, (node.type.size,)), 0
+        if name == "argsort":
+            node = with_axis(node)
         return TracedArray(make(name + suffix, (node,), normalize_axis(axis, node.type.ndim), label=name))
 
     return run

@@ -14,11 +14,14 @@ from eqsat.frontends.convert import (
     is_weak,
     known_dtype,
     lift,
+    listed,
     literal,
     normalize_axes,
     normalize_axis,
+    reduced_axes,
     traced,
     view_of,
+    with_axis,
 )
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
@@ -120,14 +123,15 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> TracedArray:
 @implements(np.expand_dims)
 def expand_dims(a: Any, axis: Any) -> TracedArray:
     x = traced(a)
-    axes = normalize_axes(axis, x.ndim + len(shape_of(axis)))
+    new = tuple(shape_of(axis))
+    axes = normalize_axes(new, x.ndim + len(new))
     return view_of(x, build.expand_dims(x.node, axes))
 
 
 @implements(np.squeeze)
 def squeeze(a: Any, axis: Any = None) -> TracedArray:
     x = traced(a)
-    axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes(axis, x.ndim)
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else reduced_axes(axis, x.node)
     if any(x.shape[i] != 1 for i in axes):
         raise ValueError(f"cannot squeeze axis {axis} of shape {x.shape}: its size is not 1")
     return view_of(x, build.reshape(x.node, [n for i, n in enumerate(x.shape) if i not in axes]))
@@ -175,7 +179,7 @@ def flip_node(node: Node, axes: tuple[int, ...]) -> Node:
 @implements(np.flip)
 def flip(m: Any, axis: Any = None) -> TracedArray:
     x = traced(m)
-    return view_of(x, flip_node(x.node, normalize_axes(axis, x.ndim)))
+    return view_of(x, flip_node(x.node, normalize_axes(listed(axis), x.ndim)))
 
 
 @implements(np.flipud)
@@ -285,6 +289,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> TracedArray:
     node = x.node
     if axis is None:
         node, axis = build.reshape(node, (x.size,)), 0
+    node = with_axis(node)
     axis = normalize_axis(axis, node.type.ndim)
     if isinstance(repeats, TracedArray):
         raise UnsupportedOpError("np.repeat by traced counts: the shape of its result depends on values", LINE.get())
@@ -426,7 +431,8 @@ def ndim(a: Any) -> int:
 
 @implements(np.size)
 def size(a: Any, axis: Any = None) -> int:
-    return traced(a).size if axis is None else math.prod(traced(a).shape[i] for i in shape_of(axis))
+    x = traced(a)
+    return math.prod(x.shape[i] for i in normalize_axes(listed(axis), x.ndim))
 
 
 @implements(np.result_type)

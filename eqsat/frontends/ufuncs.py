@@ -369,6 +369,8 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
                     f"np.{ufunc.__name__}({option}=…) is not supported on traced arrays: transpose before and after",
                     LINE.get(),
                 )
+        if ufunc is np.vecdot and kwargs.get("axis", -1) is None:
+            raise TypeError("vecdot: the axis must be an integer, not None")
         return apply(ufunc, inputs, **given)
     if method == "outer":
         a, b = (traced(value) for value in inputs)
@@ -381,4 +383,9 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     given.setdefault("axis", 0)
     if "axis" in kwargs and kwargs["axis"] is None:
         given["axis"] = None
+    if method == "accumulate":
+        if traced(inputs[0]).ndim == 0:
+            raise TypeError("cannot accumulate on a scalar")
+        if isinstance(given["axis"], tuple):
+            (given["axis"],) = given["axis"]
     return registry.call(function, *inputs, **given)

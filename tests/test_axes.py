@@ -1,0 +1,128 @@
+"""What each function with an axis does on 0-d and 1-d arrays is what NumPy does, also where NumPy raises."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eqsat.errors import ConcretizationError, EqsatError, ShapeError
+from eqsat.frontends.registry import FUNCTIONS
+from eqsat.frontends.trace import run_by_reference
+
+AXES: list[Any] = [None, 0, -1, 1, -2, (), (0,), (-1,), (0, 0), [0]]
+ARRAYS = {"0-d": np.array(2.5), "1-d": np.array([3.0, 1.0, 2.0]), "one": np.array([4.0])}
+FUNCTIONS_OF_AXIS = """
+    sum prod max amax min amin any all argmax argmin mean var std ptp count_nonzero nansum nanmean cumsum cumprod sort
+    argsort expand_dims squeeze flip size diff average
+"""
+KEEP_DIMENSIONS = "sum max any argmax argmin mean std ptp count_nonzero nansum nanmean average"
+METHODS = "sum prod max min mean var std any all argmax argmin cumsum cumprod argsort squeeze"
+
+
+def function(name: str, **options: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, axis: getattr(np, name)(x, axis=axis, **options)
+
+
+def method(name: str) -> Callable[[Any, Any], Any]:
+    return lambda x, axis: getattr(x, name)(axis=axis)
+
+
+GIVEN: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: function(name) for name in FUNCTIONS_OF_AXIS.split()},
+    **{f"{name} keepdims": function(name, keepdims=True) for name in KEEP_DIMENSIONS.split()},
+    **{f"x.{name}": method(name) for name in METHODS.split()},
+    "stable argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
+    "transpose": lambda x, axis: np.transpose(x, axis),
+    "permute_dims": lambda x, axis: x.transpose(axis),
+    "moveaxis": lambda x, axis: np.moveaxis(x, axis, 0),
+    "moveaxis to": lambda x, axis: np.moveaxis(x, 0, axis),
+    "swapaxes": lambda x, axis: np.swapaxes(x, axis, 0),
+    "rollaxis": lambda x, axis: np.rollaxis(x, axis),
+    "roll": lambda x, axis: np.roll(x, 1, axis),
+    "repeat": lambda x, axis: np.repeat(x, 3, axis),
+    "x.repeat": lambda x, axis: x.repeat(2, axis),
+    "repeat each": lambda x, axis: np.repeat(x, [2] * max(1, x.size), axis),
+    "take": lambda x, axis: np.take(x, 0, axis),
+    "take several": lambda x, axis: np.take(x, np.array([0, -1]), axis),
+    "take out of range": lambda x, axis: np.take(x, np.array([[5]]), axis, mode="clip"),
+    "x.take": lambda x, axis: x.take([0], axis),
+    "take_along_axis": lambda x, axis: np.take_along_axis(x, np.zeros(x.shape, np.int64), axis),
+    "take_along_axis 1-d": lambda x, axis: np.take_along_axis(x, np.array([0, 0]), axis),
+    "concatenate": lambda x, axis: np.concatenate([x, x], axis=axis),
+    "stack": lambda x, axis: np.stack([x, x * 2], axis=axis),
+    "append": lambda x, axis: np.append(x, x, axis),
+    "split": lambda x, axis: np.split(x, 1, axis),
+    "array_split": lambda x, axis: np.array_split(x, 2, axis),
+    "unstack": lambda x, axis: np.unstack(x, axis=axis),
+    "vecdot": lambda x, axis: np.vecdot(x, x, axis=axis),
+    "linalg.vecdot": lambda x, axis: np.linalg.vecdot(x, x, axis=axis),
+    "tensordot": lambda x, axis: np.tensordot(x, x, (axis, axis)),
+    "diagonal": lambda x, axis: np.diagonal(x, 0, axis, 0),
+    "trace": lambda x, axis: np.trace(x, 0, axis, 0),
+    "rot90": lambda x, axis: np.rot90(x, 1, (axis, 0)),
+    "norm": lambda x, axis: np.linalg.norm(x, axis=axis),
+    "norm 1": lambda x, axis: np.linalg.norm(x, 1, axis=axis),
+    "norm keepdims": lambda x, axis: np.linalg.norm(x, axis=axis, keepdims=True),
+    "vector_norm": lambda x, axis: np.linalg.vector_norm(x, axis=axis),
+    "vector_norm keepdims": lambda x, axis: np.linalg.vector_norm(x, axis=axis, keepdims=True),
+    "add.reduce": lambda x, axis: np.add.reduce(x, axis=axis),
+    "maximum.reduce": lambda x, axis: np.maximum.reduce(x, axis=axis, keepdims=True),
+    "add.accumulate": lambda x, axis: np.add.accumulate(x, axis=axis),
+}
+KINDER = {("roll", "0-d", "()")}
+"""Where NumPy raises by an oversight: nothing is asked for, and given."""
+
+
+def of(run: Callable[[], Any]) -> Any:
+    """A result as a list of arrays, or the error."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            result = run()
+        except ConcretizationError:
+            raise
+        except Exception as error:
+            return error
+    return [np.asarray(r) for r in result] if isinstance(result, (tuple, list)) else [np.asarray(result)]
+
+
+def alike(want: Any, got: Any) -> bool:
+    if isinstance(want, np.exceptions.AxisError):
+        return isinstance(got, ShapeError) or "accumulate" in str(got)
+    if isinstance(want, Exception) or isinstance(got, Exception):
+        return isinstance(want, Exception) and isinstance(got, (EqsatError, TypeError, ValueError))
+    return len(want) == len(got) and all(
+        a.shape == b.shape and a.dtype == b.dtype and np.allclose(a, b, equal_nan=True)
+        for a, b in zip(want, got, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_axes_of_small_arrays(name: str) -> None:
+    differ = []
+    for (rank, x), axis in itertools.product(ARRAYS.items(), AXES):
+        run = functools.partial(GIVEN[name], axis=axis)
+        want, got = of(functools.partial(run, x.copy())), of(functools.partial(run_by_reference, run, (x,), {}))
+        if not alike(want, got) and (name, rank, str(axis)) not in KINDER:
+            differ.append(f"{rank}, axis {axis}: NumPy {want!r}, traced {got!r}")
+    assert not differ, "\n".join(differ)
+
+
+def test_every_function_with_an_axis_is_in_the_table() -> None:
+    def is_axis(parameter: str) -> bool:
+        return parameter in ("axis", "axes", "axis1")
+
+    named = {word for name in GIVEN for word in name.replace(".", " ").split()}
+    missing = [
+        f
+        for f, handler in FUNCTIONS.items()
+        if any(map(is_axis, inspect.signature(handler).parameters)) and f.__name__ not in named
+    ]
+    assert not missing
