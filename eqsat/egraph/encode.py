@@ -92,7 +92,7 @@ class Terms:
         handle = self.find(handle)
         node = self._leaves.get(handle)
         if node is None:
-            node = self._leaves[handle] = intern("eclass", (), handle, self.types[handle], "", None)
+            node = self._leaves[handle] = intern("eclass", (), handle, self.types[handle], "")
         return node
 
     def handle(self, node: Node) -> int:

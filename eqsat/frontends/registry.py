@@ -79,7 +79,7 @@ def refuse(name: str, why: str = "") -> UnsupportedOpError:
 
 
 def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run an implementation: nodes it makes and errors it raises carry the user's line."""
+    """Run an implementation: errors it raises carry the user's line."""
     token = LINE.set(user_line())
     try:
         return run(*args, **kwargs)

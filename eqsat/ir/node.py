@@ -27,7 +27,7 @@ class Source:
 
 
 LINE: ContextVar[Source | None] = ContextVar("LINE", default=None)
-"""The user's line being traced: nodes made meanwhile come from it."""
+"""The user's line being traced, for errors."""
 
 
 class ConstArray:
@@ -64,8 +64,7 @@ class ConstArray:
 class Node:
     """An operator applied to nodes. Made by ``make``, which interns: equal nodes are the same object.
 
-    ``label`` is the name the user knows (``transpose`` for a ``view``) and ``where`` their line; neither
-    is part of a node's identity.
+    ``label`` is the name the user knows (``transpose`` for a ``view``); it is not part of a node's identity.
     """
 
     op: str
@@ -73,7 +72,6 @@ class Node:
     attrs: object
     type: TensorType
     label: str = ""
-    where: Source | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,14 +90,12 @@ class Node:
 _interned: weakref.WeakValueDictionary[tuple[object, ...], Node] = weakref.WeakValueDictionary()
 
 
-def intern(
-    op: str, inputs: tuple[Node, ...], attrs: object, type: TensorType, label: str, where: Source | None
-) -> Node:
-    """The node of this operator, inputs and attributes; the first label and line given stay."""
+def intern(op: str, inputs: tuple[Node, ...], attrs: object, type: TensorType, label: str) -> Node:
+    """The node of this operator, inputs and attributes; the first label given stays."""
     key = (op, inputs, identity(attrs), type)
     node = _interned.get(key)
     if node is None:
-        node = Node(op, inputs, attrs, type, label or op, where)
+        node = Node(op, inputs, attrs, type, label or op)
         node = _interned.setdefault(key, node)
     return node
 
@@ -139,7 +135,7 @@ class Graph:
         return topological(self.outputs)
 
     def key(self) -> str:
-        """A content hash: equal for equal programs, whatever their labels and lines."""
+        """A content hash: equal for equal programs, whatever their labels."""
         numbers: dict[Node, int] = {}
         digest = hashlib.blake2b(digest_size=16)
         for node in [*self.inputs, *self.nodes()]:
@@ -157,7 +153,5 @@ def substitute(outputs: Sequence[Node], replace: dict[Node, Node]) -> list[Node]
     done = dict(replace)
     for node in topological(outputs, replace):
         inputs = tuple(done[i] for i in node.inputs)
-        done[node] = (
-            node if inputs == node.inputs else intern(node.op, inputs, node.attrs, node.type, node.label, node.where)
-        )
+        done[node] = node if inputs == node.inputs else intern(node.op, inputs, node.attrs, node.type, node.label)
     return [done[o] for o in outputs]

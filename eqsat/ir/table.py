@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from eqsat.ir.kernel import Kernel
-from eqsat.ir.node import LINE, Node, Source, intern
+from eqsat.ir.node import Node, intern
 from eqsat.ir.types import TensorType
 
 OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite"]
@@ -69,12 +69,10 @@ def register(op: Op) -> Op:
     return op
 
 
-def make(
-    op: str, inputs: Sequence[Node] = (), attrs: object = None, *, label: str = "", where: Source | None = None
-) -> Node:
+def make(op: str, inputs: Sequence[Node] = (), attrs: object = None, *, label: str = "") -> Node:
     """The interned node, typed by the op table. ``ValueError`` where the inputs do not fit."""
     row = OPS[op]
     type = row.type_rule([n.type for n in inputs], attrs)
     if type.nbytes > LARGEST:
         raise ValueError(f"{label or op}: an array of shape {type.shape} and type {type.dtype} is too big")
-    return intern(op, tuple(inputs), attrs, type, label, where or LINE.get())
+    return intern(op, tuple(inputs), attrs, type, label)
