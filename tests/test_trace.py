@@ -337,6 +337,17 @@ def test_mixed_indexing(data: st.DataObject) -> None:
     check(lambda x: x[tuple(index)], x)
 
 
+def test_an_ellipsis_of_no_axes_stands_between_indices() -> None:
+    x, i = np.arange(16).reshape(2, 2, 2, 2), np.array([0, 1, 1])
+    for index in (
+        (slice(None), 0, i, ..., 1),
+        (slice(None), i, ..., i, 0),
+        (..., slice(None), 0, i, 1),
+        (0, 1, ..., i, 1),
+    ):
+        check(lambda x, at=index: x[at], x)
+
+
 def test_take() -> None:
     x = np.arange(12.0).reshape(3, 4)
     ids = np.array([[2, -1], [0, 1]])
