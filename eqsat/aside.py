@@ -47,6 +47,8 @@ def aside(work: str, deadline: Deadline, fn: Callable[P, R], *args: P.args, **kw
     Raises:
         OutOfTime: the deadline passed meanwhile; it names ``work``.
     """
+    if forks.IMPORTING._is_owned():  # type: ignore[attr-defined]  # the thread might wait for what is held here
+        return fn(*args, **kwargs)
     context = contextvars.copy_context()
     call = _Call(lambda: context.run(fn, *args, **kwargs))
     thread = threading.Thread(target=call, name=f"eqsat: {work}")

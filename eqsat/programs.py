@@ -49,11 +49,16 @@ class Programs(dict[Key, tuple[Program, ...]]):
         """The program of these arguments. Constants are known by identity, else by content."""
         found = self.get(key, ())
         digests: dict[int, bytes] = {}
-        for same in (False, True) if found and found[0].held else (False,):
-            for program in found:
+        compiled = [p for p in found if isinstance(p, Compiled)]
+        plain = [p for p in found if isinstance(p, PlainProgram)]
+        for same in (False, True) if compiled and compiled[0].held else (False,):
+            for program in compiled:
                 if program.holds(leaves, digests if same else None):
                     self.touch(program)
                     return program
+        if plain:  # for all values of constants
+            self.touch(plain[0])
+            return plain[0]
         return None
 
     def touch(self, program: Program) -> None:
@@ -92,7 +97,9 @@ class Programs(dict[Key, tuple[Program, ...]]):
 
     def forget(self, program: Program) -> None:
         """Drop a program; who is running it keeps it until they have done."""
-        key = self._used.pop(program)
+        key = self._used.pop(program, None)
+        if key is None:  # all were forgotten meanwhile
+            return
         rest = tuple(p for p in self.get(key, ()) if p is not program)
         if rest:
             self[key] = rest

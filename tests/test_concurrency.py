@@ -256,13 +256,13 @@ def test_functions_that_call_each_other_traced_in_two_threads() -> None:
                 both.wait(5)
             except threading.BrokenBarrierError:
                 pass
-        @eqsat.optimize
+        @eqsat.optimize(verify=False)  # which would refuse what differs when it is traced
         def f(x):
             if not isinstance(x, np.ndarray) or type(x) is not np.ndarray:
                 meet()
                 return x.sum() + g(arrays[0]).sum()
             return x + 1
-        @eqsat.optimize
+        @eqsat.optimize(verify=False)  # which would refuse what differs when it is traced
         def g(x):
             if not isinstance(x, np.ndarray) or type(x) is not np.ndarray:
                 meet()

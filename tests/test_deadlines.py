@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import warnings
 from collections import deque
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat import api, compiled, search
+from eqsat import api, compiled, forks, search
+from eqsat.aside import aside
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
 from eqsat.deadline import NEVER, Deadline, OutOfTime
@@ -312,3 +314,23 @@ def test_schedules_are_tuned_while_there_is_time(monkeypatch: pytest.MonkeyPatch
 def test_no_deadline_never_passes() -> None:
     assert not NEVER.over and NEVER.left == float("inf")
     assert Deadline(1e9, within=Deadline(0)).over and not Deadline(1e9, within=NEVER).over
+
+
+def test_where_one_constant_spent_the_budget_equal_ones_keep_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = eqsat.optimize(lambda x, w: x * w, const="w")
+    x, w = np.ones(3), np.arange(3.0)
+    program = f.compile(x, w)
+
+    def spent(*args: Any) -> Any:
+        raise OutOfTime("searching")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "Compiled", spent)
+        with pytest.warns(eqsat.BudgetWarning):
+            f(x, np.full(3, 7.0))
+    assert f.compile(x, w.copy()) is program
+
+
+def test_a_call_aside_under_the_lock_of_imports_is_made_here() -> None:
+    with forks.IMPORTING:
+        assert aside("importing", NEVER, threading.get_ident) == threading.get_ident()

@@ -94,7 +94,8 @@ class Compilers:
             process.kill()
         for process, thread in self._processes:
             process.wait()
-            thread.join(1.0)  # it sees the end of the pipe, and closes it
+            if thread.ident is not None:  # it may not have been to be had
+                thread.join(1.0)  # it sees the end of the pipe, and closes it
 
     def start(self, kernels: int) -> None:
         """Have as many processes as so many kernels are worth. Those that cannot be started are done without."""

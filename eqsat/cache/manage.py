@@ -54,7 +54,7 @@ def entries() -> list[Entry]:
                         str(about.get("name", "")),
                         str(about.get("arguments", "")),
                         group.nbytes,
-                        float(made) if isinstance(made, int) else 0.0,
+                        float(made) if isinstance(made, int) and 0 <= made < 1 << 40 else 0.0,
                         group.used,
                     )
                 )

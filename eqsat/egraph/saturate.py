@@ -122,7 +122,7 @@ class _Search:
             return self.watchdog.call(function, argument)
         except RuleError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, ValueError) else repr(error)
             raise RuleError(f"{_named(rule)}: {what} failed: {said}") from error
         except Overlong:
