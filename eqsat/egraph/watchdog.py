@@ -12,6 +12,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 TICK = 0.05
+DRAIN = 1000
+"""Steps in which an exception that was set is raised: the first backward jump would do."""
 PATIENCE = 10
 """Ticks for which one call may go on when the time is over: half a second, in which this process itself was running."""
 
@@ -37,6 +39,7 @@ class Watchdog:
         self._ident = ctypes.c_ulong(threading.get_ident())
         self._thread: threading.Thread | None = None
         self._inside = False
+        self._fired = False
         self._calls = 0
 
     def close(self) -> None:
@@ -50,21 +53,28 @@ class Watchdog:
             self._thread = threading.Thread(target=self._watch, name="eqsat-watchdog", daemon=True)
             self._thread.start()
         self._calls += 1
+        self._fired = False
         self._inside = True
         try:
-            try:
-                return function(argument)
-            finally:
-                self._leave()
-        except Overlong:
+            result = function(argument)
+        except BaseException:
             self._leave()
             raise
+        self._leave()
+        return result
 
     def _leave(self) -> None:
-        with self._lock:
+        """End a call. One exception that was set too late to be raised in it is raised, and caught, here.
+
+        It is not taken back: CPython would look for it at every step from then on, without end under a trace function.
+        """
+        try:
+            with self._lock:
+                self._inside = False
+            for _ in range(DRAIN if self._fired else 0):
+                pass
+        except Overlong:
             self._inside = False
-        # One that was set too late to be raised inside must not be raised outside.
-        _raise_in(self._ident, None)
 
     def _watch(self) -> None:
         call, ticks = 0, 0
@@ -77,9 +87,10 @@ class Watchdog:
                     continue
                 ticks += 1
                 if ticks >= PATIENCE:
+                    self._fired = True
                     _raise_in(self._ident, Overlong)
 
 
-def _raise_in(thread: ctypes.c_ulong, error: type[BaseException] | None) -> None:
-    """Set, or take back, the exception that a thread raises at its next step."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object() if error is None else ctypes.py_object(error))
+def _raise_in(thread: ctypes.c_ulong, error: type[BaseException]) -> None:
+    """Set the exception that a thread raises at its next step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(error))
