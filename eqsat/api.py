@@ -12,7 +12,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, overload
 
 from eqsat import forks
@@ -28,6 +27,7 @@ from eqsat.options import Numerics, Options, names, unknown
 from eqsat.plain import PlainProgram, signature
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
+from eqsat.scoped import Scoped
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
@@ -37,20 +37,8 @@ PATIENCE = 60.0
 longer runs the plain function: what the other thread traces may itself wait for this one."""
 
 
-class _Compilation:
-    """A function being compiled; true while it is. Contexts that were copied meanwhile see it end."""
-
-    __slots__ = ("active",)
-
-    def __init__(self) -> None:
-        self.active = True
-
-    def __bool__(self) -> bool:
-        return self.active
-
-
-_compiling: ContextVar[_Compilation | None] = ContextVar("eqsat_compiling", default=None)
-"""What is being compiled in this context. Optimized functions that it calls on arrays run as plain ones: they take no
+_compiling: Scoped[bool] = Scoped(False)
+"""Whether a function is being compiled. Optimized functions that it calls on arrays run as plain ones: they take no
 lock that another thread may hold while it waits for ours, and their results do not depend on earlier compilations."""
 
 
@@ -285,8 +273,7 @@ _measuring = threading.RLock()
 def _locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     """Hold ``lock`` to compile: False if it was not to be had within ``seconds``."""
     # First of all, for a signal handler may call the function at any moment from here on.
-    current = _Compilation()
-    token = _compiling.set(current)
+    before = _compiling.set(True)
     mine = False
     try:
         mine = lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
@@ -294,8 +281,7 @@ def _locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     finally:
         if mine:
             lock.release()
-        current.active = False
-        _compiling.reset(token)
+        _compiling.reset(before)
 
 
 def cache_clear() -> None:

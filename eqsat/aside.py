@@ -7,7 +7,6 @@ beside, such a call always runs to its end, and the one who waits can leave at o
 
 from __future__ import annotations
 
-import contextvars
 import sys
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from eqsat import forks
 from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.scoped import carried
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class _Call:
 
 
 def aside(work: str, deadline: Deadline, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """``fn(*args, **kwargs)`` in a thread of its own, in a copy of this thread's context variables.
+    """``fn(*args, **kwargs)`` in a thread of its own, with this thread's variables.
 
     When ``deadline`` passes, or Ctrl-C arrives, the call is left to end by itself: it must end, and what it
     touches must not be in use here.
@@ -49,8 +49,8 @@ def aside(work: str, deadline: Deadline, fn: Callable[P, R], *args: P.args, **kw
     """
     if forks.IMPORTING._is_owned():  # type: ignore[attr-defined]  # the thread might wait for what is held here
         return fn(*args, **kwargs)
-    context = contextvars.copy_context()
-    call = _Call(lambda: context.run(fn, *args, **kwargs))
+    run = carried(fn)
+    call = _Call(lambda: run(*args, **kwargs))
     thread = threading.Thread(target=call, name=f"eqsat: {work}")
     try:
         thread.start()

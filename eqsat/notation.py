@@ -142,11 +142,11 @@ def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | b
     if CURRENT.get() is None:
         return run_by_reference(lambda: compute(shape, element, outside=outside), (), {})
     out = registry.located("eqsat.compute", _output_axes, shape, element)
-    token, own = OUTSIDE.set(outside), RESULT.set(RESULT.get() | {a.dim for a in out})
+    before, own = OUTSIDE.set(outside), RESULT.set(RESULT.get() | {a.dim for a in out})
     try:
         result = element(*out)
     finally:
-        OUTSIDE.reset(token)
+        OUTSIDE.reset(before)
         RESULT.reset(own)
     return registry.located("eqsat.compute", _output, result, out)
 

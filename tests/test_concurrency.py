@@ -404,15 +404,13 @@ def test_calls_in_finalizers_while_compiling() -> None:
     run(
         """
         f = eqsat.optimize(lambda x: x + 1)
-        count = 0
+        right = []
         class Last:
             def __init__(self):
                 self.me = self
             def __del__(self):
-                global count
-                count += 1
-                x = ones(3 + count % 2)
-                same(f(x), x + 1)
+                x = ones(3 + len(right) % 2)
+                right.append(np.array_equal(f(x), x + 1))  # without np.errstate: python/cpython#148891
         gc.set_threshold(50, 2, 2)
         for n in range(3):
             for _ in range(20):
@@ -420,7 +418,35 @@ def test_calls_in_finalizers_while_compiling() -> None:
             x = ones(10 + n)
             same(f(x), x + 1)
         gc.set_threshold(700, 10, 10)
-        assert count > 5
+        assert len(right) > 5 and all(right)
+        """
+    )
+
+
+def test_calls_in_finalizers_while_tracing() -> None:
+    run(
+        """
+        g = eqsat.optimize(lambda x: x * 2)
+        right = []
+        class Last:
+            def __init__(self):
+                self.me = self
+            def __del__(self):
+                x = ones(3 + len(right) % 2)
+                right.append(np.array_equal(g(x), x * 2))
+        @eqsat.optimize
+        def f(x):
+            for _ in range(40):
+                Last()
+                x = x + 1
+            return x
+        g(ones(3))
+        gc.set_threshold(50, 1000, 1000)
+        for n in range(3):
+            x = ones(10 + n)
+            same(f(x), x + 40)
+        gc.set_threshold(700, 10, 10)
+        assert len(right) > 100 and all(right)
         """
     )
 

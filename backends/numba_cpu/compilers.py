@@ -8,7 +8,6 @@ so that Ctrl-C, and a deadline, need not wait for Numba or LLVM, and break neith
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from eqsat.deadline import Deadline, OutOfTime
+from eqsat.scoped import carried
 from eqsat_backends.numba_cpu.worker import BOOT, receive, send
 
 log = logging.getLogger("eqsat")
@@ -149,8 +149,7 @@ class Compilers:
             if self._here or not self._waiting:
                 return
             self._here = True
-        context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(self._compile_waiting,), name="eqsat: compile")
+        thread = threading.Thread(target=carried(self._compile_waiting), name="eqsat: compile")
         try:
             thread.start()
         except RuntimeError:  # no more threads

@@ -28,7 +28,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +35,7 @@ from typing import Any, Literal
 from eqsat.cache import limits
 from eqsat.cache.folders import MOST_BYTES, TEMPORARY, CacheError, Folder, opened
 from eqsat.forks import IMPORTING
+from eqsat.scoped import Scoped
 
 ENVIRONMENT_VARIABLE = "EQSAT_CACHE_DIR"
 FORMAT = "v2"
@@ -201,17 +201,17 @@ class PlanStore(Store):
         return self.write(kind, key, json.dumps(payload, separators=(",", ":")).encode(), **about)
 
 
-_bypassed: ContextVar[bool] = ContextVar("eqsat_cache_bypassed", default=False)
+_bypassed: Scoped[bool] = Scoped(False)
 
 
 @contextlib.contextmanager
 def bypassed() -> Iterator[None]:
     """Within, on this thread, no plan and no kernel is found or kept."""
-    token = _bypassed.set(True)
+    before = _bypassed.set(True)
     try:
         yield
     finally:
-        _bypassed.reset(token)
+        _bypassed.reset(before)
 
 
 def kernel_store() -> KernelStore:

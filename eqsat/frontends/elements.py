@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,6 +26,7 @@ from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import int32, int64, row_major
+from eqsat.scoped import Scoped
 
 
 def _operator(ufunc: np.ufunc, reflected: bool = False) -> Callable[[Any, Any], Any]:
@@ -327,11 +327,11 @@ def access(x: TracedArray, entries: Sequence[Any]) -> Element:
     return Element([_gathered(node, parts)])
 
 
-OUTSIDE: ContextVar[float | int | bool | None] = ContextVar("OUTSIDE", default=None)
+OUTSIDE: Scoped[float | int | bool | None] = Scoped(None)
 """What accesses outside an array read in the ``compute`` in progress; None refuses them."""
 
 
-RESULT: ContextVar[frozenset[Dim]] = ContextVar("RESULT", default=frozenset())
+RESULT: Scoped[frozenset[Dim]] = Scoped(frozenset())
 """The axes of the result of the ``compute`` in progress, which are not reduced over."""
 
 

@@ -80,7 +80,7 @@ def refuse(name: str, why: str = "") -> UnsupportedOpError:
 
 def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run an implementation: errors it raises carry the user's line."""
-    token = LINE.set(user_line())
+    before = LINE.set(user_line())
     try:
         return run(*args, **kwargs)
     except EqsatError as error:
@@ -98,7 +98,7 @@ def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         said = message.startswith(name.removeprefix("np."))
         raise ShapeError(message if said else f"{name}: {message}", LINE.get()) from None
     finally:
-        LINE.reset(token)
+        LINE.reset(before)
 
 
 def call(function: object, *args: Any, **kwargs: Any) -> Any:

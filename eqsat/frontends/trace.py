@@ -99,7 +99,7 @@ def trace(
         build.input_node(i, tensor_type(cut(a, repeated)), name)
         for i, (a, repeated, name) in enumerate(zip(leaves, axes, names, strict=True))
     )
-    token = CURRENT.set(Trace(deadline))
+    before = CURRENT.set(Trace(deadline))
     try:
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
         call_args, call_kwargs = spec.call_with(trees, arguments)
@@ -109,7 +109,7 @@ def trace(
         check_result(output)
         outputs = tuple(lift(value) for value in found)
     finally:
-        CURRENT.reset(token)
+        CURRENT.reset(before)
     parameters = [p.name for p in spec.parameters]
     return Traced(
         graph=Graph(inputs, outputs, tuple(names)),

@@ -10,7 +10,6 @@ write to them is noted, and verification refuses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from eqsat.errors import ConcretizationError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.source import scipy_function, user_line
 from eqsat.ir.node import Node, Source
+from eqsat.scoped import Scoped
 
 
 class Trace:
@@ -34,7 +34,7 @@ class Trace:
         self.thread = get_ident()
 
 
-CURRENT: ContextVar[Trace | None] = ContextVar("CURRENT", default=None)
+CURRENT: Scoped[Trace | None] = Scoped(None)
 
 
 class _Memory:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
 
 from eqsat.ir.identity import identity
 from eqsat.ir.types import DType, TensorType, dtype_of
+from eqsat.scoped import Scoped
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Source:
         return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
 
 
-LINE: ContextVar[Source | None] = ContextVar("LINE", default=None)
+LINE: Scoped[Source | None] = Scoped(None)
 """The user's line being traced, for errors."""
 
 
