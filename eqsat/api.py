@@ -82,7 +82,7 @@ class OptimizedFunction:
         last = self._last
         if last is not None and not kwargs:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
-            results = last.direct(args) if not _compiling.get() else None  # type: ignore[misc]
+            results = None if _compiling.values and _compiling.get() else last.direct(args)  # type: ignore[misc]
             if results is not None:
                 self._hits += 1
                 return results[0] if last.single else last.traced.rebuild(results)

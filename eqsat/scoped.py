@@ -21,29 +21,31 @@ class Scoped(Generic[Value]):
     Not a ``ContextVar``: where a collection of garbage inside its ``set`` runs a finalizer that sets a variable too
     (as ``np.errstate`` does), CPython before 3.12 reads memory that is free (python/cpython#148891).
     Storing into a dict with integer keys starts no collection.
+
+    ``values`` are those of the threads that have set one: nothing while nobody has.
     """
 
-    __slots__ = ("_default", "_values")
+    __slots__ = ("_default", "values")
 
     def __init__(self, default: Value) -> None:
         self._default = default
-        self._values: dict[int, Value] = {}  # by thread
+        self.values: dict[int, Value] = {}
         _variables.append(self)
 
     def get(self) -> Value:
-        return self._values.get(get_ident(), self._default)
+        return self.values.get(get_ident(), self._default)
 
     def set(self, value: Value) -> Value:
         """Returns the value until now, for `reset`."""
         before = self.get()
-        self._values[get_ident()] = value
+        self.values[get_ident()] = value
         return before
 
     def reset(self, before: Value) -> None:
         if before is self._default:
-            self._values.pop(get_ident(), None)  # a later thread may have this one's number
+            self.values.pop(get_ident(), None)  # a later thread may have this one's number
         else:
-            self._values[get_ident()] = before
+            self.values[get_ident()] = before
 
 
 def carried(fn: Callable[P, R]) -> Callable[P, R]:
@@ -66,8 +68,8 @@ def _only_this_thread() -> None:
     """In the child of a fork: other threads' numbers may become those of new ones."""
     ident = get_ident()
     for variable in _variables:
-        for other in [number for number in variable._values if number != ident]:
-            del variable._values[other]
+        for other in [number for number in variable.values if number != ident]:
+            del variable.values[other]
 
 
 if hasattr(os, "register_at_fork"):

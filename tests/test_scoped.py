@@ -24,7 +24,7 @@ def test_a_value_holds_until_it_is_reset() -> None:
     VARIABLE.reset(second)
     assert VARIABLE.get() == "first"
     VARIABLE.reset(first)
-    assert VARIABLE.get() == "default" and not VARIABLE._values
+    assert VARIABLE.get() == "default" and not VARIABLE.values
 
 
 def test_other_threads_see_the_default() -> None:
@@ -57,7 +57,7 @@ def test_a_carried_call_sees_what_its_maker_saw() -> None:
         CONTEXT.reset(token)
     assert call() == ("mine", "mine", "raise")
     assert (VARIABLE.get(), CONTEXT.get()) == ("default", "default")
-    assert not VARIABLE._values
+    assert not VARIABLE.values
 
 
 def test_a_carried_call_that_raises_leaves_no_values() -> None:
@@ -66,7 +66,7 @@ def test_a_carried_call_that_raises_leaves_no_values() -> None:
     VARIABLE.reset(before)
     with pytest.raises(ZeroDivisionError):
         call()
-    assert VARIABLE.get() == "default" and not VARIABLE._values
+    assert VARIABLE.get() == "default" and not VARIABLE.values
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -86,7 +86,7 @@ def test_a_forked_child_keeps_its_own_threads_values_only() -> None:
         assert ready.wait(60)
         child = os.fork()
         if child == 0:
-            os._exit(0 if list(VARIABLE._values.values()) == ["mine"] else 1)
+            os._exit(0 if list(VARIABLE.values.values()) == ["mine"] else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         VARIABLE.reset(before)
