@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import json
 import math
+import pickle
 import struct
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,7 +28,24 @@ from eqsat.ir.types import TensorType, float32, float64
 
 (NEGATIVE_NAN,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))
 NUMBERS = (0.0, -0.0, 0, False, 1, 1.0, True, math.nan, NEGATIVE_NAN, math.inf, 5e-324)
-DISTINCT = (*NUMBERS, (0.0,), (-0.0,), (0,), (False,))
+SCALARS = tuple(
+    kind(n) for kind in (np.bool_, np.int32, np.int64, np.float32, np.float64, np.complex64) for n in (0, 1)
+)
+
+
+class Level(enum.IntEnum):
+    ONE = 1
+
+
+class Pair(NamedTuple):
+    first: float
+
+
+OTHERS = (np.float32(-0.0), np.float64(-0.0), np.float64("nan"), np.datetime64(1, "s"), np.datetime64(1, "ms"))
+DISTINCT = (
+    *(*NUMBERS, *SCALARS, *OTHERS, 0j, complex(0.0, -0.0), Level.ONE, Fraction(1)),
+    *((0.0,), (-0.0,), (0,), (False,), (np.float32(0),), (np.float64(0),), Pair(0.0), Pair(-0.0)),
+)
 PAIRS = [*itertools.combinations(DISTINCT, 2)]
 
 
@@ -35,9 +56,14 @@ def test_values_are_told_apart_by_type_and_bits(one: object, other: object) -> N
     assert intern(one) != intern(other) and intern.values[intern(other)] is other
 
 
+def test_no_attribute_is_number_zero() -> None:
+    intern = Interner()
+    assert intern(None) == 0 != intern(0)
+
+
 @pytest.mark.parametrize("value", DISTINCT, ids=repr)
 def test_equal_bits_are_equal_also_of_nan(value: object) -> None:
-    again = struct.unpack("<d", struct.pack("<d", value))[0] if isinstance(value, float) else value
+    again = pickle.loads(pickle.dumps(value))
     assert identity(value) == identity(again) and hash(identity(value)) == hash(identity(again))
 
 

@@ -23,7 +23,7 @@ class Interner:
     """Attributes as small integers, the same one for the same type and bits."""
 
     def __init__(self) -> None:
-        self._ids: dict[Hashable, int] = {None: 0}
+        self._ids: dict[Hashable, int] = {identity(None): 0}
         self.values: list[object] = [None]
 
     def __call__(self, value: object) -> int:
