@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, overload
 
 from eqsat import forks
+from eqsat.aside import load
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
 from eqsat.deadline import Deadline, OutOfTime
@@ -97,6 +98,8 @@ class OptimizedFunction:
             return self.fn(*args, **kwargs)
         if leaves is args and program.direct is not None:
             self._last = program
+            if not self._programs.has(program):  # forgotten meanwhile
+                self._last = None
         return program(leaves)
 
     def _program(
@@ -136,13 +139,13 @@ class OptimizedFunction:
         return found
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled | PlainProgram:
-        forks.load("email.parser", "numpy.ma", "numpy.random")
         with _measuring:
             machine = machine_model.load()  # measured on first use ever, which the budget does not count
         start = time.monotonic()
         deadline = Deadline(self.options.budget)
         traced = None
         try:
+            load("email.parser", "numpy.ma", "numpy.random", deadline=deadline)
             traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec, deadline=deadline)
             plain = Plain(self.fn, args, kwargs, self._spec)
             return Compiled(traced, leaves, self.options, machine, deadline, plain)
@@ -155,11 +158,11 @@ class OptimizedFunction:
         return program
 
     def _keep(self, key: Key, program: Compiled | PlainProgram) -> None:
-        last = self._last
+        last, programs = self._last, self._programs
         if last is not None:  # its calls do not pass through `find`
-            self._programs.touch(last)
-        self._programs.add(key, program)
-        if last is not None and not self._programs.has(last):
+            programs.touch(last)
+        programs.add(key, program)
+        if last is not None and not programs.has(last):
             self._last = None
 
     def cache_info(self) -> CacheInfo:
@@ -175,8 +178,8 @@ class OptimizedFunction:
 
         Arrays named in ``const`` are looked at anew. What is remembered on disk stays (``eqsat cache clear``).
         """
+        self._programs = Programs(self.options.programs)  # another thread may be adding to the former ones
         self._last = None
-        self._programs.clear()
         self._hits = self._misses = 0
         backends.release()
 

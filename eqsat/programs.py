@@ -37,7 +37,7 @@ class Programs(dict[Key, tuple[Program, ...]]):
     """Programs by key; several where constants differ. At most ``most`` in all (None: any number).
 
     ``find`` takes no lock: a signal handler or a finalizer may call the function in the middle of anything. ``add`` and
-    ``forget`` are for one thread at a time.
+    ``forget`` are for one thread at a time; to forget all, take another one.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -97,18 +97,12 @@ class Programs(dict[Key, tuple[Program, ...]]):
 
     def forget(self, program: Program) -> None:
         """Drop a program; who is running it keeps it until they have done."""
-        key = self._used.pop(program, None)
-        if key is None:  # all were forgotten meanwhile
-            return
+        key = self._used.pop(program)
         rest = tuple(p for p in self.get(key, ()) if p is not program)
         if rest:
             self[key] = rest
         else:
             self.pop(key, None)
-
-    def clear(self) -> None:
-        super().clear()
-        self._used.clear()
 
     @property
     def count(self) -> int:

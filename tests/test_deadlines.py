@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 import eqsat
-from eqsat import api, compiled, forks, search
+from eqsat import api, cache, compiled, forks, search
 from eqsat.aside import aside
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
@@ -21,7 +24,7 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.frontends.tracer import CURRENT
 from eqsat.options import Options
 from eqsat.plain import PlainProgram
-from eqsat_backends.numba_cpu import jit
+from eqsat_backends.numba_cpu import NumbaCpuBackend, jit
 from eqsat_backends.numba_cpu.compilers import Compilers
 
 GRACE = 20.0
@@ -291,6 +294,58 @@ def test_the_search_has_a_share_that_leaves_time_for_kernels() -> None:
     shares = [Options(budget=b).search_seconds / b for b in (0.1, 1, 10, 60, 600, 6000)]
     assert all(1 / 13 < share < 1 / 5 for share in shares)
     assert Options(budget=600).search_seconds > Options().search_seconds
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Another thread imports something large."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with forks.IMPORTING:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_imports_of_another_thread_are_waited_for_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = eqsat.optimize(lambda x: x * 2, budget=0.2)
+    monkeypatch.delitem(sys.modules, "email.parser", raising=False)
+    start = time.monotonic()
+    with pytest.warns(eqsat.BudgetWarning, match=r"importing email\.parser"), importing():
+        assert f(np.ones(3)).tolist() == [2, 2, 2]
+        assert time.monotonic() - start < GRACE
+
+
+def test_where_the_cache_is_needs_no_import_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platformdirs
+
+    monkeypatch.delenv(cache.ENVIRONMENT_VARIABLE)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(cache.cache_root()))
+    with importing():
+        thread.start()
+        thread.join(GRACE)
+        assert found and found[0].is_relative_to(platformdirs.user_cache_dir("eqsat", appauthor=False))
+    thread.join()
+
+
+def test_numba_is_imported_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    monkeypatch.setattr("eqsat_backends.numba_cpu.backend.prepare", lambda: done.wait(60))
+    start = time.monotonic()
+    with pytest.raises(OutOfTime, match="importing Numba"):
+        NumbaCpuBackend().emit(None, None, Deadline(0.1))  # type: ignore[arg-type]
+    done.set()
+    assert time.monotonic() - start < GRACE
 
 
 def test_schedules_are_tuned_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:

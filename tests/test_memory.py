@@ -6,8 +6,10 @@ import copy
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -120,6 +122,24 @@ def test_the_least_recently_used_program_is_forgotten() -> None:
     f.cache_clear()
     assert f.cache_info() == (0, 0, 2, 0, 0)
     np.testing.assert_array_equal(f(a), a * 2)
+
+
+def test_programs_are_forgotten_while_other_threads_add_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = eqsat.optimize(lambda x: x * 2, programs=4, threads=1)
+    made = f.compile(np.ones(3))
+    monkeypatch.setattr(f, "_compile", lambda *of: copy.copy(made))
+    monkeypatch.setattr(f, "_growth", mock.Mock())
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            adding = pool.submit(lambda: [f.compile(np.ones(3 + n % 50)) for n in range(3000)])
+            while not adding.done():
+                f.cache_clear()
+            adding.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert f.cache_info().currsize == len(f._programs._used) <= 4
 
 
 def test_any_number_of_programs() -> None:

@@ -76,7 +76,7 @@ class NumbaCpuBackend:
         interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
         another version, or another process, may do better.
         """
-        aside("importing Numba", NEVER, prepare)
+        aside("importing Numba", deadline, prepare)
         emission = _Emission(dict(plan.types), machine, deadline, helpers)
         emission.run(plan.steps)
         return {

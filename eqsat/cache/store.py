@@ -24,6 +24,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
 import time
 import warnings
@@ -34,7 +35,7 @@ from typing import Any, Literal
 
 from eqsat.cache import limits
 from eqsat.cache.folders import MOST_BYTES, TEMPORARY, CacheError, Folder, opened
-from eqsat.forks import IMPORTING
+from eqsat.forks import load
 from eqsat.scoped import Scoped
 
 ENVIRONMENT_VARIABLE = "EQSAT_CACHE_DIR"
@@ -81,8 +82,9 @@ def cache_root() -> Path:
         with contextlib.suppress(RuntimeError):  # no home directory: the store will say so
             return Path(chosen).expanduser().absolute() / FORMAT
         return Path(chosen) / FORMAT
-    with IMPORTING:
-        import platformdirs
+    if "platformdirs" not in sys.modules:
+        load("platformdirs")
+    import platformdirs
 
     return Path(platformdirs.user_cache_dir("eqsat", appauthor=False)) / FORMAT
 
