@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from eqsat.egraph.watchdog import PATIENCE, TICK, Overlong, Watchdog
 
 TRACED = """
 import sys, time
@@ -42,3 +50,68 @@ def test_functions_can_be_traced_after_a_search_and_after_one_was_ended() -> Non
     """An exception taken back from a thread makes CPython look for it for ever while a trace function is set."""
     run = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip().endswith("done"), run.stderr
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    made = Watchdog(time.perf_counter())  # its time is over from the start
+    yield made
+    made.close()
+
+
+class Interrupted:
+    """A lock; Ctrl-C arrives when it is taken for the first time, before or after."""
+
+    def __init__(self, after: bool) -> None:
+        self.lock = threading.Lock()
+        self.after = after
+        self.thread = threading.get_ident()
+
+    def __enter__(self) -> None:
+        if self.thread == threading.get_ident():
+            self.thread = 0
+            if not self.after:
+                raise KeyboardInterrupt
+            with self.lock:
+                raise KeyboardInterrupt
+        self.lock.acquire()
+
+    def __exit__(self, *of: Any) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interruption_while_a_call_is_left_is_raised_and_nothing_is_watched_any_more(
+    watchdog: Watchdog, after: bool
+) -> None:
+    watchdog._lock = Interrupted(after)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        watchdog.call(lambda a: a, 1)
+    end = time.perf_counter() + 2 * PATIENCE * TICK
+    while time.perf_counter() < end:  # an Overlong would be raised here
+        pass
+    assert watchdog.call(lambda a: a + 1, 1) == 2
+
+
+def test_an_interruption_goes_before_the_end_of_an_overlong_function(watchdog: Watchdog) -> None:
+    def slow_to_leave(argument: int) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            while True:
+                pass
+
+    with pytest.raises(KeyboardInterrupt):
+        watchdog.call(slow_to_leave, 0)
+
+
+def test_an_error_before_the_end_of_an_overlong_function_does_not_count(watchdog: Watchdog) -> None:
+    def endless(argument: int) -> None:
+        try:
+            raise ValueError
+        finally:
+            while True:
+                pass
+
+    with pytest.raises(Overlong):
+        watchdog.call(endless, 0)

@@ -48,33 +48,36 @@ class Watchdog:
             self._thread.join()
 
     def call(self, function: Callable[[A], R], argument: A) -> R:
-        """``function(argument)``. :class:`Overlong` if it had to be ended."""
+        """``function(argument)``. :class:`Overlong` if it had to be ended; Ctrl-C goes before it.
+
+        An exception that was set too late to be raised in the function is raised, and caught, here. It is not taken
+        back: CPython would look for it at every step from then on, without end under a trace function.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="eqsat-watchdog", daemon=True)
             self._thread.start()
         self._calls += 1
         self._fired = False
-        self._inside = True
+        raised: BaseException | None = None
         try:
+            self._inside = True
             result = function(argument)
-        except BaseException:
-            self._leave()
-            raise
-        self._leave()
+        except BaseException as error:
+            raised = error
+        while True:  # no call comes before the `try`: it is behind calls that signals and Overlong are raised
+            try:
+                with self._lock:
+                    self._inside = False
+                for _ in range(DRAIN if self._fired else 0):
+                    pass
+                break
+            except Overlong:
+                continue
+            except BaseException as error:  # Ctrl-C: raised when the call has been left
+                raised = error
+        if raised is not None:
+            raise _first_of(raised)
         return result
-
-    def _leave(self) -> None:
-        """End a call. One exception that was set too late to be raised in it is raised, and caught, here.
-
-        It is not taken back: CPython would look for it at every step from then on, without end under a trace function.
-        """
-        try:
-            with self._lock:
-                self._inside = False
-            for _ in range(DRAIN if self._fired else 0):
-                pass
-        except Overlong:
-            self._inside = False
 
     def _watch(self) -> None:
         call, ticks = 0, 0
@@ -89,6 +92,14 @@ class Watchdog:
                 if ticks >= PATIENCE:
                     self._fired = True
                     _raise_in(self._ident, Overlong)
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The interruption, such as Ctrl-C, that an Overlong replaced: while a function is left, it is still watched."""
+    found: BaseException | None = error if isinstance(error, Overlong) else None
+    while isinstance(found, (Overlong, Exception)):
+        found = found.__context__
+    return found or error
 
 
 def _raise_in(thread: ctypes.c_ulong, error: type[BaseException]) -> None:
