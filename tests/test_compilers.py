@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +194,59 @@ def test_what_fails_here_is_raised_where_it_is_waited_for() -> None:
         list(at_work.run(kernels(1), NEVER))
 
 
+def test_an_error_inside_the_compiler_is_an_error_of_one_kernel_in_a_process_too() -> None:
+    name = "def compile_object(source, phases): raise SystemError('LLVM says no')"
+    boot = f"import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu import jit, worker; exec({name!r}); "
+    boot += "jit.compile_object = compile_object; worker.main(int(sys.argv[1]))"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilers, "BOOT", boot)
+        with OnlyProcesses(nobody, (), 6) as at_work:
+            outcomes = list(at_work.run(kernels(3), Deadline(120)))
+    assert len(outcomes) == 3 and all(o.error is not None and "LLVM says no" in o.error for o in outcomes)
+
+
+def test_processes_that_are_started_when_ctrl_c_arrives_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        if made:
+            raise KeyboardInterrupt
+        made.append(popen(*args, **kwargs))
+        return made[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", once)
+    with pytest.raises(KeyboardInterrupt), jit.helpers(99):
+        pytest.fail("not entered")
+    assert [process.returncode is None for process in made] == [False]
+
+
+OPTIONS = """
+import sys
+from eqsat_backends.numba_cpu import compilers
+from eqsat_backends.numba_cpu.worker import receive
+
+say = "[getattr(sys.flags, n) for n in ('isolated', 'ignore_environment', 'no_user_site', 'optimize', 'utf8_mode')]"
+say += " + [sorted(sys._xoptions), sys.warnoptions]"
+compilers.BOOT = (
+    "import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu.worker import send; "
+    "send(sys.stdout.buffer, {'key': " + say + "}, b'')"
+)
+told = []
+compilers.Compilers._serve = lambda self, process: told.append(receive(process.stdout)[0]["key"])
+with compilers.Compilers(None, (), 99) as at_work:
+    for _, thread in at_work._processes:
+        thread.join()
+assert len(told) == 2 and told[0] == told[1] == eval(say), (told, eval(say))
+"""
+
+
+@pytest.mark.parametrize("options", [["-I"], ["-E", "-s", "-O"], ["-X", "utf8", "-W", "ignore::ResourceWarning"]])
+def test_processes_run_as_this_one_does(options: list[str]) -> None:
+    done = subprocess.run([sys.executable, *options, "-c", OPTIONS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_jobs_follow_the_environment_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, expected in (("1", 1), ("7", 7), ("1000", compilers.MOST)):
         monkeypatch.setenv(compilers.ENVIRONMENT_VARIABLE, given)
@@ -246,7 +300,9 @@ def test_a_program_is_the_same_whoever_compiles_it(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(
             jit,
             "_keep",
-            lambda task, data, kept=objects, keep=jit._keep: kept.update({task.key: data}) or keep(task, data),
+            lambda task, data, *end, kept=objects, keep=jit._keep: (
+                kept.update({task.key: data}) or keep(task, data, *end)
+            ),
         )
         f = eqsat.optimize(lambda x: [np.sort(np.exp(x[:n])) * 2 for n in range(1, 9)], cache=False)
         f(x)

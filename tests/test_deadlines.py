@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -225,8 +226,9 @@ def test_a_function_called_while_another_is_traced_has_no_more_time() -> None:
     assert seen[1] <= seen[0]
 
 
-def test_kernels_compiled_in_time_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of time among kernels: the next attempt begins where this one ended."""
+@pytest.mark.parametrize("cached", [True, False])
+def test_kernels_compiled_in_time_are_kept(cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of time among kernels: the next attempt begins where this one ended, also without a cache."""
     fn, args = many(4)
     run = Compilers.run
     taken: list[str] = []
@@ -238,7 +240,9 @@ def test_kernels_compiled_in_time_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
             if number == 1:
                 raise OutOfTime("compiling kernels")
 
-    f = eqsat.optimize(fn)
+    monkeypatch.setattr(jit, "_loaded", WeakValueDictionary())
+    monkeypatch.setattr(jit, "_recent", deque())
+    f = eqsat.optimize(fn, cache=cached)
     with monkeypatch.context() as patch:
         patch.setattr(Compilers, "run", two_at_most)
         with pytest.warns(eqsat.BudgetWarning, match="compiling kernels"):
@@ -270,6 +274,28 @@ def test_programs_of_more_kernels_than_are_remembered_are_compiled_once(monkeypa
     for one, other in zip(f(*args), fn(*args), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4)
     assert len(asked) == len(set(asked))
+
+
+def test_another_compilation_is_waited_for_until_the_deadline() -> None:
+    """A kernel that was being compiled when a budget was spent is compiled to its end."""
+    held, done = threading.Event(), threading.Event()
+
+    def compiling() -> None:
+        with jit._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    assert held.wait(60)
+    start = time.monotonic()
+    with pytest.raises(OutOfTime, match="waiting for another compilation"):
+        jit.load_module("0" * 40, ("run",), Deadline(0.1))
+    with pytest.raises(OutOfTime, match="waiting for another compilation"):
+        jit.compile_modules([("def run(args, tid, nt):\n    pass\n", ("run",))], Deadline(0.1))
+    assert time.monotonic() - start < GRACE
+    done.set()
+    thread.join()
 
 
 def test_whatever_the_compiler_raises_costs_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

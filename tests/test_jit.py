@@ -18,6 +18,7 @@ import pytest
 from eqsat import cache
 from eqsat.cache import store as stores
 from eqsat_backends.numba_cpu import jit, objects
+from eqsat_backends.numba_cpu.compilers import Compilers, Outcome
 from eqsat_backends.numba_cpu.lanes import native_lanes
 
 ADD_AND_SCALE = """\
@@ -123,6 +124,16 @@ def test_a_damaged_code_object_is_refused_and_replaced(damage: str) -> None:
         objects.load_object(damage.encode())
     cache.kernel_store().put(jit.source_key(ADD_AND_SCALE, PHASES), damage.encode())
     check_add_and_scale(jit.compile_module(ADD_AND_SCALE, PHASES))
+
+
+@pytest.mark.parametrize("damage", [b"", b"something else"])
+def test_what_a_process_sends_is_kept_only_if_it_can_be_loaded(damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = jit.compile_object(ADD_AND_SCALE, PHASES[:1])
+    for sent in (damage, other):
+        monkeypatch.setattr(Compilers, "run", lambda self, tasks, deadline, sent=sent: [Outcome(tasks[0], sent)])
+        (found,) = jit.compile_modules([(ADD_AND_SCALE, PHASES)]).values()
+        assert isinstance(found, jit.KernelCompileError) and "cannot be loaded" in str(found)
+        assert cache.kernel_store().get(jit.source_key(ADD_AND_SCALE, PHASES)) is None
 
 
 def test_truncated_machine_code_is_refused() -> None:

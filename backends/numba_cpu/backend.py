@@ -225,10 +225,10 @@ def _compiled(step: Mapping[str, Any]) -> bool:
     return "kernel" in step
 
 
-def _code(step: Mapping[str, Any]) -> Code:
+def _code(step: Mapping[str, Any], deadline: Deadline) -> Code:
     """Addresses of a kernel's phases: compiled by this process, or in the cache under the kernel's key."""
     code: Code | None = step.get("code")
-    return code if code is not None else load_module(step["kernel"], tuple(step["phases"]))
+    return code if code is not None else load_module(step["kernel"], tuple(step["phases"]), deadline)
 
 
 class CpuExecutable:
@@ -351,7 +351,7 @@ class CpuExecutable:
                 if tensor in self._known:
                     place[position] = len(slots)
                     slots.append(Constant(self._constant(tensor, position, step)))
-            addresses = _code(step)
+            addresses = _code(step, self._deadline)
             codes.append(addresses)
             for phase in step["phases"]:
                 table.append(Step(addresses[phase], (*place, *scratch, status)))

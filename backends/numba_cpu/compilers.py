@@ -67,12 +67,19 @@ def jobs() -> int:
 class Compilers:
     """Processes that compile, and a thread of this one. A context manager: on leaving, they are ended.
 
-    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``.
+    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``. ``kernels``:
+    how many are expected; processes are started for them on entering.
     """
 
-    def __init__(self, compile: Callable[[str, tuple[str, ...]], bytes], refusals: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self,
+        compile: Callable[[str, tuple[str, ...]], bytes],
+        refusals: tuple[type[Exception], ...],
+        kernels: int = 0,
+    ) -> None:
         self._compile = compile
         self._refusals = refusals
+        self._kernels = kernels
         self._waiting: deque[Task] = deque()
         self._news = threading.Condition()
         self._outcomes: deque[Outcome | BaseException] = deque()
@@ -81,11 +88,19 @@ class Compilers:
         self._closed = False
 
     def __enter__(self) -> Compilers:
+        try:
+            self.start(self._kernels)
+        except BaseException:  # Ctrl-C
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         with self._news:
             self._closed = True
             self._waiting.clear()
@@ -102,10 +117,11 @@ class Compilers:
         wanted = min(jobs() - 1, kernels // EACH)
         if not sys.executable or getattr(sys, "frozen", False):
             return  # an application that embeds Python: its executable is no interpreter
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         while len(self._processes) < wanted:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", BOOT, str(os.getpid()), *map(str, sys.path)],
+                    [sys.executable, *flags, "-P", "-c", BOOT, str(os.getpid()), *map(str, sys.path)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

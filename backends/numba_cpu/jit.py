@@ -22,14 +22,14 @@ import threading
 import types as python_types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from eqsat.cache import kernel_store
-from eqsat.deadline import NEVER, Deadline
+from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.forks import IMPORTING, hold_over_fork
 from eqsat_backends.numba_cpu.compilers import Compilers, Task
 from eqsat_backends.numba_cpu.objects import (
@@ -48,6 +48,7 @@ __all__ = [
     "KernelCompileError",
     "KernelMissingError",
     "assembly",
+    "compile_alone",
     "compile_module",
     "compile_modules",
     "compile_object",
@@ -72,7 +73,18 @@ Printed = tuple[str, tuple[str, ...]]
 
 _lock = hold_over_fork(threading.RLock())
 _loaded: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
-_recent: deque[Code] = deque(maxlen=256)  # a plan's modules are compiled all, then loaded
+_recent: deque[Code] = deque(maxlen=256)  # for the next try of a compilation that ran out of time, without a cache, too
+
+
+@contextmanager
+def _turn(deadline: Deadline) -> Iterator[None]:
+    """Hold the lock, for which another kernel's compilation may let us wait."""
+    if not _lock.acquire(timeout=min(deadline.left, threading.TIMEOUT_MAX)):
+        raise OutOfTime("waiting for another compilation")
+    try:
+        yield
+    finally:
+        _lock.release()
 
 
 @functools.cache
@@ -136,7 +148,7 @@ def compile_modules(
     for source, phases in dict.fromkeys(modules):
         deadline.check("loading kernels")
         key = source_key(source, phases)
-        addresses = _known(key, phases)
+        addresses = _known(key, phases, deadline)
         if addresses is None:
             missing[key] = Task(key, source, phases)
         else:
@@ -145,22 +157,19 @@ def compile_modules(
         with nullcontext(compilers) if compilers is not None else helpers(0) as at_work:
             for outcome in at_work.run(list(missing.values()), deadline):
                 task = outcome.task
-                if outcome.error is None:
-                    found[task.source, task.phases] = _keep(task, outcome.data)
-                else:
-                    found[task.source, task.phases] = KernelCompileError(outcome.error)
+                found[task.source, task.phases] = (
+                    _keep(task, outcome.data, deadline) if outcome.error is None else KernelCompileError(outcome.error)
+                )
     return found
 
 
 def helpers(kernels: int) -> Compilers:
-    """Processes that compile, started now for so many kernels."""
-    made = Compilers(_compile_alone, (KernelCompileError,))
-    made.start(kernels)
-    return made
+    """Processes that compile, for so many kernels; started when this is entered."""
+    return Compilers(compile_alone, (KernelCompileError,), kernels)
 
 
-def _compile_alone(source: str, phases: tuple[str, ...]) -> bytes:
-    """``compile_object``: whatever Numba or LLVM refuses is a matter of this module.
+def compile_alone(source: str, phases: tuple[str, ...]) -> bytes:
+    """``compile_object``: whatever goes wrong in Numba or LLVM is a ``KernelCompileError`` of this module.
 
     What LLVM made is freed before the lock is, so that no fork comes between.
     """
@@ -172,47 +181,56 @@ def _compile_alone(source: str, phases: tuple[str, ...]) -> bytes:
         raise KernelCompileError(refused)
 
 
-def _known(key: str, phases: tuple[str, ...]) -> Code | None:
+def _known(key: str, phases: tuple[str, ...], deadline: Deadline) -> Code | None:
     """The code of a module that is loaded, or in the cache."""
     try:
-        return load_module(key, phases)
+        return load_module(key, phases, deadline)
     except (KernelMissingError, CodeObjectError):
         return None  # absent, foreign or damaged: made anew, and the entry replaced
 
 
-def _keep(task: Task, data: bytes) -> Code:
+def _keep(task: Task, data: bytes, deadline: Deadline) -> Code | KernelCompileError:
     """Load a new code object, and put it in the cache with its source."""
-    with _lock:
+    with _turn(deadline):
+        found = _loaded.get(task.key)
+        if found is None:
+            try:
+                found = _checked(task.key, task.phases, data)
+            except CodeObjectError as error:
+                return KernelCompileError(f"what was compiled cannot be loaded: {error}")
         store = kernel_store()
         store.put_source(task.key, task.source)
         store.put(task.key, data, _title(task.source))
-        found = _loaded.get(task.key)
-        if found is None:
-            found = _loaded[task.key] = load_object(data)
-        _recent.append(found)
         return found
 
 
-def load_module(key: str, phases: tuple[str, ...]) -> Code:
+def _checked(key: str, phases: tuple[str, ...], data: bytes) -> Code:
+    """Load a code object, which must have these phases."""
+    found = load_object(data)
+    if set(found) != set(phases):
+        raise CodeObjectError(f"the kernel {key} has phases {', '.join(found)}, not {', '.join(phases)}")
+    _loaded[key] = found
+    _recent.append(found)
+    return found
+
+
+def load_module(key: str, phases: tuple[str, ...], deadline: Deadline = NEVER) -> Code:
     """Machine code that :func:`compile_module` made here or in an earlier process, by key. Nothing is compiled, and no
     source is looked at: what comes from the cache is never run as Python.
 
     Raises:
         KernelMissingError: it is not there any more.
         CodeObjectError: what is there is not its code.
+        OutOfTime: another kernel was being compiled until the deadline.
     """
-    with _lock:
+    with _turn(deadline):
         found = _loaded.get(key)
-        if found is None:
-            data = kernel_store().get(key)
-            if data is None:
-                raise KernelMissingError(f"the cache has no kernel {key}")
-            found = load_object(data)
-            if set(found) != set(phases):
-                raise CodeObjectError(f"the kernel {key} has phases {', '.join(found)}, not {', '.join(phases)}")
-            _loaded[key] = found
-            _recent.append(found)
-        return found
+        if found is not None:
+            return found
+        data = kernel_store().get(key)
+        if data is None:
+            raise KernelMissingError(f"the cache has no kernel {key}")
+        return _checked(key, phases, data)
 
 
 def kept_source(key: str, phases: tuple[str, ...]) -> str:

@@ -82,12 +82,12 @@ def _waiting(stream: IO[bytes], parent: int) -> bool:
 
 
 def _answer(header: dict[str, Any], source: str) -> tuple[dict[str, Any], bytes]:
-    from eqsat_backends.numba_cpu.jit import KernelCompileError, compile_object, source_key
+    from eqsat_backends.numba_cpu.jit import KernelCompileError, compile_alone, source_key
 
     key, phases = header["key"], tuple(header["phases"])
     if source_key(source, phases) != key:
         raise SystemExit("this process has other code, or another processor, than the one it works for")
     try:
-        return {"key": key, "error": None}, compile_object(source, phases)
+        return {"key": key, "error": None}, compile_alone(source, phases)
     except KernelCompileError as error:
         return {"key": key, "error": str(error)}, b""
