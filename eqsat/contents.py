@@ -1,8 +1,8 @@
 """Content hashes of what decides: the engine's files, and Python objects with all that they refer to.
 
 A function's content is its bytecode and constants, its defaults, what its closure captured, and the globals it uses,
-each by content in turn. What is part of an installed package goes by name and version. Other objects go by what pickle
-would keep of them; an object that cannot be pickled has no content that another process could recognise.
+each by content in turn. What is part of Python or of an installed package goes by name and version. Other objects go by
+what pickle would keep of them; an object that cannot be pickled has no content that another process could recognise.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import copyreg
 import dis
 import functools
 import hashlib
+import importlib.util
 import os
 import pickle
 import platform
@@ -19,7 +20,7 @@ import struct
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -69,15 +70,18 @@ def content_digest(value: object, stand_in: Callable[[object], object] = lambda 
     ``stand_in`` may give another object to be hashed for one that is met.
 
     Raises:
-        UnknownContent: some of it cannot be told.
+        UnknownContent: some of it cannot be told, or there is too much of it.
     """
-    found = _Content(stand_in)
+    found = _Content(stand_in, {}, iter(range(MOST_PARTS)))
     try:
         found.add(value)
     except RecursionError:
         raise UnknownContent("it is nested too deeply") from None
     return found.digest.hexdigest()
 
+
+MOST_PARTS = 1_000_000
+"""Parts of an object that are looked at, about a second's work: a larger one is not recognised."""
 
 _ATOMS = (bool, int, str, bytes, type(None), type(...), type(NotImplemented))
 _OWN = ("eqsat", "eqsat_rules", "eqsat_backends")  # in the key of a plan by the contents of their files
@@ -92,10 +96,20 @@ _CODE = (
 
 
 class _Content:
-    def __init__(self, stand_in: Callable[[object], object]) -> None:
+    """The digest of one object. ``elements``, those of sets' elements, and ``parts`` are shared with these.
+
+    What is kept by ``id`` is held: no other object gets it.
+    """
+
+    def __init__(
+        self, stand_in: Callable[[object], object], elements: dict[int, tuple[str, object]], parts: Iterator[int]
+    ) -> None:
         self.digest = hashlib.blake2b(digest_size=16)
         self.stand_in = stand_in
-        self.seen: dict[int, tuple[int, object]] = {}  # holds what it numbers: no other object gets its id
+        self.elements = elements
+        self.parts = parts
+        self.seen: dict[Hashable, tuple[int, object]] = {}
+        self.again: dict[int, tuple[bytes | None, object]] = {}
 
     def mark(self, *parts: object) -> None:
         for part in parts:
@@ -103,6 +117,8 @@ class _Content:
             self.digest.update(len(data).to_bytes(8, "little") + data)
 
     def add(self, value: object) -> None:
+        if next(self.parts, None) is None:
+            raise UnknownContent("it has too many parts")
         value = self.stand_in(value)
         kind = type(value)
         if kind in _ATOMS:
@@ -112,14 +128,30 @@ class _Content:
         elif isinstance(value, complex) and kind is complex:
             self.mark("complex", struct.pack("<dd", value.real, value.imag))
         elif isinstance(value, tuple) and kind is tuple:
-            self.items("tuple", value)
+            self.constant("tuple", value, value)
         elif isinstance(value, types.CodeType):
-            self.items("code", [getattr(value, name) for name in _CODE])
+            self.constant("code", value, (getattr(value, name) for name in _CODE))
         elif id(value) in self.seen:
             self.mark("seen", self.seen[id(value)][0])
         else:
             self.seen[id(value)] = len(self.seen), value
             self.compound(value, kind)
+
+    def constant(self, label: str, value: object, parts: Iterable[object]) -> None:
+        """What has no identity: whether equal ones are the same object is up to Python's compiler, and does not count.
+
+        From the second time on, all within has been seen, and so its digest stays as it is.
+        """
+        digest, _ = self.again.get(id(value), (None, None))
+        if digest is None:
+            outer, self.digest = self.digest, hashlib.blake2b(digest_size=16)
+            try:
+                self.items(label, parts)
+                digest = self.digest.digest()
+            finally:
+                self.digest = outer
+            self.again[id(value)] = (digest if id(value) in self.again else None, value)
+        self.mark(digest)
 
     def items(self, label: str, values: Iterable[object]) -> None:
         found = list(values)
@@ -133,7 +165,7 @@ class _Content:
         elif kind is dict or kind is types.MappingProxyType:
             self.items("dict", (part for item in value.items() for part in item))
         elif kind is set or kind is frozenset:
-            self.mark(kind.__name__, *sorted(content_digest(item, self.stand_in) for item in value))
+            self.mark(kind.__name__, *sorted(map(self.element, value)))
         elif kind is np.ndarray and not value.dtype.hasobject:
             self.mark("array", value.dtype.descr, value.shape, np.ascontiguousarray(value).tobytes())
         elif isinstance(value, types.FunctionType):
@@ -160,6 +192,14 @@ class _Content:
             self.items("cached", (value.__wrapped__,))
         else:
             self.reduced(value)
+
+    def element(self, value: object) -> str:
+        """The digest of an element of a set by itself: they have no order."""
+        if id(value) not in self.elements:
+            found = _Content(self.stand_in, self.elements, self.parts)
+            found.add(value)
+            self.elements[id(value)] = found.digest.hexdigest(), value
+        return self.elements[id(value)][0]
 
     def reduced(self, value: Any) -> None:
         """An object by what pickle would keep."""
@@ -197,11 +237,16 @@ class _Content:
                 self.mark("empty cell")
             else:
                 self.reference(content, names)
-        for name, imported in sorted(set(_references(value.__code__))):
+        for name, parts, level in sorted(set(_imports(value.__code__))):
+            package = value.__globals__.get("__package__")
+            try:
+                module = importlib.util.resolve_name("." * level + name, package)
+            except ImportError:
+                raise UnknownContent(f"what {value.__qualname__} imports from its package") from None
+            self.imported(module, parts, names)
+        for name in sorted(set(_references(value.__code__))):
             self.mark("global", name)
-            if imported:
-                self.imported(name, names)
-            elif name in value.__globals__:
+            if name in value.__globals__:
                 self.reference(value.__globals__[name], names)
             elif name in _OPEN:
                 raise UnknownContent(f"what {value.__qualname__} does by {name}()")
@@ -215,16 +260,29 @@ class _Content:
         else:
             self.add(value)
 
-    def imported(self, name: str, names: frozenset[str]) -> None:
+    def imported(self, name: str, parts: tuple[str, ...], names: frozenset[str]) -> None:
+        """``import name``, or ``from name import parts``."""
+        self.mark("import", name)
         if _release(name) is not None:
             self.mark(_release(name))
-        elif name in sys.modules:
-            self.module(sys.modules[name], names)
-        else:
+            return
+        module = sys.modules.get(name)
+        if module is None:
             raise UnknownContent(f"the module {name}, which is not imported yet")
+        for part in parts:
+            if part not in vars(module):
+                raise UnknownContent(f"{part} of the module {name}, which it does not have yet")
+        self.module(module, names)
+        if not parts:
+            self.module(sys.modules[name.partition(".")[0]], names)
 
     def module(self, value: types.ModuleType, names: frozenset[str]) -> None:
         """A module by what a function that uses ``names`` can take from it."""
+        known = self.seen.get((id(value), names))
+        if known is not None:
+            self.mark("seen", known[0])
+            return
+        self.seen[id(value), names] = len(self.seen), value
         self.mark("module", value.__name__)
         release = _release(value.__name__)
         if release is not None:
@@ -235,12 +293,7 @@ class _Content:
         space = vars(value)
         for name in sorted(names & space.keys()):
             self.mark(name)
-            inner = space[name]
-            if not isinstance(inner, types.ModuleType):
-                self.add(inner)
-            elif id(inner) not in self.seen:
-                self.seen[id(inner)] = len(self.seen), inner
-                self.module(inner, names)
+            self.reference(space[name], names)
 
     def type(self, value: type) -> None:
         if self.named(value, value.__module__, value.__qualname__):
@@ -256,37 +309,67 @@ def _attribute(module: object, path: str) -> object:
     return found
 
 
-def _references(code: types.CodeType) -> Iterator[tuple[str, bool]]:
-    """Names of the globals that code and the functions within it load, and of the modules that they import."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            yield str(instruction.argval), False
-        elif instruction.opname == "IMPORT_NAME":
-            yield str(instruction.argval), True
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of those within it."""
+    yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _references(inner)
+            yield from _codes(inner)
+
+
+def _references(code: types.CodeType) -> Iterator[str]:
+    """Names of the globals that code and the functions within it load."""
+    for each in _codes(code):
+        for instruction in dis.get_instructions(each):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                yield str(instruction.argval)
+
+
+def _imports(code: types.CodeType) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """What code and the functions within it import: the module, the names taken from it, and the level: how many dots
+    come before the module."""
+    for each in _codes(code):
+        loaded: list[Any] = [None, None]  # by the instructions before: IMPORT_NAME takes a level and a tuple of names
+        for instruction in dis.get_instructions(each):
+            if instruction.opname == "IMPORT_NAME":
+                level, names = loaded
+                if not isinstance(level, int) or not isinstance(names, tuple | None):
+                    raise UnknownContent(f"what {code.co_qualname} imports")
+                yield str(instruction.argval), names or (), level
+            if instruction.opname != "EXTENDED_ARG":
+                loaded = [loaded[1], instruction.argval]
 
 
 def _all_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _all_names(inner)
+    for each in _codes(code):
+        yield from each.co_names
 
 
-@cache
 def _release(module: str) -> str | None:
     """What stands for the contents of an installed module: the version of Python or of its package. None for modules
     that may change without their version, such as scripts, notebooks, and packages installed for editing."""
     top = module.partition(".")[0]
     if top in _OWN:
         return "own"
-    if top in sys.stdlib_module_names and top != "__main__":
-        return platform.python_version()
     package = sys.modules.get(top)
+    if top in sys.stdlib_module_names and top != "__main__":
+        spec = getattr(package, "__spec__", None) if top in sys.modules else importlib.util.find_spec(top)
+        return platform.python_version() if _of_python(getattr(spec, "origin", None)) else None
     file, release = getattr(package, "__file__", None), getattr(package, "__version__", None)
-    if not isinstance(file, str) or not isinstance(release, str):
-        return None
+    return release if isinstance(file, str) and isinstance(release, str) and _installed(file) else None
+
+
+@cache
+def _installed(file: str) -> bool:
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    return release if any(Path(file).is_relative_to(place) for place in places if place) else None
+    return any(Path(file).is_relative_to(place) for place in places if place)
+
+
+@cache
+def _of_python(origin: str | None) -> bool:
+    """Whether a module from this place is one of the standard library, and not a user's of the same name."""
+    if origin is None or origin in ("built-in", "frozen"):
+        return origin is not None
+    places = {os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"), os.path.join(sys.base_prefix, "DLLs")}
+    path = Path(origin)
+    return any(path.is_relative_to(p) for p in places if p) and not {"site-packages", "dist-packages"} & {*path.parts}

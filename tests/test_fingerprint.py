@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import importlib
 import json
 import math
 import operator
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -264,6 +266,83 @@ def test_a_module_counts_by_what_is_used_of_it(monkeypatch: pytest.MonkeyPatch) 
         assert content_digest(made) != before
 
 
+def test_a_module_counts_by_what_each_function_uses_of_it() -> None:
+    outer, inner = types.ModuleType("outer"), types.ModuleType("inner")
+    outer.__dict__.update(inner=inner)
+    inner.__dict__.update(ONE=1, TWO=1, outer=outer)
+    source = (
+        "def one(m): return outer.inner.ONE\ndef two(m): return outer.inner.TWO\ndef made(m): return one(m), two(m)"
+    )
+    made = defined(source, outer=outer)
+    digests = {content_digest(made)}
+    for name in ("ONE", "TWO"):
+        inner.__dict__[name] = 2
+        digests.add(content_digest(made))
+    assert len(digests) == 3
+
+
+FROM_ELSEWHERE = {
+    "of the package": "def made(m):\n    from . import colorsys\n    return colorsys.f(m)",
+    "in the package": "def made(m):\n    from .colorsys import f\n    return f(m)",
+    "by its whole name": "def made(m):\n    import parcel.colorsys\n    return parcel.colorsys.f(m)",
+    "by another name": "def made(m):\n    import parcel.colorsys as c\n    return c.f(m)",
+    "on the path": "def made(m):\n    import colorsys\n    return colorsys.f(m)",
+    "as a global": "import colorsys\ndef made(m): return colorsys.f(m)",
+    "its function": "from colorsys import f as made",
+}
+
+
+@pytest.mark.parametrize("how", FROM_ELSEWHERE)
+def test_users_modules_count_by_content_though_the_standard_library_has_such_a_name(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "LIMIT = {}\ndef f(m): return LIMIT"
+    digests = set()
+    for number in range(2):
+        place = tmp_path / str(number)
+        (place / "parcel").mkdir(parents=True)
+        for folder in (place, place / "parcel"):
+            (folder / "colorsys.py").write_text(text.format(number))
+        (place / "parcel" / "__init__.py").write_text("")
+        (place / "parcel" / "rules.py").write_text(FROM_ELSEWHERE[how])
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(place))
+            for name in ("colorsys", "parcel", "parcel.colorsys", "parcel.rules"):
+                patch.delitem(sys.modules, name, raising=False)
+            made = importlib.import_module("parcel.rules").made
+            if how not in ("as a global", "its function"):
+                with pytest.raises(UnknownContent):  # it is not imported yet
+                    content_digest(made)
+                made(None)
+            digests.add(content_digest(made))
+            for name in ("colorsys", "parcel", "parcel.colorsys", "parcel.rules"):
+                sys.modules.pop(name, None)
+    assert len(digests) == 2
+
+
+def test_the_standard_library_counts_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("colorsys", "math", "sys", "json.decoder", "_struct", "zipimport"):
+        made = defined(f"def made(m):\n    import {name} as n\n    return n.f(m)")
+        monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+        content_digest(made)
+
+
+def test_how_tuples_are_shared_does_not_count() -> None:
+    one = (1, [2], (3,))
+    again = (1, one[1], (3,))
+    assert again is not one
+    assert content_digest([one, one, one]) == content_digest([one, again, one]) == content_digest([again, one, again])
+    assert content_digest([one, one]) != content_digest([one, (1, [2], (3,))])  # another list
+
+
+@pytest.mark.parametrize("join", [lambda t: (t, t), lambda t: frozenset({t, (t,)}), lambda t: (t, [t, t])])
+def test_what_is_shared_is_looked_at_once(join: Callable[[Any], Any]) -> None:
+    start = time.monotonic()
+    found = [content_digest(functools.reduce(lambda t, _: join(t), range(60), end)) for end in ((0,), (0,), (1,))]
+    assert found[0] == found[1] != found[2]
+    assert time.monotonic() - start < 30
+
+
 UNKNOWN: dict[str, Callable[[], Any]] = {
     "lock": lambda: defined(FACTORY.replace("{}", "lock"), lock=threading.Lock()),
     "generator": lambda: defined(FACTORY.replace("{}", "(i for i in 'ab')")),
@@ -272,6 +351,7 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "globals": lambda: defined("def made(m): return globals()['m']"),
     "module": lambda: defined(FACTORY.replace("{}", "[other]"), other=types.ModuleType("other")),
     "import": lambda: defined("def made(m):\n    import not_there_yet\n    return not_there_yet.f"),
+    "size": lambda: defined(FACTORY.replace("{}", "[*range(2_000_000)]")),
     "depth": lambda: functools.reduce(lambda inner, _: [inner], range(100_000), []),
     "own words": lambda: defined("class C:\n    def __reduce__(self): raise OSError\nmade = lambda m: c\nc = C()"),
 }
