@@ -17,7 +17,7 @@ from eqsat.ir import views
 from eqsat.ir.table import OPS
 from eqsat.plan.memory import Lifetime
 from eqsat.plan.plan import KernelStep, Plan
-from eqsat_backends.numba_cpu import backend
+from eqsat_backends.numba_cpu import backend, executable
 from tests.mutants.fault import IDS, LONG, RNG, UNFUSED, Apply, D, Fault, P, Q, S, T, X
 
 # index maps
@@ -186,17 +186,17 @@ def _operands_swapped(plan: Plan) -> Plan:
 
 def _one_place(patch: pytest.MonkeyPatch) -> None:
     """All intermediates lie at the start of the arena."""
-    sound = backend.assign
-    patch.setattr(backend, "assign", lambda lives: (dict.fromkeys(lives, 0), sound(lives)[1]))
+    sound = executable.assign
+    patch.setattr(executable, "assign", lambda lives: (dict.fromkeys(lives, 0), sound(lives)[1]))
 
 
 def _die_early(patch: pytest.MonkeyPatch) -> None:
-    sound = backend.lifetimes
+    sound = executable.lifetimes
 
     def lifetimes(steps: Any, nbytes: Mapping[int, int]) -> dict[int, Lifetime]:
         return {n: replace(life, last=max(life.first, life.last - 1)) for n, life in sound(steps, nbytes).items()}
 
-    patch.setattr(backend, "lifetimes", lifetimes)
+    patch.setattr(executable, "lifetimes", lifetimes)
 
 
 def _mask_narrow(patch: pytest.MonkeyPatch) -> None:
