@@ -1,9 +1,9 @@
 """Terms as the e-graph holds them: hash-consed, with e-classes as integer handles.
 
-This is the Python side of an e-graph whose matching is egglog's. It types terms, puts them in canonical
-form (sums flat and ordered, operands of commutative operators and factors of contractions ordered), keeps
-congruence so that no known term is sent again, and follows what is known of each class: whether it is known
-when the program is compiled, and the number all its elements equal. What egglog must hear of is queued as rows.
+This is the Python side of an e-graph whose matching is egglog's. It types terms, puts them in canonical form (see
+``canonical``), keeps congruence so that no known term is sent again, and follows what is known of each class: whether
+it is known when the program is compiled, and the number all its elements equal. What egglog must hear of is queued as
+rows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from eqsat.egraph.asked import Asked
+from eqsat.egraph.canonical import SUMS, Canonical, signed_operands, signs_of
 from eqsat.egraph.interning import Interner, Number, number_key, number_or_array_key, uniform
 from eqsat.errors import RuleError
 from eqsat.ir.build import broadcast_to
 from eqsat.ir.node import ConstArray, Node, intern
 from eqsat.ir.repeats import worth_storing
-from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
 
-SUMS = ("add", "sub", "add_n")
-LONGEST_SUM = 6
-"""Nested sums are opened up to this many terms: the sums of a residual stream would grow with every layer."""
 FOLDED_SIZE = 4096
 """Constants up to this many elements are computed during the search; larger ones are left as known terms."""
 
@@ -50,6 +47,7 @@ class Terms:
 
     def __init__(self, constants: frozenset[Node], *, flatten: bool, fold: bool) -> None:
         self.attrs = Interner()
+        self._forms = Canonical(self.attrs)
         self.numbers = Interner()
         self.terms: list[Term] = []
         self.types: list[TensorType] = []
@@ -73,7 +71,6 @@ class Terms:
         self._equal: list[tuple[int, int, str | None]] = []
         self._changed: list[int] = []
         self._settling = False
-        self._swaps: dict[int, int] = {}
         self._leaves: dict[int, Node] = {}
         self.asked = Asked()
 
@@ -200,7 +197,7 @@ class Terms:
             if at.op == "eclass" or at in self._nodes:
                 stack.pop()
                 continue
-            signed = self._signed(at) if at.op in SUMS else []
+            signed = signed_operands(at, self._flatten) if at.op in SUMS else []
             needs = [n for _, n in signed] if signed else list(at.inputs)
             missing = [n for n in needs if n.op != "eclass" and n not in self._nodes]
             if missing:
@@ -234,33 +231,10 @@ class Terms:
 
     # Sums
 
-    def _signed(self, node: Node) -> list[tuple[int, Node]]:
-        """The terms of a sum node, sums inside it opened unless they would make it long."""
-        opened = self._opened(node, self._flatten) or self._opened(node, False)
-        assert opened is not None
-        return opened
-
-    def _opened(self, node: Node, flatten: bool) -> list[tuple[int, Node]] | None:
-        """The signed terms, left to right; None as soon as opened sums are known to make too many."""
-        found: list[tuple[int, Node]] = []
-        stack = [(1, node)]
-        while stack:
-            sign, at = stack.pop()
-            while at.op == "neg":
-                sign, at = -sign, at.inputs[0]
-            if at is node or (flatten and at.op in SUMS and at.shape == node.shape):
-                signs = _signs(at)
-                stack.extend((sign * s, operand) for s, operand in zip(signs[::-1], at.inputs[::-1], strict=True))
-                if flatten and at is not node and len(found) + len(stack) > LONGEST_SUM:
-                    return None
-            else:
-                found.append((sign, at))
-        return found
-
     def _insert_sum(self, node: Node, signed: list[tuple[int, Node]], rule: str | None) -> int:
         handle = self.add_sum([(s, self.handle(n)) for s, n in signed], node.type, rule)
         if any(n in self._shared for n in node.inputs if n.op in SUMS):
-            nested = [(s, self.insert(n, rule)) for s, n in zip(_signs(node), node.inputs, strict=True)]
+            nested = [(s, self.insert(n, rule)) for s, n in zip(signs_of(node), node.inputs, strict=True)]
             self.merge(handle, self.add_sum(nested, node.type, rule), rule)
         return self.find(handle)
 
@@ -272,35 +246,7 @@ class Terms:
     # Terms
 
     def _canonical(self, op: str, attrs: int, children: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-        found = tuple(self.find(c) for c in children)
-        if op == "add_n":
-            signs = self.attrs.values[attrs]
-            assert isinstance(signs, tuple)
-            pairs = sorted(zip(found, signs, strict=True), key=lambda t: (t[0], -t[1]))
-            return op, self.attrs(tuple(s for _, s in pairs)), tuple(h for h, _ in pairs)
-        if op == "contract":
-            return self._contraction(attrs, found)
-        if len(found) == 2 and found[0] > found[1] and OPS[op].commutes:
-            return op, attrs, (found[1], found[0])
-        return op, attrs, found
-
-    def _contraction(self, attrs: int, factors: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-        """The order of factors in which the second one has the result's last axis, as in a matmul."""
-        spec = self.attrs.values[attrs]
-        assert isinstance(spec, Spec)
-        last = spec.out[-1] if spec.out else None
-        in_first, in_second = last in spec.a, last in spec.b
-        swap = in_first if in_first != in_second else (factors, attrs) > (factors[::-1], self._swapped(attrs))
-        return ("contract", self._swapped(attrs), factors[::-1]) if swap else ("contract", attrs, factors)
-
-    def _swapped(self, attrs: int) -> int:
-        """The spec with its factors exchanged."""
-        found = self._swaps.get(attrs)
-        if found is None:
-            spec = self.attrs.values[attrs]
-            assert isinstance(spec, Spec)
-            found = self._swaps[attrs] = self.attrs(spec.swapped())
-        return found
+        return self._forms(op, attrs, tuple(self.find(c) for c in children))
 
     def _add(
         self, op: str, attrs: object, children: tuple[int, ...], type: TensorType, rule: str | None, node: Node | None
@@ -356,7 +302,7 @@ class Terms:
             if count == 2 and OPS[term.op].commutes:
                 self._row(term.op, count, (term.handle, term.attrs, *term.children[::-1]))
             elif term.op == "contract":
-                self._row(term.op, count, (term.handle, self._swapped(term.attrs), *term.children[::-1]))
+                self._row(term.op, count, (term.handle, self._forms.swapped(term.attrs), *term.children[::-1]))
 
     def _row(self, op: str, arity: int, row: tuple[int, ...]) -> None:
         self.rows.setdefault((op, arity), []).append(row)
@@ -513,10 +459,3 @@ class Terms:
             self._equal.append((self.terms[other].handle, term.handle, rule))
             return
         self._table[key] = number
-
-
-def _signs(node: Node) -> tuple[int, ...]:
-    """The sign of every operand of a sum."""
-    signs = {"add": (1, 1), "sub": (1, -1)}.get(node.op, node.attrs)
-    assert isinstance(signs, tuple)
-    return signs
