@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir.kernel import (
@@ -56,6 +56,40 @@ def permute(kernel: Kernel, order: Sequence[int]) -> Kernel:
     )
 
 
+class _Named:
+    """Stages in order by names that stay when others are put in between; ``FromStage`` holds names here.
+
+    The names are positions at first, then further numbers.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = dict(enumerate(stages))
+        self.order = list(self.stages)
+
+    def insert(self, part: Kernel, before: int) -> int:
+        """A stage of a kernel with the operands of stage ``before``, in front of that; its name."""
+        name = len(self.stages)
+        self.stages[name] = _trim(Stage(part, self.stages[before].sources, None))
+        self.order.insert(self.order.index(before), name)
+        return name
+
+    def read(self, user: int, part: Kernel, name: int, body: Expr) -> None:
+        """Give a stage a body that reads ``part``, which stage ``name`` stores, as the operand after its own."""
+        stage = self.stages[user]
+        kernel = replace(stage.kernel, body=body, operands=(*stage.kernel.operands, part.out))
+        self.stages[user] = _trim(Stage(kernel, (*stage.sources, FromStage(name)), stage.result))
+
+    def listed(self) -> list[Stage]:
+        """The stages, named by their positions again."""
+        place = {name: number for number, name in enumerate(self.order)}
+
+        def renamed(source: int | FromStage) -> int | FromStage:
+            return FromStage(place[source.stage]) if isinstance(source, FromStage) else source
+
+        found = (self.stages[name] for name in self.order)
+        return [replace(stage, sources=tuple(map(renamed, stage.sources))) for stage in found]
+
+
 def share_costly_parts(stages: Sequence[Stage], shared: int) -> list[Stage]:
     """Costly sub-expressions that two stages compute at the same points become a stage of their own, largest first."""
     return _Sharing(stages, shared).run()
@@ -72,19 +106,17 @@ class _Part:
     axes: tuple[int, ...]
 
 
-class _Sharing:
+class _Sharing(_Named):
     """The stages of a group with their costly parts numbered by value.
 
     Every sub-expression is numbered once per order of axes it is told in (hash consing), so that a round of sharing
-    costs about as much as the stages it changes are long. ``FromStage`` holds names here, which stay when stages are
-    put in between: positions at first, then further numbers.
+    costs about as much as the stages it changes are long.
     """
 
     def __init__(self, stages: Sequence[Stage], shared: int) -> None:
+        super().__init__(stages)
         self.shared = shared
         self.numbers: dict[Hashable, int] = {}
-        self.stages = dict(enumerate(stages))
-        self.order = list(self.stages)
         self.parts = {name: self._parts(stage) for name, stage in self.stages.items()}
 
     def run(self) -> list[Stage]:
@@ -92,8 +124,7 @@ class _Sharing:
         while found is not None:  # each round leaves fewer calls: those of all but one of the part's occurrences go
             self._split(*found)
             found = self._largest_repeated()
-        place = {name: number for number, name in enumerate(self.order)}
-        return [_renamed(self.stages[name], place) for name in self.order]
+        return self.listed()
 
     def _number(self, key: Hashable) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
@@ -179,15 +210,13 @@ class _Sharing:
     def _split(self, first: int, part: _Part) -> None:
         """Make ``part``, which stage ``first`` is the first one to have, a stage before it, which the others read."""
         made = _part_over(self.stages[first], part.expr, part.axes)
-        name, sources = len(self.stages), self.stages[first].sources
-        for user in self.order[self.order.index(first) :]:
-            stage, known = self.stages[user], self.parts[user]
-            if any(p.value == part.value for p in known.values()):
-                self.stages[user] = _reading(stage, made, FromStage(name), _uses(stage, known, part, made))
-                self.parts[user] = self._parts(self.stages[user])
-        self.stages[name] = _trim(Stage(made, sources, None))
+        name = self.insert(made, first)
         self.parts[name] = self._parts(self.stages[name])
-        self.order.insert(self.order.index(first), name)
+        for user in self.order[self.order.index(first) :]:
+            known = self.parts[user]
+            if any(p.value == part.value for p in known.values()):
+                self.read(user, made, name, _uses(self.stages[user], known, part, made))
+                self.parts[user] = self._parts(self.stages[user])
 
 
 def _uses(stage: Stage, known: Mapping[int, _Part], part: _Part, made: Kernel) -> Expr:
@@ -200,39 +229,8 @@ def _uses(stage: Stage, known: Mapping[int, _Part], part: _Part, made: Kernel) -
     return map_expr(stage.kernel.body, lambda e: e, instead)
 
 
-def _reading(stage: Stage, part: Kernel, source: FromStage, body: Expr) -> Stage:
-    """The stage with a body that reads ``part`` as the operand after its own."""
-    kernel = replace(stage.kernel, body=body, operands=(*stage.kernel.operands, part.out))
-    return _trim(Stage(kernel, (*stage.sources, source), stage.result))
-
-
-def _renamed(stage: Stage, place: Mapping[int, int]) -> Stage:
-    sources = tuple(FromStage(place[s.stage]) if isinstance(s, FromStage) else s for s in stage.sources)
-    return stage if sources == stage.sources else replace(stage, sources=sources)
-
-
 def _is_mul(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.fn == "mul"
-
-
-def _insert(stages: Sequence[Stage], at: int, part: Kernel, users: Callable[[Stage], Expr | None]) -> list[Stage]:
-    """The stages with ``part`` before stage ``at``; ``users`` gives a later stage's body reading it, or None.
-
-    The body returned reads the part as operand ``len(stage.sources)``. ``part`` has that stage's operands.
-    """
-
-    def shift(source: int | FromStage) -> int | FromStage:
-        return FromStage(source.stage + 1) if isinstance(source, FromStage) and source.stage >= at else source
-
-    out = [*stages[:at], _trim(Stage(part, stages[at].sources, None))]
-    for stage in stages[at:]:
-        body = users(stage)
-        kernel, sources = stage.kernel, tuple(shift(s) for s in stage.sources)
-        if body is not None:
-            kernel = replace(kernel, body=body, operands=(*kernel.operands, part.out))
-            sources = (*sources, FromStage(at))
-        out.append(_trim(Stage(kernel, sources, stage.result)))
-    return out
 
 
 def _part_over(stage: Stage, expr: Expr, axes: Sequence[int]) -> Kernel:
@@ -258,27 +256,22 @@ def _load_part(stage: Stage, part: Kernel, axes: Sequence[int]) -> Load:
 
 def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
     """Computed factors of contractions as stages of their own: evaluated once, not once per result column."""
-    stages = list(stages)
-    at = 0
-    while at < len(stages):
-        kernel = stages[at].kernel
-        factor = next((f for f in _factors(kernel) if isinstance(f, Call) and _spans(f, shared)), None)
-        if factor is None:
-            at += 1
-            continue
-        axes = [a for a in range(len(kernel.extents)) if depends_on(factor, a)]
-        part = _part_over(stages[at], factor, axes)
-        load = _load_part(stages[at], part, axes)
-        assert isinstance(kernel.body, Call)
-        body = replace(kernel.body, args=tuple(load if f is factor else f for f in kernel.body.args))
-        target = stages[at]
+    named = _Named(stages)
+    for name in list(named.order):
+        while (factor := _computed_factor(named.stages[name].kernel, shared)) is not None:
+            stage = named.stages[name]
+            axes = [a for a in range(len(stage.kernel.extents)) if depends_on(factor, a)]
+            part = _part_over(stage, factor, axes)
+            load = _load_part(stage, part, axes)
+            assert isinstance(stage.kernel.body, Call)
+            body = replace(stage.kernel.body, args=tuple(load if f is factor else f for f in stage.kernel.body.args))
+            named.read(name, part, named.insert(part, name), body)
+    return named.listed()
 
-        def users(stage: Stage, target: Stage = target, body: Call = body) -> Expr | None:
-            return body if stage is target else None
 
-        stages = _insert(stages, at, part, users)
-        at += 1
-    return stages
+def _computed_factor(kernel: Kernel, shared: int) -> Call | None:
+    """The first factor of a contraction that is computed, at every point of the shared axes."""
+    return next((f for f in _factors(kernel) if isinstance(f, Call) and _spans(f, shared)), None)
 
 
 def _spans(expr: Expr, axes: int) -> bool:
