@@ -9,7 +9,7 @@ import math
 import pickle
 import struct
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -114,3 +114,9 @@ def test_keys_of_dicts_are_static_values() -> None:
     x = np.ones(2)
     assert by_key({1: x}).tolist() == [3, 3]
     assert by_key({True: x}).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("keys", [((1,), (True,)), ((0.0,), (-0.0,)), (np.float32(0.0), np.float32(-0.0))], ids=repr)
+def test_keys_of_dicts_that_python_takes_for_equal_are_different_programs(keys: tuple[Any, Any]) -> None:
+    f = eqsat.optimize(lambda d: [v + (repr(k) == repr(keys[0])) for k, v in d.items()], backend="numpy")
+    assert [f({key: np.zeros(2)})[0].tolist() for key in keys] == [[1, 1], [0, 0]]

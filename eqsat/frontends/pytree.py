@@ -74,9 +74,11 @@ _ndarray = np.ndarray
 
 
 def static_key(value: Any) -> Hashable:
-    """Tells 1, 1.0 and True apart, 0.0 and -0.0 too, and makes nan equal to itself."""
+    """Tells 1, 1.0 and True apart, 0.0 and -0.0 too, also within tuples, and makes nan equal to itself."""
     if type(value) is float:
         return identity(value)
+    if isinstance(value, (tuple, np.generic)):
+        return (type(value), value, identity(value))
     if isinstance(value, slice):
         return (slice, *(static_key(v) for v in (value.start, value.stop, value.step)))
     return (type(value), value)
