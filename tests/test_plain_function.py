@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,6 +115,24 @@ def test_floating_point_errors_that_numpy_would_raise() -> None:
         warnings.simplefilter("always")
         np.testing.assert_array_equal(eqsat.optimize(plain, **QUICK)(x), [0.0, -np.inf])
     assert not said  # eqsat says nothing where NumPy would only warn
+
+
+def test_an_error_filter_behind_one_that_ignores_other_warnings() -> None:
+    def plain(x: Any) -> Any:
+        return np.log(x)
+
+    def overflows(x: Any) -> Any:
+        return np.exp(x)
+
+    x = np.array([1.0, 0.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
+        with pytest.raises(VerificationError, match="RuntimeWarning: divide by zero"):
+            eqsat.optimize(plain, **QUICK)(x)
+        np.testing.assert_array_equal(eqsat.optimize(overflows, **QUICK)(x * 1e3), [np.inf, 1.0])
+        warnings.simplefilter("ignore", RuntimeWarning)  # in front of all
+        np.testing.assert_array_equal(eqsat.optimize(plain, **QUICK)(x), [0.0, -np.inf])
 
 
 def test_random_numbers_are_found_unless_they_are_the_same_each_time() -> None:
@@ -297,3 +319,37 @@ def test_a_function_is_known_by_its_code_and_that_of_its_helpers() -> None:
     assert function_digest(made(1)) == function_digest(made(1))
     assert function_digest(made(1)) != function_digest(made(2))
     assert function_digest(np.tanh) != function_digest(np.sin)
+    assert function_digest(partial(made(1), 3)) != function_digest(partial(made(2), 3))
+
+
+def test_a_function_is_known_in_other_processes_too() -> None:
+    code = """
+import functools, numpy as np
+from eqsat.verify.plain import function_digest
+class Model:
+    def __init__(self, w): self.w = w
+    def __call__(self, x): return helper(x) if x in {"tanh", "exp", "log", "sqrt", "cos"} else self.method(x)
+    def method(self, x): return np.tanh(x @ self.w)
+@functools.wraps(np.tanh)
+def helper(x, *, axes=frozenset({"a", "b", "c"}), deep=lambda x: x in {"k", "l", "m"}): return deep(x), notes.append(x)
+notes, model, weights = [], Model(np.ones(3)), np.ones(3)
+def captures(x): return x @ weights, [m for m in (np.sin, helper)], model
+for fn in (helper, model, model.method, captures, functools.partial(helper, axes={"d", "e"}), np.tanh):
+    print(function_digest(fn))
+    notes.append(1)
+    assert function_digest(fn) == function_digest(fn)
+"""
+    found = set()
+    for seed in "123":
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        found.add(done.stdout)
+    (text,) = found
+    assert len(set(text.split())) == 6
+
+
+def test_a_function_whose_code_cannot_be_told_is_like_no_other() -> None:
+    def fn(x: Any) -> Any:
+        return x + eval("1")
+
+    assert function_digest(fn) != function_digest(fn)

@@ -7,19 +7,21 @@ own arguments, which it may read and not write, and its results are held against
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import logging
+import secrets
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
+from eqsat.contents import UnknownContent, content_digest
 from eqsat.errors import EqsatError, VerificationError
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
 from eqsat.frontends.trace import Traced, trace
@@ -148,14 +150,22 @@ def _locked(leaf: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """NumPy's floating-point warnings unsaid, except where the caller has made them errors."""
-    fatal = next((action for action, message, kind, _, _ in warnings.filters if issubclass(RuntimeWarning, kind)), "")
-    state = {
-        name: mode if mode in ("raise", "call") or (mode == "warn" and fatal == "error") else "ignore"
-        for name, mode in np.geterr().items()
-    }
+    """NumPy's floating-point warnings unsaid, except where the caller may have made some of them errors."""
+    loud = {"raise", "call", "warn"} if _warnings_may_raise() else {"raise", "call"}
+    state = {name: mode if mode in loud else "ignore" for name, mode in np.geterr().items()}
     with np.errstate(**state):  # type: ignore[arg-type]
         yield
+
+
+def _warnings_may_raise() -> bool:
+    """Whether a warning filter makes an error of some ``RuntimeWarning``: the first that matches its text and place."""
+    for action, message, kind, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, kind):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False
+    return False
 
 
 def _user_line(error: BaseException) -> Source | None:
@@ -241,36 +251,31 @@ def wrong_values(number: int, random: bool) -> VerificationError:
 
 
 def function_digest(fn: Callable[..., Any]) -> str:
-    """A hash of a function's code and that of the Python functions it names, as far as they are plain functions."""
-    digest = hashlib.blake2b(digest_size=12)
-    seen: set[int] = set()
+    """A hash of a function's code, and of the functions and constants that it refers to, the same in every process.
 
-    def add_code(code: CodeType, scope: dict[str, Any]) -> None:
-        digest.update(f"{code.co_name}|{code.co_names}|{code.co_varnames}|{code.co_freevars}|".encode())
-        digest.update(code.co_code)
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                add_code(constant, scope)
-            else:
-                digest.update(f"{type(constant).__name__}{constant!r}".encode())
-        for name in code.co_names:
-            add(scope.get(name))
+    Other objects count by their type: what the trace took from them is in the trace. A function of which that cannot be
+    told has another digest each time.
+    """
+    try:
+        return content_digest(type(fn).__call__ if isinstance(_code_of(fn), str) else fn, _code_of)
+    except UnknownContent:
+        return secrets.token_hex(16)
 
-    def add(value: Any) -> None:
-        value = getattr(value, "__wrapped__", value)
-        value = getattr(value, "__func__", value)
-        if not isinstance(value, FunctionType) or id(value) in seen or value.__code__.co_filename.startswith(_PACKAGES):
-            return
-        seen.add(id(value))
-        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
-        for cell in value.__closure__ or ():
-            try:
-                add(cell.cell_contents)
-            except ValueError:  # not filled yet
-                continue
-        add_code(value.__code__, value.__globals__)
 
-    add(fn)
-    if not seen:
-        digest.update(f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}".encode())
-    return digest.hexdigest()
+_CODE = (FunctionType, BuiltinFunctionType, CodeType, np.ufunc)
+_CONSTANTS = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None), type(...))
+
+
+def _code_of(value: object) -> object:
+    """What stands for an object that a function refers to."""
+    if isinstance(value, functools.partial):
+        return value.func, value.args, tuple(value.keywords.items())
+    if isinstance(value, MethodType):
+        return value.__func__
+    if isinstance(value, _CODE) or type(value) in _CONSTANTS:
+        return value
+    inner = getattr(value, "__wrapped__", None) if callable(value) and not isinstance(value, type) else None
+    if isinstance(inner, FunctionType):
+        return inner
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
