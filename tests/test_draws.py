@@ -111,6 +111,15 @@ def test_wide_values_have_both_signs_and_many_magnitudes() -> None:
     assert (values == np.float32(37.25)).any()  # a number of the program
 
 
+@pytest.mark.parametrize("kind", draws.WIDE_KINDS)
+def test_wide_values_narrow_from_both_sides(kind: draws.Kind) -> None:
+    (values,) = drawn(lambda x: np.where(x < 37.25, x, 0) + 1e-3, normal(20_000)).draw(kind)
+    size = np.abs(values[values != 0])
+    assert kind.magnitude / 2 < size.max() < 2 * kind.magnitude
+    assert 0.5 / kind.magnitude < size.min() < 2 / kind.magnitude
+    assert bool((values == 0).any()) == (kind.magnitude >= draws.WITH_ZERO)
+
+
 # Telling: each of these rules is right on the arguments of the call, or on random normal values.
 
 SHAPE = (8, 8)
@@ -139,6 +148,11 @@ UNSOUND: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "sorted already": (wrong(op("sort", a, attrs=0), a), lambda x: np.sort(x) + 1, (np.arange(10.0),)),
     "a power of one": (wrong(a**2.5, op("square", a)), lambda x: x**2.5, (np.ones(40),)),
+    "neither small nor large": (
+        wrong(np.where(a, 5.0, b), b),
+        lambda x: np.where((x > 6) & (x < 8), 5, x) * (1 / (x * x * x * x * x * x * x * x)).sum(),
+        (np.clip(normal(400), -3, 3),),
+    ),
     "whole numbers: abs": (wrong(abs(a), a), lambda x: np.abs(x) + 1, (np.arange(10),)),
     "whole numbers: a bound": (wrong(np.minimum(a, 100), a), lambda x: np.minimum(x, 100) + 1, (np.arange(10),)),
     "whole numbers: the rest": (wrong(op("remainder", a, b), a), lambda x, y: x % y, (np.arange(9), np.full(9, 50))),
@@ -175,6 +189,7 @@ FREE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "softmax of infinities": (lambda x: np.exp(x - x.max()) / np.exp(x - x.max()).sum(), (np.array([0.0, -np.inf]),)),
     "cast of anything": (lambda x: (x * 1e5).astype(np.int32), (normal(40),)),
     "quotients": (lambda x, y: x / y + y / x, (normal(40), normal(40))),
+    "a chain of products": (lambda x, y, z: (x @ y) @ z, (normal(40, 30), normal(30, 50), normal(50, 2))),
     "a mask of infinity": (lambda x: np.exp(np.where(x > 0, x, -np.inf)).sum(), (normal(40),)),
     "sum of infinities": (lambda x, y: x.sum() + y.sum() - x.sum(), (np.array([np.inf, 1.0]), normal(3))),
 }

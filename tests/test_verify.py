@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import eqsat
 import eqsat_backends.numba_cpu.emit as emitters
 from eqsat import compiled, nn, rules
+from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
 from eqsat.explain.listing import program
 from eqsat.frontends.trace import trace
@@ -26,7 +27,10 @@ from eqsat.ir.node import ConstArray
 from eqsat.ir.types import float32
 from eqsat.plan import fallback
 from eqsat.rules import rewrite, tensors
+from eqsat.verify import draws
 from eqsat.verify.bounds import compare, gross_errors
+from eqsat.verify.draws import Draws
+from eqsat.verify.judge import Judge
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat.verify.ties import nearly_right
@@ -245,7 +249,58 @@ def test_positions_that_are_no_near_tie_are_errors() -> None:
     assert excused is not None
     assert not excused.any()
     plain = trace(lambda x: np.argmax(x.T, axis=0), (np.zeros((20, 8), np.float32),)).graph
-    assert nearly_right(plain.outputs[0], right[:, 0], {plain.inputs[0]: np.zeros((20, 8))}, 16.0, 16.0) is None
+    given_as_they_are = nearly_right(plain.outputs[0], right[:, 0], {plain.inputs[0]: np.zeros((20, 8))}, 16.0, 16.0)
+    assert given_as_they_are is not None  # of equals it is the first
+    assert not given_as_they_are.any()
+
+
+def test_a_position_between_two_that_tie_is_an_error() -> None:
+    """The greatest two of a row of a product lie at its ends; what lies between is far smaller."""
+    rng = np.random.default_rng(0)
+    row = rng.standard_normal((1, 50)).astype(np.float32)
+    w = np.concatenate([np.full((50, 1), 0), rng.standard_normal((50, 20)), np.zeros((50, 1))], axis=1)
+    w[:, 0] = w[:, -1] = row[0] * (1 + 1e-8 * rng.standard_normal(50))
+    w = w.astype(np.float32)
+    w[0, -1] = np.nextafter(w[0, -1], np.float32(2))
+    programs: dict[str, Callable[[Any, Any], Any]] = {
+        "argmax": lambda x, w: np.argmax(x @ w, axis=1),
+        "argmin": lambda x, w: np.argmin(-(x @ w), axis=1),
+        "argsort": lambda x, w: np.argsort(x @ w, axis=1),
+        "after a step": lambda x, w: np.argmax(np.round(x @ w), axis=1),
+        "masked": lambda x, w: np.argmax(np.where(np.arange(22) == 5, np.float32(-np.inf), x @ w), axis=1),
+    }
+    for name, fn in programs.items():
+        graph = trace(fn, (row, w)).graph
+        (right,) = evaluate_nodes(graph.outputs, dict(zip(graph.inputs, (row, w), strict=True)))
+
+        def seen(ours: Any, graph: Any = graph) -> Any:
+            drawn = Draws(graph, graph.inputs, (row, w))
+            return Judge(graph, {}, lambda given: [ours], drawn, "reassociates", "", 1 << 28, NEVER).examine(draws.OWN)
+
+        last = right[..., -1:]
+        assert last[0] in (0, 21), name
+        seen(right)
+        other, wrong = right.copy(), right.copy()
+        if name == "argsort":
+            other[0, -2:] = right[0, :-3:-1]
+            wrong[0, -1] = right[0, 3]
+        else:
+            other[:], wrong[:] = 21 - last, 9
+        seen(other)
+        with pytest.raises(VerificationError, match="off by"):
+            seen(wrong)
+
+
+def test_positions_of_what_is_given_are_those_that_numpy_finds() -> None:
+    x = np.array([[1.0, 0.0, np.nextafter(np.float32(1), np.float32(2))]], np.float32)
+    graph = trace(lambda x: np.argmax(x, axis=1), (x,)).graph
+    for wrong in (0, 1):
+        ours = np.array([wrong])
+        judge = Judge(
+            graph, {}, lambda given, ours=ours: [ours], Draws(graph, graph.inputs, (x,)), "exact", "", 1 << 28, NEVER
+        )
+        with pytest.raises(VerificationError, match="off by"):
+            judge.examine(draws.OWN)
 
 
 def ranking(x: Any) -> Any:

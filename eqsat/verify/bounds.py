@@ -65,17 +65,18 @@ def compare(
 
     Where the reference is NaN or infinite, ours must be the same; such positions count as an infinite
     error otherwise. Integers and booleans must be equal; the error is the number of those that are not.
-    Elements that lie among ``samples`` of the reference under noise are left out, and those that are ``tied``.
+    Elements that lie among ``samples`` of the reference under noise are left out. ``tied``: of positions, those that
+    are as right as the reference's; others must then be those of a sample.
     ``scale``: that of the whole output, where these arrays are a part of it.
     """
     if ours.shape != exact.shape or ours.dtype != reference.dtype:
         return OutputError(float("inf"), 0.0, 0.0)
     if ours.dtype.kind in "ib":
         wrong = ours != reference
-        if samples:
+        if tied is not None:  # what lies between two positions that tie need not
+            wrong &= ~np.logical_or.reduce([tied, *(ours == sample for sample in samples)])
+        elif samples:
             wrong &= ~among(ours, [reference, *samples], 0.0)
-        if tied is not None:
-            wrong &= ~tied
         return OutputError(float(np.count_nonzero(wrong)), 0.0, 0.0)
     scale = scale or scale_of(exact, reference)
     with np.errstate(all="ignore"):

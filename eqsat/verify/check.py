@@ -23,8 +23,9 @@ from eqsat.options import Numerics
 from eqsat.verify import draws
 from eqsat.verify.bounds import OutputError
 from eqsat.verify.draws import Draws, Kind
-from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, Seen, mib, reference_seconds
+from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib, reference_seconds
 from eqsat.verify.plain import Plain, wrong_values
+from eqsat.verify.suspects import Seen
 
 log = logging.getLogger("eqsat")
 

@@ -17,14 +17,16 @@ import numpy as np
 
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float32
 from eqsat.verify.boxes import Box, extents, part
 
 POOL = 65_521
 """Distinct values of a drawn array; more elements repeat them, with a period that is no multiple of any block's."""
 WIDE = 1e6
-MAGNITUDES = (WIDE, 1e3, 30.0, 4.0)
-"""Largest values of wide draws: the next one is tried where a program leaves the range of its types."""
+MAGNITUDES = (WIDE, 1e3, 30.0, 8.0, 4.0)
+"""Largest values of wide draws, and reciprocals of the smallest: the next one is tried where a program leaves the range
+of its types."""
+WITH_ZERO = 30.0
+"""Least magnitude of wide draws that hold zeros, too."""
 WANTS_POSITIVE = frozenset({"log", "log1p", "sqrt", "rsqrt", "pow"})
 
 
@@ -33,7 +35,7 @@ class Kind:
     """A way to draw.
 
     ``fill``: ``normal``; ``positive`` (10^±3); ``like`` (the caller's values, moved about); ``wide`` (both signs,
-    magnitudes from 1e-6 up to ``magnitude``); ``ties`` (few different values, zeros of both signs);
+    magnitudes from 1/``magnitude`` to ``magnitude``); ``ties`` (few different values, zeros of both signs);
     ``nan`` and ``inf`` (normal with some of them); ``mixed`` (several of these, for
     programs that work element by element).
     """
@@ -149,7 +151,8 @@ class Draws:
                 chosen = _some(example, count, rng).astype(np.float64, copy=False)
                 return chosen * rng.uniform(0.5, 1.5, count)
             case "wide":
-                powers = rng.uniform(-math.log10(WIDE), math.log10(kind.magnitude), count)
+                reach = math.log10(kind.magnitude)
+                powers = rng.uniform(-reach, reach, count)
                 values = rng.choice([-1.0, 1.0], count) * 10.0**powers
                 values = self._with_numbers(values, node, kind.magnitude, rng)
             case "ties":
@@ -169,10 +172,12 @@ class Draws:
         return values
 
     def _with_numbers(self, values: np.ndarray, node: Node, most: float, rng: np.random.Generator) -> np.ndarray:
-        """With zeros, and the program's own numbers and their neighbours, in some places."""
+        """With zeros, and the program's own numbers in this range and their neighbours, in some places."""
         eps = float(np.finfo(node.dtype.numpy).eps)
-        numbers = [x for x in self.numbers if abs(x) <= most]
-        told = np.array([0.0, *numbers, *(-x for x in numbers)])
+        numbers = [x for x in self.numbers if (0 if most == WIDE else 1 / most) <= x <= most]
+        told = np.array([*([0.0] if most >= WITH_ZERO else []), *numbers, *(-x for x in numbers)])
+        if not told.size:
+            return values
         near = rng.choice(told, len(values)) * rng.choice([1.0, 1.0, 1 - 2 * eps, 1 + 2 * eps, 0.75, 1.5], len(values))
         return np.where(rng.random(len(values)) < 0.2, near, values)
 
@@ -244,41 +249,3 @@ def program_numbers(graph: Graph) -> tuple[float, ...]:
             if math.isfinite(value):
                 found[abs(value)] = None
     return tuple(found)[:64]
-
-
-@dataclass
-class Domain:
-    """What happened in an evaluation that makes its results depend on the order of evaluation, or on the processor.
-
-    ``left``: a value too large or too small for what other orders may do with it. ``made``: an infinity made of finite
-    operands, or NaN of infinities. (NaN of finite operands, such as the log of -1, is the same in every order.)
-    ``undefined``: a float cast to an integer that cannot hold it. ``special``: any NaN or infinity.
-    """
-
-    left: bool = False
-    made: bool = False
-    undefined: bool = False
-    special: bool = False
-
-    def look(self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        """Take note of one operator's result."""
-        self.special |= any(a.dtype.kind == "f" and not bool(np.isfinite(a).all()) for a in (value, *arrays))
-        if node.op == "cast" and node.dtype.kind == "int" and arrays and arrays[0].dtype.kind == "f":
-            top = 2.0 ** (node.dtype.bits - 1)
-            with np.errstate(all="ignore"):
-                self.undefined |= not bool((np.abs(arrays[0]) < top).all())
-        if value.dtype.kind != "f" or not value.size:
-            return
-        finite = np.isfinite(value)
-        size = np.abs(value[finite])
-        size = size[size > 0]
-        reach, least = (1e13, 1e-18) if node.dtype == float32 else (1e100, 1e-100)
-        if size.size:
-            self.left |= bool(size.max() > reach or size.min() < least)
-        if not finite.all() and arrays:
-            floats = [a for a in arrays if a.dtype.kind == "f"]
-            infinite = any(bool(np.isinf(a).any()) for a in floats)
-            if infinite:
-                self.made |= bool(np.isnan(value).any()) and not any(bool(np.isnan(a).any()) for a in floats)
-            else:
-                self.made |= bool(np.isinf(value).any())

@@ -11,14 +11,17 @@ value: elements that noise moves as far are no error.
 Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
 own value is held against NumPy's error at elements no larger, then against what noise does to it.
 
-A program of class ``approximates`` may lose a NaN or an infinity: where the reference has one, or met one on the way,
-nothing is held against it.
+Elements that hang on values which the order of evaluation is free to choose are excused
+(:mod:`eqsat.verify.escapes`), but not where the user's function was run and gave a finite one. A program of class
+``approximates`` may lose a NaN or an infinity: where the reference has one, or hangs on one met on the way, nothing is
+held against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -41,15 +44,15 @@ from eqsat.verify.bounds import (
     Scale,
     among,
     compare,
-    gross_errors,
     least_move,
     scale_of,
-    signs_of_zero,
 )
 from eqsat.verify.boxes import Box, part, whole
-from eqsat.verify.draws import Domain, Draws, Kind
+from eqsat.verify.draws import Draws, Kind
+from eqsat.verify.escapes import Escapes, moves
 from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
-from eqsat.verify.ties import nearly_right
+from eqsat.verify.suspects import Seen, Survey, Suspect
+from eqsat.verify.ties import jumps_before, nearly_right
 
 NOISE = 16.0
 """Units in the last place of the noise on every value."""
@@ -66,6 +69,8 @@ SAMPLE = 1 << 19
 DEAR_SECONDS = 1.5
 """Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
 reference is evaluated in float64 only."""
+BATCH = 8
+"""Blocks that are suspected of errors and looked at together."""
 _ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
 
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -80,46 +85,12 @@ class PlainDiffers(Exception):
 
 
 @dataclass
-class _Suspect:
-    """A part of an output that is outside of its bound, or holds elements that are."""
-
-    output: int
-    box: Box
-    ours: np.ndarray
-    exact: np.ndarray
-    reference: np.ndarray
-    error: OutputError
-    errors: ErrorsBySize | None = None
-    """NumPy's over all of the output, where this is a part of it."""
-
-    def gross(self) -> np.ndarray:
-        """Where elements are far off in units of themselves."""
-        if self.ours.dtype.kind != "f" or not self.ours.size:
-            return np.zeros(self.ours.shape, bool)
-        return gross_errors(self.ours, self.exact, self.reference, self.errors)
-
-
-@dataclass
 class _Look:
     """One set of arguments by node, and the references on them."""
 
     bound: dict[Node, np.ndarray]
     exact: Evaluation
     own: Evaluation
-
-
-@dataclass
-class Seen:
-    """What a draw showed: errors by output, which part of each is finite, and whether anything was excused."""
-
-    errors: list[OutputError]
-    finite: list[float]
-    excused: bool = False
-
-    def tells(self, own: Seen | None) -> bool:
-        """Whether enough is finite to be evidence: half of every output, or as much as of the caller's."""
-        least = [min(0.5, f) for f in own.finite] if own else [0.5] * len(self.finite)
-        return not self.excused and all(f >= n for f, n in zip(self.finite, least, strict=True))
 
 
 @dataclass
@@ -201,7 +172,7 @@ class Judge:
         for number in range(len(self.simple.outputs)):
             if plain is not None:
                 self._plain_output(number, plain[number], look, kind)
-            self._output(number, ours[number], look, kind, seen)
+            self._output(number, ours[number], look, kind, seen, None if plain is None else plain[number])
         return seen
 
     def _arrays(self, kind: Kind) -> list[np.ndarray]:
@@ -240,76 +211,81 @@ class Judge:
             needs = sum(n.type.nbytes for n in self.graph.outputs)
             raise MemoryError(f"the program itself needs {mib(needs)} for its results, which there are not") from None
 
-    def _output(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, seen: Seen) -> None:
-        """Compare one output, and note its error and which part of its elements is finite in the reference."""
+    def _output(
+        self, number: int, ours: np.ndarray, look: _Look, kind: Kind, seen: Seen, plain: np.ndarray | None
+    ) -> None:
+        """Compare one output, and note its error and which part of its elements is evidence."""
         output = self.simple.outputs[number]
         if ours.shape != output.shape:
             raise self._error(f"output {number} of the optimized program has shape {ours.shape}", kind)
         lossy = self.numerics == "approximates"
-        suspects, scale, error, finite = self._suspects(number, ours, look, kind, lossy)
-        after = self._with_noise(suspects, scale, look.bound, ours)
-        for suspect, one in zip(suspects, after, strict=True):
-            one = self._judged(suspect, one, look, kind, seen)
-            error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
+        survey = self._survey(number, ours, look, kind, lossy)
+        error, excused = survey.error, 0
+        for batch in self._batches(survey, ours, look, lossy):
+            excused += self._excuse(batch, look, kind, plain)
+            for suspect, one in zip(batch, self._with_noise(batch, survey.scale, look.bound, ours), strict=True):
+                self._judge(suspect, one, kind)
+                error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
         seen.errors.append(error)
-        seen.finite.append(finite)
+        seen.telling.append((survey.finite - excused) / max(1, survey.total) if survey.total else 1.0)
 
-    def _suspects(
-        self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False
-    ) -> tuple[list[_Suspect], Scale, OutputError, float]:
-        """The first blocks that are not plainly right; the scale of the output, its error without them, and which part
-        of its elements is finite. ``lossy``: only where the reference is finite something can be wrong."""
+    def _suspect(self, number: int, box: Box, ours: np.ndarray, look: _Look, lossy: bool, **whole: Any) -> Suspect:
+        """A block of an output, to be looked at. ``lossy``: only where the reference is finite something can be wrong.
+
+        ``whole``: what is known of the whole output.
+        """
         output = self.simple.outputs[number]
-        scale, suspects, finite, total, largest = Scale(), [], 0, 0, 0.0
-        signs = self._signs_matter(output)
+        try:
+            e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
+        except (IndexError, ValueError) as error:
+            raise Invalid from error
+        if lossy and r.dtype.kind == "f":
+            u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
+        return Suspect(number, box, u, e, r, self._signs_matter(output), **whole)
+
+    def _survey(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False) -> Survey:
+        output = self.simple.outputs[number]
+        scale, finite, total, largest = Scale(), 0, 0, 0.0
+        found: list[tuple[float, Box]] = []
         boxes = self.boxes(number, kind)
         sizes = ErrorsBySize() if len(boxes) > 1 and output.dtype.is_float else None
         for box in boxes:
-            try:
-                e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
-            except (IndexError, ValueError) as error:
-                raise Invalid from error
-            if lossy and r.dtype.kind == "f":
-                u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
-            scale = scale.over(scale_of(e, r))
-            one = compare(u, e, r)
+            one = self._suspect(number, box, ours, look, lossy)
+            scale = scale.over(scale_of(one.exact, one.reference))
             if sizes is not None:
-                sizes.add(e, r)
-            suspect = _Suspect(number, box, u, e, r, one)
-            if not one.ok or suspect.gross().any() or (signs and signs_of_zero(u, e, r).any()):
-                suspects.append(suspect)
+                sizes.add(one.exact, one.reference)
+            if one.plain():
+                largest = max(largest, one.error.ours)
             else:
-                largest = max(largest, one.ours)
-            if r.dtype.kind == "f":
-                finite += int(np.count_nonzero(np.isfinite(r)))
-                total += r.size
-        for suspect in suspects:
-            suspect.errors = sizes
-        suspects = [s for s in suspects if not s.error.ok or s.gross().any() or signs]
-        for suspect in suspects[:8]:
-            suspect.error = compare(suspect.ours, suspect.exact, suspect.reference, scale=scale)
+                found.append((one.error.ours, box))  # and not its values, which all together may be too large
+            finite += int(np.count_nonzero(np.isfinite(one.reference)))
+            total += one.reference.size
+        found.sort(key=lambda pair: -pair[0])
         allowed = scale.allowed(output.dtype.numpy) if output.dtype.is_float else 0.0
-        return suspects[:8], scale, OutputError(largest, scale.theirs, allowed), finite / total if total else 1.0
+        error = OutputError(largest, scale.theirs, allowed)
+        return Survey(number, [box for _, box in found], scale, sizes, error, finite, total)
 
-    def _judged(self, suspect: _Suspect, error: OutputError, look: _Look, kind: Kind, seen: Seen) -> OutputError:
-        """The error of a suspect, given the one within what noise allows, or ``VerificationError``."""
-        signs = self._signs_matter(self.simple.outputs[suspect.output])
-        wrong_signs = signs and bool(signs_of_zero(suspect.ours, suspect.exact, suspect.reference).any())
-        if error.ok and not wrong_signs:
-            return error
-        if self._excused(suspect, look.bound, kind):
-            seen.excused = True
-            return OutputError(0.0, 0.0, 0.0)
-        if error.ok:
+    def _batches(self, survey: Survey, ours: np.ndarray, look: _Look, lossy: bool = False) -> Iterator[list[Suspect]]:
+        """The suspicious blocks, a few at a time, seen as parts of the whole output."""
+        known = {"scale": survey.scale, "errors": survey.errors}
+        for at in range(0, len(survey.boxes), BATCH):
+            yield [
+                self._suspect(survey.number, box, ours, look, lossy, **known) for box in survey.boxes[at : at + BATCH]
+            ]
+
+    def _judge(self, suspect: Suspect, error: OutputError, kind: Kind) -> None:
+        """Raise ``VerificationError`` for a suspect whose error, given what noise allows, is too large."""
+        if not error.ok:
+            raise self._error(
+                f"output {suspect.output} is off by {error.ours:.3g}, allowed {error.allowed:.3g} "
+                f"(NumPy's own error is {error.reference:.3g})",
+                kind,
+            )
+        if suspect.wrong_signs().any():
             raise self._error(f"output {suspect.output} has zeros of the wrong sign", kind)
-        raise self._error(
-            f"output {suspect.output} is off by {error.ours:.3g}, allowed {error.allowed:.3g} "
-            f"(NumPy's own error is {error.reference:.3g})",
-            kind,
-        )
 
     def _with_noise(
-        self, suspects: Sequence[_Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
     ) -> list[OutputError]:
         """The errors of suspects of one output, and of their single elements, after what rounding noise explains."""
         errors = [s.error for s in suspects]
@@ -323,11 +299,11 @@ class Judge:
             errors[n] = single or errors[n]
         return errors
 
-    def _places(self, suspects: Sequence[_Suspect]) -> list[tuple[Node, Box]]:
+    def _places(self, suspects: Sequence[Suspect]) -> list[tuple[Node, Box]]:
         return [(self.simple.outputs[s.output], s.box) for s in suspects]
 
     def _under_noise(
-        self, suspects: Sequence[_Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
     ) -> list[OutputError]:
         if not suspects:
             return []
@@ -339,12 +315,13 @@ class Judge:
         ]
         if all(e.ok for e in errors):
             return errors
-        tied = None
-        if ours.size <= SAMPLE:
-            tied = nearly_right(places[0][0], ours, bound, NOISE_FACTOR, ULPS)
+        output = places[0][0]
+        tied = nearly_right(output, ours, bound, NOISE_FACTOR, ULPS) if ours.size <= SAMPLE else None
+        settled = tied is not None and not jumps_before(output)
         samples: list[list[np.ndarray]] = []
         for count in (SAMPLES, MORE_SAMPLES):
-            samples += self._samples(places, bound, count, len(samples))
+            if not settled:
+                samples += self._samples(places, bound, count, len(samples))
             for n, s in enumerate(suspects):
                 if not errors[n].ok:
                     among_ties = None if tied is None else part(tied, s.box)
@@ -369,7 +346,7 @@ class Judge:
             found.append([moved.part(*place) for place in places])
         return found
 
-    def _each_element(self, suspects: Sequence[_Suspect], bound: dict[Node, np.ndarray]) -> list[OutputError | None]:
+    def _each_element(self, suspects: Sequence[Suspect], bound: dict[Node, np.ndarray]) -> list[OutputError | None]:
         """The error of the worst element of each that is wrong by itself, whatever rounding does to it."""
         if not suspects:
             return []
@@ -408,37 +385,41 @@ class Judge:
             for n in self.simple.nodes()
         )
 
-    def _excused(self, suspect: _Suspect, bound: dict[Node, np.ndarray], kind: Kind) -> bool:
-        """Whether the values on the way there leave the range in which the order of evaluation is free to choose, or
-        are such as the program may lose."""
+    def _excuse(self, batch: Sequence[Suspect], look: _Look, kind: Kind, plain: np.ndarray | None) -> int:
+        """Excuse elements that hang on values which the order of evaluation is free to choose, or which the program may
+        lose; on the caller's own arguments only where ``plain``, if there is one, is not finite. How many there are."""
         lossy = self.numerics == "approximates"
-        if kind is draws.NORMAL and not lossy:
-            return False
-        watched = _Watched(self.plan, bound, deadline=self.deadline)
-        watched.part(self.simple.outputs[suspect.output], suspect.box)
-        domain = watched.domain
-        if lossy and domain.special:
-            return True
-        if kind is draws.NORMAL:
-            return False
-        if self.numerics == "exact" and not any(
+        suspects = [s for s in batch if not s.plain()]
+        if not suspects or (kind is draws.NORMAL and not lossy):
+            return 0
+        ordered = self.numerics == "exact" and not any(
             OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.simple.nodes()
-        ):
-            return domain.undefined
-        return domain.undefined or domain.made or domain.left
+        )
+        known = Escapes(undefined=kind is not draws.NORMAL, special=lossy)
+        free = replace(known, range=kind is not draws.NORMAL and not ordered)
+        places = self._places(suspects)
+        moved = moves(places, self.plan, look.bound, free, self.deadline)
+        if plain is not None and free.range:
+            held = moves(places, self.plan, look.bound, known, self.deadline)
+            moved = [
+                np.where(np.isfinite(part(plain, s.box)), h, m) for s, h, m in zip(suspects, held, moved, strict=True)
+            ]
+        return sum(s.excuse(m) for s, m in zip(suspects, moved, strict=True))
 
     # The plain function
 
     def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> None:
         """Hold what the user's function returned against the trace."""
-        suspects, scale, _, _ = self._suspects(number, plain, look, kind)
-        if suspects:
-            # By blocks, sums round less than NumPy's over a whole first axis; the function was run, so all of it fits.
-            everything = storage(self.simple.outputs, self.graph.inputs, None)
-            look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
-            suspects, scale, _, _ = self._suspects(number, plain, look, kind)
-        if not all(e.ok for e in self._with_noise(suspects, scale, look.bound, plain)):
-            raise PlainDiffers(number)
+        survey = self._survey(number, plain, look, kind)
+        if all(s.plain() for batch in self._batches(survey, plain, look) for s in batch):
+            return
+        # By blocks, sums round less than NumPy's over a whole first axis; the function was run, so all of it fits.
+        everything = storage(self.simple.outputs, self.graph.inputs, None)
+        look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
+        survey = self._survey(number, plain, look, kind)
+        for batch in self._batches(survey, plain, look):
+            if not all(e.ok for e in self._with_noise(batch, survey.scale, look.bound, plain)):
+                raise PlainDiffers(number)
 
     # Errors
 
@@ -463,21 +444,6 @@ class _Rounded(Evaluation):
     def part(self, node: Node, box: Box) -> np.ndarray:
         with np.errstate(all="ignore"):
             return self.exact.part(node, box).astype(node.dtype.numpy)
-
-
-class _Watched(Evaluation):
-    """The program's own types, with an eye on what leaves their range."""
-
-    moves_as_given = False
-
-    def __init__(self, plan: Storage, bound: dict[Node, np.ndarray], deadline: Deadline) -> None:
-        super().__init__(plan, bound, deadline=deadline)
-        self.domain = Domain()
-
-    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        value = super()._finished(node, box, value, arrays)
-        self.domain.look(node, np.asarray(value), arrays)
-        return value
 
 
 def reference_seconds(graph: Graph) -> float:

@@ -42,7 +42,7 @@ class _Noisy(Evaluation):
         self.run = run
 
     def _make_stored(self) -> None:
-        if not any(_jumps(node) for node in self.plan.order):
+        if not any(jumps(node) for node in self.plan.order):
             return super()._make_stored()
         # Side by side, so that what jumps finds its value without noise before that is dropped.
         for at in range(self._next, len(self.plan.order)):
@@ -54,7 +54,7 @@ class _Noisy(Evaluation):
         return None
 
     def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
-        if _jumps(node):
+        if jumps(node):
             return self._finished(node, box, self.clean._part(node, box), arrays)
         value = super()._made(node, box, boxes, arrays)
         if node.op in ("reduce_sum", "contract"):
@@ -200,6 +200,6 @@ def _changes(
         yield changes
 
 
-def _jumps(node: Node) -> bool:
+def jumps(node: Node) -> bool:
     """Whether a computed node's value jumps where its operands move."""
     return OPS[node.op].kind != "source" and (not node.dtype.is_float or node.op in DISCRETE)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.node import Node
+from eqsat.ir.node import Node, topological
 from eqsat.ir.table import OPS
-from eqsat.verify.rounding import rounding_noise
+from eqsat.verify.rounding import jumps, rounding_noise
 
 
 def nearly_right(
@@ -22,11 +22,11 @@ def nearly_right(
 ) -> np.ndarray | None:
     """Where ``ours`` names an element as right as rounding can tell, for an output that is a view of positions.
 
-    None where ``output`` is no view of an ``argmax``, ``argmin`` or ``argsort`` of computed floats. An element is as
-    right as the extreme, or as the one of its rank, if its value in float64 is no further from that one's than
-    ``factor`` times what noise does to the operand, plus ``ulps`` units in the last place of its greatest finite value.
-    Of an ``argsort`` no position may be named twice. For an extreme, lines with NaN or infinities have one answer,
-    which is not excused here.
+    None where ``output`` is no view of an ``argmax``, ``argmin`` or ``argsort`` of floats. An element is as right as
+    the extreme, or as the one of its rank, if its value in float64 is no further from that one's than ``factor`` times
+    what noise does to the operand, plus ``ulps`` units in the last place of its greatest finite value. Of floats that
+    are given nothing was rounded: only sorts that are not stable may put equal ones in another order. Of an ``argsort``
+    no position may be named twice. An extreme that is NaN or infinite has one position.
     """
     views, node = _below_views(output)
     sorts = node.op.startswith("argsort")
@@ -36,8 +36,11 @@ def nearly_right(
     axis = node.attrs if sorts else node.attrs[0]  # type: ignore[index]
     assert isinstance(axis, int)
     _, source = _below_views(operand)
-    if not operand.dtype.is_float or source in bound or source.op == "const":
-        return None  # nothing was rounded: of equals it is the first
+    if not operand.dtype.is_float:
+        return None
+    given = source in bound or source.op == "const"
+    if given and node.op not in ("argsort", "argsort_heapsort"):
+        return np.zeros(ours.shape, bool)
     (values,) = evaluate_nodes([operand], bound, double=True)
     count = operand.shape[axis]
     lines = np.moveaxis(np.asarray(values, np.float64), axis, -1).reshape(-1, count)
@@ -53,16 +56,18 @@ def nearly_right(
         line = line.reshape(node.shape)
         rank = np.zeros_like(line)
     for view in reversed(views):
-        line, rank = (OPS[view.op].reference([given], view.attrs) for given in (line, rank))
+        line, rank = (OPS[view.op].reference([each], view.attrs) for each in (line, rank))
     valid = (ours >= 0) & (ours < count)
     finite = np.isfinite(lines)
-    slack = factor * rounding_noise([operand], bound)[0]
-    slack += ulps * float(np.finfo(operand.dtype.numpy).eps) * float(np.abs(lines[finite]).max(initial=0.0))
+    slack = 0.0
+    if not given:
+        slack = factor * rounding_noise([operand], bound)[0]
+        slack += ulps * float(np.finfo(operand.dtype.numpy).eps) * float(np.abs(lines[finite]).max(initial=0.0))
     at = np.where(valid, ours, 0)
     named = lines[line, at]
     if not sorts:
-        settled = np.asarray(finite.all(axis=1))[line]
-        close: np.ndarray = valid & settled & (named >= lines.max(axis=1, initial=-np.inf)[line] - slack)
+        extreme = lines.max(axis=1, initial=-np.inf)[line]
+        close: np.ndarray = valid & np.isfinite(extreme) & (named >= extreme - slack)
         return close
     expected = np.sort(lines, axis=1)[line, rank]  # NaN comes last
     with np.errstate(invalid="ignore"):
@@ -77,6 +82,12 @@ def nearly_right(
         close &= ~np.reshape([(i, j) in twice for i, j in zip(line.flat, at.flat, strict=True)], ours.shape)
         close &= bool((ranks == 1).all())
     return close
+
+
+def jumps_before(output: Node) -> bool:
+    """Whether what positions are told of is computed by steps: then rounding moves it by more than noise shows."""
+    _, node = _below_views(output)
+    return any(jumps(n) for n in topological(node.inputs))
 
 
 def _below_views(node: Node) -> tuple[list[Node], Node]:

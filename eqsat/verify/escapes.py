@@ -1,0 +1,153 @@
+"""Which elements of a result hang on values that the order of evaluation, or the processor, is free to choose.
+
+Values that leave the range of their type are replaced by others that might have been there, and the program is
+evaluated again: what that does not move is held to the reference like everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.deadline import Deadline
+from eqsat.ir.node import Node
+from eqsat.ir.table import OPS
+from eqsat.ir.types import float32
+from eqsat.verify.blocks import Evaluation, Storage
+from eqsat.verify.boxes import Box, extents
+
+
+@dataclass(frozen=True)
+class Escapes:
+    """What to replace.
+
+    ``range``: values too large or too small for what other orders may do with them, infinities made of finite operands
+    or combined with others, and NaN of infinities. (NaN of finite operands, such as the log of -1, is the same in every
+    order.) ``undefined``: floats cast to an integer that cannot hold them. ``special``: every NaN and infinity.
+    """
+
+    range: bool = False
+    undefined: bool = False
+    special: bool = False
+
+
+_COMBINING = frozenset({"add", "sub", "mul", "div"})
+_RUNS = 3
+"""First with NaN or 0 for what escapes, then with random numbers, then with their negatives: a comparison, also of two
+such values, comes out otherwise in one of them."""
+
+
+def moves(
+    places: Sequence[tuple[Node, Box]],
+    plan: Storage,
+    bound: Mapping[Node, np.ndarray],
+    escapes: Escapes,
+    deadline: Deadline | None = None,
+) -> list[np.ndarray]:
+    """For each place (a box of an output) how far its elements move where such values are replaced.
+
+    Absolute; infinite where an integer or a bool changes, where something is or becomes NaN or infinite, and everywhere
+    if the program refuses the other values.
+    """
+    clean = _Replacing(plan, bound, escapes, None, deadline)
+    before = [clean.part(*place) for place in places]
+    worst = [np.zeros(b.shape) for b in before]
+    for run in range(_RUNS if clean.escaped else 0):
+        other = _Replacing(plan, bound, escapes, run, deadline)
+        try:
+            after = [other.part(*place) for place in places]
+        except (IndexError, ValueError):
+            return [np.full(b.shape, np.inf) for b in before]
+        worst = [np.maximum(w, distance(a, b)) for w, a, b in zip(worst, after, before, strict=True)]
+    return worst
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How far elements lie apart: infinitely far where only one is NaN or infinite, or integers differ."""
+    if a.dtype.kind != "f":
+        return np.where(a != b, np.inf, 0.0)
+    with np.errstate(all="ignore"):
+        apart = np.abs(a.astype(np.float64) - b)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
+
+class _Replacing(Evaluation):
+    """The program's own types; notes whether anything escapes, and replaces it if a ``run`` is given."""
+
+    moves_as_given = False
+
+    def __init__(
+        self,
+        plan: Storage,
+        bound: Mapping[Node, np.ndarray],
+        escapes: Escapes,
+        run: int | None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        super().__init__(plan, bound, deadline=deadline)
+        self.escapes = escapes
+        self.run = run
+        self.escaped = False
+
+    def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        value = np.asarray(super()._finished(node, box, value, arrays))
+        for where, first, most in self._found(node, value, arrays):
+            if where.any():
+                self.escaped = True
+                if self.run is not None:
+                    value = value.copy()
+                    value[where] = self._other(node, box, value.dtype, first, most)[where]
+        return value
+
+    def _found(
+        self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, float, float]]:
+        """Where a result has values of a kind that is to be replaced, by what at first, and of which size then."""
+        if value.dtype.kind == "i" and self.escapes.undefined and node.op == "cast" and arrays[0].dtype.kind == "f":
+            top = 2.0 ** (node.dtype.bits - 1)
+            yield ~(np.abs(arrays[0]) < top), 0, top / 2
+        if value.dtype.kind != "f":
+            return
+        if self.escapes.range:
+            reach, least = (1e13, 1e-18) if node.dtype == float32 else (1e100, 1e-100)
+            size, largest = np.abs(value), float(np.finfo(value.dtype).max)
+            yield (size < least) & (size > 0), 0.0, 0.0
+            yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest
+        if self.escapes.special:
+            yield ~np.isfinite(value), 0.0, math.sqrt(np.finfo(value.dtype).max)
+
+    def _other(self, node: Node, box: Box, dtype: np.dtype, first: float, most: float) -> np.ndarray:
+        """What stands in for values of a box in this run."""
+        if self.run == 0 or not most:
+            return np.full(extents(box), first, dtype)
+        rng = np.random.default_rng((self.plan.position[node], *(n for r in box for n in r)))
+        drawn: np.ndarray = rng.uniform(-1, 1, extents(box)) * (most if self.run == 1 else -most)
+        return drawn.astype(dtype)
+
+
+def _made(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Where infinities are made of finite operands or combined with others, and NaN of infinities."""
+    none = np.zeros(value.shape, bool)
+    if not arrays or bool(np.isfinite(value).all()):
+        return none
+
+    def some(test: np.ufunc) -> np.ndarray:
+        """Whether an operand's element passes: the one beside the result's, or any where operators gather them."""
+        found = none
+        for array in arrays:
+            if array.dtype.kind == "f":
+                found = found | (test(array) if OPS[node.op].kind == "map" else test(array).any())
+        return found
+
+    infinite, nan = some(np.isinf), some(np.isnan)
+    if (
+        OPS[node.op].kind in ("contract", "reduce") or node.op in _COMBINING
+    ):  # in another order it may meet its negative
+        infinite_result: np.ndarray = np.isinf(value) | (np.isnan(value) & infinite & ~nan)
+        return infinite_result
+    made: np.ndarray = (np.isinf(value) & ~infinite) | (np.isnan(value) & infinite & ~nan)
+    return made

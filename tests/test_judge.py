@@ -1,0 +1,168 @@
+"""One draw: which elements of a wrong result are found, and which are left to the order of evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eqsat.deadline import NEVER
+from eqsat.errors import VerificationError
+from eqsat.frontends.trace import trace
+from eqsat.options import Numerics
+from eqsat.verify import draws
+from eqsat.verify.draws import Draws
+from eqsat.verify.judge import Judge
+from eqsat.verify.suspects import Seen
+
+rng = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def examined(
+    fn: Callable[..., Any],
+    change: Callable[[Any], None],
+    *args: Any,
+    plain: Sequence[Any] | None = None,
+    numerics: Numerics = "reassociates",
+) -> Seen:
+    """What is seen of a program that returns what the function does, changed, on these arguments."""
+    graph = trace(fn, args).graph
+    result = np.array(fn(*args))
+    change(result)
+    drawn = Draws(graph, graph.inputs, args)
+    return Judge(graph, {}, lambda given: [result], drawn, numerics, "", 1 << 28, NEVER).examine(draws.OWN, plain)
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Any:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def joined(x: Any, y: Any) -> Any:
+    return np.concatenate([np.exp(x), y * 2])
+
+
+BLOCK = 1 << 17
+
+
+def test_errors_are_found_behind_many_blocks_that_are_excused() -> None:
+    x, y = normal(12 * BLOCK), normal(4 * BLOCK)
+    x[:: BLOCK // 4] = 1000  # whose exp is infinite
+
+    def excusable(result: Any) -> None:
+        result[: len(x) : BLOCK // 4] = 3e38
+
+    def wrong(result: Any) -> None:
+        excusable(result)
+        result[-5] += 0.1
+
+    seen = examined(joined, excusable, x, y)
+    assert seen.telling[0] > 0.99
+    with pytest.raises(VerificationError, match=r"off by 0\.1"):
+        examined(joined, wrong, x, y)
+
+
+def test_the_error_of_an_output_is_that_of_its_worst_block() -> None:
+    y = np.full(12 * BLOCK, 1e-3, np.float32)
+    x = np.linspace(0, 4, 4 * BLOCK, dtype=np.float32)  # which makes the bound far greater than y alone would
+
+    def change(result: Any) -> None:
+        for block in range(12):
+            result[len(x) + block * BLOCK] *= np.float32(1 + 7e-4 * (block + 1))
+
+    seen = examined(joined, change, x, y)
+    np.testing.assert_allclose(seen.errors[0].ours, 2e-3 * 7e-4 * 12, rtol=1e-3)
+
+
+ESCAPES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "too large": (lambda x: np.exp(x) * 3, (100.0, 80.0)),
+    "too small": (lambda x: np.log(np.exp(x)), (-100.0, -110.0)),
+    "a quotient": (lambda x: 1 / (x * 1e-10) * 1e-10, (1e-30, -1e-30)),
+    "a row": (lambda x: np.exp(x.reshape(-1, 2)).sum(axis=1), (100.0, 1.0)),
+    "a product": (lambda x: np.exp(x.reshape(-1, 2)) @ np.ones((2, 3), np.float32), (100.0, 1.0)),
+    "sorted": (lambda x: np.sort(np.exp(x.reshape(-1, 2)), axis=1), (100.0, 1.0)),
+    "looked up": (lambda x: np.exp(x)[np.arange(20)], (100.0, 100.0)),
+    "compared": (lambda x: np.exp(x) < np.exp(x + 1), (100.0, 101.0)),
+    "cast": (lambda x: x.astype(np.int32), (3e9, -3e9)),
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_only_elements_that_hang_on_what_escapes_are_excused(name: str) -> None:
+    fn, special = ESCAPES[name]
+    x = normal(20)
+    x[:2] = special
+
+    def other(at: int) -> Callable[[Any], None]:
+        def change(result: Any) -> None:
+            where = (at, *(0,) * (result.ndim - 1))
+            value = result[where]
+            result[where] = not value if value.dtype.kind == "b" else value / 2 + 7 if np.isfinite(value) else 7
+
+        return change
+
+    seen = examined(fn, other(0), x)
+    assert seen.telling[0] < 1
+    for at in (3, -1):
+        with pytest.raises(VerificationError, match="off by"):
+            examined(fn, other(at), x)
+
+
+def test_what_is_too_small_to_matter_excuses_nothing() -> None:
+    x, y = normal(20), np.full(20, 60, np.float32)
+
+    def change(result: Any) -> None:
+        result[4] *= 1.5
+
+    for fn in (lambda x, y: x + np.exp(-y), lambda x, y: x * np.tanh(y * y * y) + np.exp(-y).sum()):
+        with pytest.raises(VerificationError, match="off by"):
+            examined(fn, change, x, y)
+
+
+def test_results_of_the_function_itself_are_kept_where_they_are_finite() -> None:
+    def fn(x: Any) -> Any:
+        return np.minimum(np.exp(x), 1), np.exp(x)
+
+    x = np.array([100, -1, 2], np.float32)
+    plain = [np.asarray(r) for r in fn(x)]
+    graph = trace(fn, (x,)).graph
+
+    def seen(ours: Sequence[Any], plain: Sequence[Any] | None) -> Seen:
+        judge = Judge(
+            graph, {}, lambda given: ours, Draws(graph, graph.inputs, [x]), "reassociates", "", 1 << 28, NEVER
+        )
+        return judge.examine(draws.OWN, plain)
+
+    changed = [plain[0].copy(), plain[1].copy()]
+    changed[1][0] = 3e38  # NumPy's is infinite
+    seen(changed, plain)
+    changed[0][0] = 0.5
+    seen(changed, None)  # on other arguments the order of evaluation is free
+    with pytest.raises(VerificationError, match=r"output 0 is off by 0\.5"):
+        seen(changed, plain)
+
+
+def test_a_program_that_approximates_may_lose_what_is_not_finite_and_nothing_else() -> None:
+    x = normal(20)
+    x[2] = np.nan
+
+    def lost(result: Any) -> None:
+        result[2] = not result[2]
+
+    def wrong(result: Any) -> None:
+        result[5] = not result[5]
+
+    def fn(x: Any) -> Any:
+        return np.isnan(x * 3)
+
+    examined(fn, lost, x, numerics="approximates")
+    for change, numerics in ((wrong, "approximates"), (lost, "reassociates")):
+        with pytest.raises(VerificationError, match="off by"):
+            examined(fn, change, x, numerics=numerics)
