@@ -365,6 +365,14 @@ def test_long_sums_are_as_exact_as_pairwise_ones(shape: Strides) -> None:
     assert np.abs(got[1] - exact).max() <= bound
 
 
+def test_long_rows_of_equal_values_are_summed_as_exactly_as_others() -> None:
+    """All blocks of such a row round alike: in one running sum of all rows' blocks that would add up."""
+    x = np.abs(np.random.default_rng(0).standard_normal(500)).astype(np.float32)
+    group = single((500, 60_000), 0, "sum", call("tanh", Load(0, 0, (1, 0), float32)), [(float32, 500)])
+    got, _ = run(emit(group), [x, np.zeros(1, np.float32)], 2)
+    np.testing.assert_allclose(got[1], 60_000 * np.tanh(x, dtype=np.float64).sum(), rtol=2 * np.finfo(np.float32).eps)
+
+
 @st.composite
 def reductions(draw: st.DrawFn) -> KernelGroup:
     """Reductions over any axes of up to four, with an epilogue."""

@@ -20,7 +20,7 @@ from eqsat_backends.numba_cpu.axes import loads
 from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
 from eqsat_backends.numba_cpu.columns import Columns
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
-from eqsat_backends.numba_cpu.places import CHAIN, WIDE, Place, lane_cost, place_of, weight
+from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, WIDE, Place, lane_cost, place_of, weight
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.transposes import reduce_turned, turned_axis
 
@@ -247,6 +247,9 @@ class Rows:
             accumulator.start()
         inner = dict(totals)
         blocked = [s for s in reducing if self._blocked(s, vector, unroll, base)]
+        # Rows of several blocks have a sum of their own: equal values in many of them round alike, and that adds up.
+        long_rows = len(candidates) > 1 and extent // (lanes * unroll) > BLOCK
+        sums = {s: self.accumulator(s, 1) if long_rows else totals[s] for s in blocked}
 
         def body(chunks: list[Chunk], positions: list[str]) -> None:
             for copy, (position, count) in enumerate(chunks):
@@ -260,8 +263,8 @@ class Rows:
 
         def closed() -> None:
             for s in blocked:
-                inner[s].fold_into(totals[s])
-                inner[s] = totals[s]
+                inner[s].fold_into(sums[s])
+                inner[s] = sums[s]
 
         with ExitStack() as stack:
             positions = list(axes)
@@ -277,7 +280,11 @@ class Rows:
             share = part if vector == base else None
             if 0 not in first.extents[base:]:
                 hooks = (opened, closed) if blocked else None
+                for s in blocked if long_rows else ():
+                    sums[s].start()
                 blocks(self.p, extent, lanes * unroll, lambda chunks: body(chunks, positions), share, hooks)
+                for s in blocked if long_rows else ():
+                    sums[s].fold_into(totals[s])
         for s in members:
             self.live.pop(s, None)
         for s in reducing:
