@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import eqsat
 from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
@@ -147,6 +148,16 @@ def test_results_of_the_function_itself_are_kept_where_they_are_finite() -> None
     seen(changed, None)  # on other arguments the order of evaluation is free
     with pytest.raises(VerificationError, match=r"output 0 is off by 0\.5"):
         seen(changed, plain)
+
+
+def test_where_the_order_decides_what_overflows_the_error_names_the_way_out() -> None:
+    def fn(x: Any) -> Any:
+        return np.isinf(np.log(np.exp(x)))
+
+    x = np.array([1, 1000, -1000, 2], np.float32)
+    with pytest.raises(VerificationError, match="numerics='exact'"):
+        eqsat.optimize(fn)(x)
+    np.testing.assert_array_equal(eqsat.optimize(fn, numerics="exact")(x), [False, True, True, False])
 
 
 def test_a_program_that_approximates_may_lose_what_is_not_finite_and_nothing_else() -> None:

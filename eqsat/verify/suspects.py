@@ -34,6 +34,8 @@ class Suspect:
     scale: Scale | None = None
     errors: ErrorsBySize | None = None
     """NumPy's over all of the output, where this is a part of it."""
+    held: bool = False
+    """Whether it hangs on values that leave the range, and is held to what NumPy returned all the same."""
     error: OutputError = field(init=False)
 
     def __post_init__(self) -> None:
