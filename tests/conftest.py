@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,14 @@ MACHINE = Machine(
     function_ns=(("div", 0.1), ("exp", 0.3), ("log", 0.5), ("pow", 3.0), ("sqrt", 0.2), ("tanh", 0.4)),
 )
 """A plain computer with 256-bit vectors: plans do not depend on where the tests run."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_arrives() -> Iterator[None]:
+    """Shells start what runs in the background with SIGINT ignored, and its children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

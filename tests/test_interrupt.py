@@ -86,7 +86,8 @@ def test_the_first_compilation_of_a_process_can_be_interrupted(delay: float) -> 
 
 
 def test_compilations_can_be_interrupted_again_and_again() -> None:
-    delays = sorted(random.Random(0).uniform(0.0, 2.5) for _ in range(5))
+    rng = random.Random(0)
+    delays = sorted(rng.uniform(0.0, 2.5) for _ in range(5))
     found = _run("print(*[interrupted(float(delay), delay == sys.argv[-1]) for delay in sys.argv[1:]])", *delays)
     assert len(found) == len(delays) and max(found) < BOUND
 
@@ -94,7 +95,8 @@ def test_compilations_can_be_interrupted_again_and_again() -> None:
 @pytest.mark.slow
 def test_many_moments() -> None:
     for seed in range(10):
-        delays = [random.Random(seed).uniform(0.0, 3.0) for _ in range(8)]
+        rng = random.Random(seed)
+        delays = [rng.uniform(0.0, 3.0) for _ in range(8)]
         assert (
             max(_run("print(*[interrupted(float(delay), delay == sys.argv[-1]) for delay in sys.argv[1:]])", *delays))
             < BOUND
