@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from eqsat.cost.machine import Level, Machine
+
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("random")
+settings.load_profile("repeatable")  # `pytest --hypothesis-profile=random` looks for what these examples do not show
 
 MACHINE = Machine(
     cpu="a computer for tests",

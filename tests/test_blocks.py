@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import eqsat
@@ -59,11 +59,15 @@ def test_blocks_make_the_same_values(drawn: Program, limit: int, block: int, dou
         graph = trace(fn, args).graph
         outputs = without_composites(graph.outputs)
         bound = {n: np.ascontiguousarray(v).reshape(n.shape) for n, v in zip(graph.inputs, args, strict=True)}
-        made = Evaluation(storage(outputs, bound, limit), bound, double=double)
+        # Where hardly anything is stored, sums over sums over sums take a time exponential in their number.
+        made = Evaluation(storage(outputs, bound, limit), bound, double=double, deadline=Deadline(3))
         for node, want in zip(outputs, evaluate_nodes(outputs, bound, double=double), strict=True):
             got = np.empty_like(want)
             for box in Pieces(whole(node.shape), block):
-                piece = made.part(node, box)
+                try:
+                    piece = made.part(node, box)
+                except OutOfTime:
+                    reject()
                 assert piece.dtype == want.dtype
                 part(got, box)[...] = piece
             if want.dtype.kind == "f":
