@@ -88,6 +88,7 @@ ESCAPES: dict[str, tuple[Callable[..., Any], Any]] = {
     "a quotient": (lambda x: 1 / (x * 1e-10) * 1e-10, (1e-30, -1e-30)),
     "a row": (lambda x: np.exp(x.reshape(-1, 2)).sum(axis=1), (100.0, 1.0)),
     "a product": (lambda x: np.exp(x.reshape(-1, 2)) @ np.ones((2, 3), np.float32), (100.0, 1.0)),
+    "a part of a product": (lambda x: np.exp(np.tile(x.reshape(-1, 2), 2)).prod(axis=1), (80.0, -80.0)),
     "sorted": (lambda x: np.sort(np.exp(x.reshape(-1, 2)), axis=1), (100.0, 1.0)),
     "looked up": (lambda x: np.exp(x)[np.arange(20)], (100.0, 100.0)),
     "compared": (lambda x: np.exp(x) < np.exp(x + 1), (100.0, 101.0)),
@@ -114,6 +115,14 @@ def test_only_elements_that_hang_on_what_escapes_are_excused(name: str) -> None:
     for at in (3, -1):
         with pytest.raises(VerificationError, match="off by"):
             examined(fn, other(at), x)
+
+
+@pytest.mark.parametrize("shape", [(33, 33), (5000,), (3, 700), (2, 300_000)])
+def test_products_of_many_factors_run_whatever_their_parts_come_to(shape: tuple[int, ...]) -> None:
+    x = np.abs(normal(*shape)) + np.float32(0.1)
+    got, want = eqsat.optimize(lambda x: x.prod(axis=-1))(x), x.prod(axis=-1)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-30)
 
 
 def test_what_is_too_small_to_matter_excuses_nothing() -> None:

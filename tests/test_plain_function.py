@@ -234,6 +234,28 @@ def test_ordinary_functions_are_not_accused(name: str, caplog: pytest.LogCapture
     assert "does not run on NumPy arrays" not in caplog.text
 
 
+def test_what_numpy_returns_as_a_python_bool_is_one() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return {
+            "same": np.array_equal(x, y),
+            "itself": (np.array_equal(x, x), True),
+            "sum": x + y,
+            "all": (x == x).all(),
+        }
+
+    x = np.arange(3.0)
+    f = eqsat.optimize(fn)
+    for y in (x.copy(), x + 1):
+        got, want = f(x, y), fn(x, y)
+        assert got["same"] is want["same"] and got["itself"] == (True, True) and got["itself"][0] is True
+        assert type(got["all"]) is np.bool_ is type(want["all"])
+        np.testing.assert_array_equal(got["sum"], want["sum"])
+    g = eqsat.optimize(lambda x, y: np.array_equal(x, y))
+    assert g(x, x) is True and g(x, x + 1) is False and g(x, x) is True
+    counted = eqsat.optimize(lambda x, y: np.where(np.array_equal(x, y), x, -x))
+    np.testing.assert_array_equal(counted(x, x + 1), -x)
+
+
 def test_an_optimized_function_inside_is_run_plainly() -> None:
     compiled: list[str] = []
 

@@ -25,7 +25,7 @@ from eqsat.frontends.convert import (
     view_of,
 )
 from eqsat.frontends.registry import implements
-from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.ufuncs import apply
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
@@ -300,4 +300,4 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     equal = apply(np.equal, (x, y))
     if equal_nan:
         equal = apply(np.logical_or, (equal, apply(np.logical_and, (apply(np.isnan, (x,)), apply(np.isnan, (y,))))))
-    return equal.all()
+    return TracedNumber(equal.all().node)

@@ -17,7 +17,7 @@ from eqsat.frontends import contractions, indexing, joins, reductions, shapes  #
 from eqsat.frontends.convert import lift
 from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
 from eqsat.frontends.registry import located
-from eqsat.frontends.tracer import CURRENT, Trace, TracedArray
+from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import Graph, Source
@@ -36,6 +36,7 @@ class Traced:
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
     ``repeated``: whether a leaf stands for more than it holds; then inputs are types of the leaves' bases (``given``).
+    ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
     ``written`` are the names of arguments whose memory the function would write to, and the line that does.
     """
 
@@ -48,6 +49,7 @@ class Traced:
     name: str = ""
     written: tuple[tuple[str, Source], ...] = ()
     repeated: bool = False
+    numbers: frozenset[int] = frozenset()
 
     def given(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The arrays that the graph's inputs are, of the arguments' leaves."""
@@ -55,7 +57,9 @@ class Traced:
 
     def rebuild(self, results: Sequence[np.ndarray]) -> Any:
         """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return."""
-        ready = [array if rank else array[()] for array, rank in zip(results, self._ranks, strict=True)]
+        ready: list[Any] = [a if rank else a[()] for a, rank in zip(results, self._ranks, strict=True)]
+        for number in self.numbers:
+            ready[number] = ready[number].item()
         return ready[0] if isinstance(self.output, Leaf) else rebuild(self.output, ready)
 
 
@@ -121,6 +125,7 @@ def trace(
         name=spec.name,
         written=tuple((name, a.written) for name, a in zip(names, arguments, strict=True) if a.written is not None),
         repeated=any(axes),
+        numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
     )
 
 

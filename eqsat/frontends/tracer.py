@@ -422,3 +422,9 @@ class TracedArray:
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise AttributeError(str(registry.refuse(f"ndarray.{name}")))
         raise AttributeError(f"'TracedArray' object has no attribute {name!r}")
+
+
+class TracedNumber(TracedArray):
+    """What a NumPy function returns as a Python number; as a result of the program it is one."""
+
+    __slots__ = ()

@@ -117,6 +117,8 @@ class _Replacing(Evaluation):
             size, largest = np.abs(value), float(np.finfo(value.dtype).max)
             yield (size < least) & (size > 0), 0.0, 0.0
             yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest
+            if node.op == "reduce_prod":
+                yield _partly(node, value, arrays, reach, least), np.nan, largest
         if self.escapes.special:
             yield ~np.isfinite(value), 0.0, math.sqrt(np.finfo(value.dtype).max)
 
@@ -127,6 +129,18 @@ class _Replacing(Evaluation):
         rng = np.random.default_rng((self.plan.position[node], *(n for r in box for n in r)))
         drawn: np.ndarray = rng.uniform(-1, 1, extents(box)) * (most if self.run == 1 else -most)
         return drawn.astype(dtype)
+
+
+def _partly(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray], reach: float, least: float) -> np.ndarray:
+    """Products of which a part may be too large or too small: that of the factors above 1, or of those below."""
+    if not arrays:  # the factors came in pieces
+        size = np.abs(value)
+        return ~((size >= least) & (size <= reach))
+    multiply = OPS[node.op].reference
+    factors = np.abs(arrays[0].astype(np.float64))
+    large, small = np.fmax(factors, 1), np.where((factors < 1) & (factors > 0), factors, 1)
+    found: np.ndarray = (multiply([large], node.attrs) > reach) | (multiply([small], node.attrs) < least)
+    return found
 
 
 def _made(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
