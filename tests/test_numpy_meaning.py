@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.errors import (
+    BoundsError,
+    ConcretizationError,
+    EqsatError,
+    ShapeError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
 from eqsat.frontends.trace import run_by_reference
 from tests.test_trace import check
 
@@ -233,3 +243,33 @@ def test_axes_to_reduce_over_are_axes() -> None:
         run(lambda x: eqsat.compute((3,), lambda i: eqsat.sum(x[i], over=3)), ROW)  # type: ignore[arg-type]
     with pytest.raises(EqsatError, match="math"):
         run(lambda x: eqsat.compute((3,), lambda i: float(x[i])), ROW)
+
+
+@given(st.lists(st.integers(1, 4), min_size=4, max_size=7), st.booleans(), st.booleans(), st.integers(0, 1000))
+@settings(deadline=None)
+def test_a_chain_of_products_overflows_where_numpys_does(sizes: list[int], row: bool, column: bool, seed: int) -> None:
+    """NumPy chooses the order by the shapes, and the order decides over infinities and NaN."""
+    big = np.finfo(np.float64).max
+    few = np.array([1.0, -1.5, 0.0, big, -big, np.inf, 0.5])
+    rng = np.random.default_rng(seed)
+    factors = [rng.choice(few, shape, p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]) for shape in itertools.pairwise(sizes)]
+    if row:
+        factors[0] = factors[0][0]
+    if column:
+        factors[-1] = factors[-1][:, 0]
+    with np.errstate(all="ignore"):
+        want = np.asarray(np.linalg.multi_dot(factors))
+        got = np.asarray(run(lambda *parts: np.linalg.multi_dot(parts), *factors))
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+    fine = np.isfinite(want)
+    np.testing.assert_allclose(got[fine], want[fine], rtol=1e-12)
+
+
+def test_pythons_round_of_a_scalar() -> None:
+    assert run(lambda x: round(x, 1), np.float32(2.345)) == round(np.float32(2.345), 1)
+    assert run(lambda x: round(x.sum(), -1), M * 10) == 30
+    with pytest.raises(ConcretizationError, match="int value"):
+        run(lambda x: round(x), np.float64(2.5))
+    with pytest.raises(TypeError, match=r"np\.round"):
+        run(lambda x: round(x, 1), ROW)

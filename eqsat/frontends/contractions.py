@@ -327,10 +327,35 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     if len(ranks) > 2 and (any(n != 2 for n in ranks[1:-1]) or not {ranks[0], ranks[-1]} <= {1, 2}):
         listed = ", ".join(str(f.shape) for f in factors)
         raise ValueError(f"multi_dot: matrices, and vectors only at the ends, not shapes {listed}")
-    result = factors[0]
-    for factor in factors[1:]:  # the search finds the cheapest order
-        result = dot(result, factor)
-    return result
+    heights = [1 if ranks[0] == 1 else factors[0].shape[0], *(f.shape[0] for f in factors[1:])]
+    split = _cheapest_order([*heights, 1 if ranks[-1] == 1 else factors[-1].shape[-1]])
+
+    def product(first: int, last: int) -> Any:
+        if first == last:
+            return factors[first]
+        after = split[first, last]
+        return dot(product(first, after), product(after + 1, last))
+
+    return product(0, len(factors) - 1)
+
+
+def _cheapest_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """For matrices ``sizes[i]`` × ``sizes[i + 1]``, behind which the product of those from ``first`` to ``last`` is cut.
+
+    The one that NumPy takes, for that decides over what overflows: the fewest multiplications, of equals the first
+    (Cormen et al., Introduction to Algorithms, 15.2).
+    """
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            cost[first, last], split[first, last] = min(
+                (cost[first, k] + cost[k + 1, last] + sizes[first] * sizes[k + 1] * sizes[last + 1], k)
+                for k in range(first, last)
+            )
+    return split
 
 
 @implements(np.linalg.matrix_power)

@@ -257,6 +257,13 @@ class TracedArray:
     def __complex__(self) -> complex:
         self._unknown("the complex value", "eqsat computes with real numbers")
 
+    def __round__(self, ndigits: int | None = None) -> Any:
+        if self.ndim:
+            raise TypeError(f"round() takes scalars, not an array of shape {self.shape}: use np.round")
+        if ndigits is None:
+            self._unknown("the int value", "use np.round(x), or round(x, 0)")
+        return registry.call(np.round, self, ndigits)
+
     def __index__(self) -> int:
         self._unknown(
             "the integer value",

@@ -135,7 +135,8 @@ def _partly(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray], reach: 
     """Products of which a part may be too large or too small: that of the factors above 1, or of those below."""
     if not arrays:  # the factors came in pieces
         size = np.abs(value)
-        return ~((size >= least) & (size <= reach))
+        outside: np.ndarray = ~((size >= least) & (size <= reach))
+        return outside
     multiply = OPS[node.op].reference
     factors = np.abs(arrays[0].astype(np.float64))
     large, small = np.fmax(factors, 1), np.where((factors < 1) & (factors > 0), factors, 1)
