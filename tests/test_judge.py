@@ -159,6 +159,29 @@ def test_results_of_the_function_itself_are_kept_where_they_are_finite() -> None
         seen(changed, plain)
 
 
+def test_what_the_function_itself_returned_is_finite_in_the_program_too() -> None:
+    def fn(x: Any) -> Any:
+        return x.prod()
+
+    x = np.array([1e-30, 1e30, 1e30, 1e-20], np.float32)
+    graph = trace(fn, (x,)).graph
+    for value in (np.nan, np.inf, 0.0):
+        run = lambda given, value=value: [np.array(value, np.float32)]  # noqa: E731
+        judge = Judge(graph, {}, run, Draws(graph, graph.inputs, [x]), "reassociates", "", 1 << 28, NEVER)
+        judge.examine(draws.OWN)
+        with pytest.raises(VerificationError, match="numerics='exact'"):
+            judge.examine(draws.OWN, [np.asarray(fn(x))])
+
+
+def test_terms_that_cancel_may_be_added_in_any_order() -> None:
+    def fn(a: Any, b: Any, i: Any) -> Any:
+        return b - (a[i] - a[i])
+
+    a, b, i = rng.standard_normal((6, 1)), rng.standard_normal((1, 1)), rng.integers(0, 6, (3, 2))
+    for scale in (1, 1e3, 1e-3):
+        np.testing.assert_allclose(eqsat.optimize(fn)(a * scale, b, i), fn(a * scale, b, i), rtol=1e-10)
+
+
 def test_where_the_order_decides_what_overflows_the_error_names_the_way_out() -> None:
     def fn(x: Any) -> Any:
         return np.isinf(np.log(np.exp(x)))

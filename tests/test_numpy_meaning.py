@@ -273,3 +273,22 @@ def test_pythons_round_of_a_scalar() -> None:
         run(lambda x: round(x), np.float64(2.5))
     with pytest.raises(TypeError, match=r"np\.round"):
         run(lambda x: round(x, 1), ROW)
+
+
+@pytest.mark.parametrize("initial", [0, 0.0, -0.0, np.inf, -np.inf, np.nan, 2.5, np.float32(0)])
+def test_a_product_begins_with_its_initial_value(initial: Any) -> None:
+    """Which is 0 whatever overflows behind it."""
+    x = 1e5 * (np.arange(30, dtype="f4").reshape(3, 10) - 9.5)
+
+    def fn(x: Any) -> Any:
+        products = (
+            x.prod(initial=initial),
+            np.multiply.reduce(x, axis=0, initial=initial),
+            x[1:].prod(0, initial=initial),
+        )
+        return *products, x[:0].prod(axis=0, initial=initial), x[:, :0].prod(initial=initial)
+
+    with np.errstate(all="ignore"):
+        for got, want in zip(run(fn, x), fn(x), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+            assert np.array_equal(np.signbit(got), np.signbit(want)) or np.isnan(initial)

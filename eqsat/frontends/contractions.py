@@ -340,7 +340,7 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
 
 
 def _cheapest_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """For matrices ``sizes[i]`` × ``sizes[i + 1]``, behind which the product of those from ``first`` to ``last`` is cut.
+    """For matrices of ``sizes[i]`` × ``sizes[i + 1]``: behind which one the product from ``first`` to ``last`` is cut.
 
     The one that NumPy takes, for that decides over what overflows: the fewest multiplications, of equals the first
     (Cormen et al., Introduction to Algorithms, 15.2).

@@ -60,6 +60,11 @@ def _keep(keepdims: Any) -> bool:
     return keepdims is not _NONE and bool(keepdims)
 
 
+def _absorbs(initial: Any) -> bool:
+    """Whether a product that begins with this number keeps it, but for the sign, whatever finite factors follow."""
+    return isinstance(initial, (float, int, np.generic)) and not (np.isfinite(initial) and initial)
+
+
 def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any) -> TracedArray:
     node = lift(a)
     node = build.cast(node, _accumulator(node, dtype))
@@ -68,7 +73,11 @@ def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepd
         result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty).node
         op = "logical_and" if empty else "logical_or"
     else:
-        result = _fold(kind, node, reduced_axes(axis, node), _keep(keepdims))
+        axes = reduced_axes(axis, node)
+        if op == "mul" and all(node.shape[a] for a in axes) and _absorbs(initial):
+            # NumPy begins with it: what overflows behind a factor of 0 is still 0.
+            node, initial = call(op, node, lift(abs(initial), node.dtype)), np.copysign(1.0, initial)
+        result = _fold(kind, node, axes, _keep(keepdims))
     if initial is not _NONE and initial is not None:
         result = call(op, result, lift(initial, result.dtype))
     return TracedArray(result)

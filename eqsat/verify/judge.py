@@ -91,6 +91,8 @@ class _Look:
     bound: dict[Node, np.ndarray]
     exact: Evaluation
     own: Evaluation
+    plain: Sequence[np.ndarray] | None = None
+    """What the user's function returned: held against the trace, it takes the place of ``own``."""
 
 
 OVERFLOWS = (
@@ -178,7 +180,9 @@ class Judge:
         for number in range(len(self.simple.outputs)):
             if plain is not None:
                 self._plain_output(number, plain[number], look, kind)
-            self._output(number, ours[number], look, kind, seen, None if plain is None else plain[number])
+        look = replace(look, plain=plain)
+        for number in range(len(self.simple.outputs)):
+            self._output(number, ours[number], look, kind, seen)
         return seen
 
     def _arrays(self, kind: Kind) -> list[np.ndarray]:
@@ -217,9 +221,7 @@ class Judge:
             needs = sum(n.type.nbytes for n in self.graph.outputs)
             raise MemoryError(f"the program itself needs {mib(needs)} for its results, which there are not") from None
 
-    def _output(
-        self, number: int, ours: np.ndarray, look: _Look, kind: Kind, seen: Seen, plain: np.ndarray | None
-    ) -> None:
+    def _output(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, seen: Seen) -> None:
         """Compare one output, and note its error and which part of its elements is evidence."""
         output = self.simple.outputs[number]
         if ours.shape != output.shape:
@@ -228,7 +230,7 @@ class Judge:
         survey = self._survey(number, ours, look, kind, lossy)
         error, excused = survey.error, 0
         for batch in self._batches(survey, ours, look, lossy):
-            excused += self._excuse(batch, look, kind, plain)
+            excused += self._excuse(batch, look, kind)
             for suspect, one in zip(batch, self._with_noise(batch, survey.scale, look.bound, ours), strict=True):
                 self._judge(suspect, one, kind)
                 error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
@@ -242,7 +244,8 @@ class Judge:
         """
         output = self.simple.outputs[number]
         try:
-            e, r, u = look.exact.part(output, box), look.own.part(output, box), part(ours, box)
+            e, u = look.exact.part(output, box), part(ours, box)
+            r = look.own.part(output, box) if look.plain is None else part(look.plain[number], box)
         except (IndexError, ValueError) as error:
             raise Invalid from error
         if lossy and r.dtype.kind == "f":
@@ -392,9 +395,9 @@ class Judge:
             for n in self.simple.nodes()
         )
 
-    def _excuse(self, batch: Sequence[Suspect], look: _Look, kind: Kind, plain: np.ndarray | None) -> int:
+    def _excuse(self, batch: Sequence[Suspect], look: _Look, kind: Kind) -> int:
         """Excuse elements that hang on values which the order of evaluation is free to choose, or which the program may
-        lose; on the caller's own arguments only where ``plain``, if there is one, is not finite. How many there are."""
+        lose; on the caller's own arguments only where what the function returned is not finite. How many there are."""
         lossy = self.numerics == "approximates"
         suspects = [s for s in batch if not s.plain()]
         if not suspects or (kind is draws.NORMAL and not lossy):
@@ -406,10 +409,10 @@ class Judge:
         free = replace(known, range=kind is not draws.NORMAL and not ordered)
         places = self._places(suspects)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
-        if plain is not None and free.range:
+        if look.plain is not None and free.range:
             held = moves(places, self.plan, look.bound, known, self.deadline)
             for n, suspect in enumerate(suspects):
-                finite = np.isfinite(part(plain, suspect.box))
+                finite = np.isfinite(part(look.plain[suspect.output], suspect.box))
                 suspect.held = bool((finite & (moved[n] > held[n])).any())
                 moved[n] = np.where(finite, held[n], moved[n])
         return sum(s.excuse(m) for s, m in zip(suspects, moved, strict=True))

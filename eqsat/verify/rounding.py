@@ -59,6 +59,8 @@ class _Noisy(Evaluation):
         value = super()._made(node, box, boxes, arrays)
         if node.op in ("reduce_sum", "contract"):
             return self._summed(node, box, value, compute(node, box, boxes, [np.abs(a) for a in arrays]))
+        if node.op in ("add", "sub"):  # a part of a longer sum, perhaps, in which terms cancel only later
+            return self._summed(node, box, value, np.abs(arrays[0]) + np.abs(arrays[1]))
         return value
 
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
