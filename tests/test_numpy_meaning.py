@@ -275,7 +275,9 @@ def test_pythons_round_of_a_scalar() -> None:
         run(lambda x: round(x, 1), ROW)
 
 
-@pytest.mark.parametrize("initial", [0, 0.0, -0.0, np.inf, -np.inf, np.nan, 2.5, np.float32(0)])
+@pytest.mark.parametrize(
+    "initial", [0, 0.0, -0.0, np.inf, -np.inf, np.nan, 2.5, np.float32(0), np.array(0.0), 10**30, False]
+)
 def test_a_product_begins_with_its_initial_value(initial: Any) -> None:
     """Which is 0 whatever overflows behind it."""
     x = 1e5 * (np.arange(30, dtype="f4").reshape(3, 10) - 9.5)
@@ -292,3 +294,9 @@ def test_a_product_begins_with_its_initial_value(initial: Any) -> None:
         for got, want in zip(run(fn, x), fn(x), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5)
             assert np.array_equal(np.signbit(got), np.signbit(want)) or np.isnan(initial)
+
+
+def test_a_chain_of_two_is_a_dot() -> None:
+    for a in (np.array(2.0), ROW, M.T):
+        check(lambda a, b: np.linalg.multi_dot([a, b]), a, M)
+        check(lambda a, b: np.linalg.multi_dot([b, a]), a, M)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -375,3 +378,5 @@ def test_a_function_whose_code_cannot_be_told_is_like_no_other() -> None:
         return x + eval("1")
 
     assert function_digest(fn) != function_digest(fn)
+    assert function_digest(operator.methodcaller("sum")) != function_digest(operator.methodcaller("max"))
+    assert function_digest(Fraction) != function_digest(Path)

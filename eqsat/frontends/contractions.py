@@ -327,6 +327,8 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     if len(ranks) > 2 and (any(n != 2 for n in ranks[1:-1]) or not {ranks[0], ranks[-1]} <= {1, 2}):
         listed = ", ".join(str(f.shape) for f in factors)
         raise ValueError(f"multi_dot: matrices, and vectors only at the ends, not shapes {listed}")
+    if len(factors) == 2:
+        return dot(*factors)
     heights = [1 if ranks[0] == 1 else factors[0].shape[0], *(f.shape[0] for f in factors[1:])]
     split = _cheapest_order([*heights, 1 if ranks[-1] == 1 else factors[-1].shape[-1]])
 

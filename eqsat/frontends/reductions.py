@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,13 @@ def _keep(keepdims: Any) -> bool:
 
 def _absorbs(initial: Any) -> bool:
     """Whether a product that begins with this number keeps it, but for the sign, whatever finite factors follow."""
-    return isinstance(initial, (float, int, np.generic)) and not (np.isfinite(initial) and initial)
+    if not isinstance(initial, (int, float, np.number, np.bool_, np.ndarray)) or np.iscomplexobj(initial):
+        return False
+    try:
+        value = float(initial)
+    except (OverflowError, TypeError):  # an int that no float holds, an array that is not 0-d
+        return False
+    return value == 0 or not math.isfinite(value)
 
 
 def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any) -> TracedArray:

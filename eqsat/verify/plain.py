@@ -260,8 +260,11 @@ def function_digest(fn: Callable[..., Any]) -> str:
     Other objects count by their type: what the trace took from them is in the trace. A function of which that cannot be
     told has another digest each time.
     """
+    code = type(fn).__call__ if isinstance(_code_of(fn), str) else fn
+    if not isinstance(_code_of(code), (tuple, *_CODE)):  # a class, or an object called by C
+        return secrets.token_hex(16)
     try:
-        return content_digest(type(fn).__call__ if isinstance(_code_of(fn), str) else fn, _code_of)
+        return content_digest(code, _code_of)
     except UnknownContent:
         return secrets.token_hex(16)
 
