@@ -239,7 +239,8 @@ class Compiled:
 
     def _search(self, progress: Callable[[str], None], deadline: Deadline) -> Record:
         made = backend(self.options.backend)
-        with made.helpers(len(self.traced.graph.nodes())) as helpers:
+        results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
+        with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
             plan = self.search(progress, deadline)
             progress("compile: kernels")
             emitted = made.emit(plan, self.machine, deadline, helpers)

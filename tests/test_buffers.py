@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eqsat_backends.numba_cpu.buffers import Recycler, aligned_bytes, aligned_empty
+from eqsat_backends.numba_cpu import buffers
+from eqsat_backends.numba_cpu.buffers import READY_BYTES, Recycler, aligned_bytes, aligned_empty
 
 F4 = np.dtype(np.float32)
 SIZES = (100_000, 1_000_000)  # float32: on the heap, and mapped
@@ -122,3 +125,62 @@ def test_few_blocks_are_kept_and_small_results_are_numpys() -> None:
     recycler.release()
     assert not recycler._blocks
     assert recycler.empty((10,), F4).base is None
+
+
+def touching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "eqsat: memory"]
+
+
+def resident() -> int:
+    """Bytes of this process that have memory."""
+    with open("/proc/self/smaps_rollup") as file:
+        return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Rss:"))
+
+
+def wait_for_touching() -> None:
+    for thread in touching():
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_made_ready_is_there_and_is_the_results() -> None:
+    recycler, size = Recycler(), 2 * READY_BYTES
+    before = resident()
+    with recycler.ready([((size // 4,), F4), ((size // 8, 2), F4)]):
+        wait_for_touching()
+    assert resident() - before > 1.9 * size
+    addresses = {address(block._bytes) for blocks in recycler._blocks.values() for block in blocks}
+    results = [recycler.empty((size // 4,), F4) for _ in range(2)]
+    assert {address(r) for r in results} == addresses
+    there = resident()
+    for result in results:
+        result.fill(1)
+    assert resident() - there < size // 4
+    assert recycler.kept_bytes == 2 * size
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, READY_BYTES - 4, buffers.KEPT_BYTES + 4])
+def test_small_and_huge_results_are_not_made_ready(nbytes: int) -> None:
+    recycler = Recycler()
+    with recycler.ready([((nbytes // 4,), F4)]):
+        assert not touching()
+        assert not recycler._blocks
+
+
+def test_touching_stops_when_it_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    recycler, left = Recycler(), threading.Event()
+    left.set()
+    recycler._touch([((READY_BYTES,), np.dtype(np.uint8))], left)  # as if left at once: looks before the first stretch
+    with pytest.raises(KeyboardInterrupt), recycler.ready([((READY_BYTES,), np.dtype(np.uint8))]):
+        raise KeyboardInterrupt
+    assert not touching()
+    start = time.monotonic()
+    monkeypatch.setattr(buffers, "aligned_bytes", _no_memory)
+    with recycler.ready([((buffers.KEPT_BYTES // 2,), np.dtype(np.uint8))]):  # the program itself will say so
+        wait_for_touching()
+    assert time.monotonic() - start < 30
+
+
+def _no_memory(nbytes: int, alignment: int = 64, purpose: str = "") -> np.ndarray:
+    raise MemoryError(purpose)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +13,7 @@ from eqsat.aside import aside
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
+from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
 from eqsat_backends.numba_cpu.compilers import OPERATORS, Compilers
 from eqsat_backends.numba_cpu.driver import release_arenas
@@ -29,9 +31,14 @@ class NumbaCpuBackend:
     def key(self) -> str:
         return f"{host().key}|{version('numba')}|{package_fingerprint()}"
 
-    def helpers(self, operators: int) -> Compilers:
-        """Processes that get ready to compile while a program of so many operators is searched."""
-        return helpers(operators // OPERATORS)
+    @contextmanager
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> Iterator[Compilers]:
+        """Processes that get ready to compile while a program of so many operators is searched, and memory."""
+        with (
+            recycler.ready([(t.shape, t.dtype.numpy) for t in results]),
+            helpers(operators // OPERATORS) as compilers,
+        ):
+            yield compilers
 
     def emit(
         self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Compilers | None = None

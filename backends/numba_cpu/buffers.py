@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import mmap
 import sys
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
 
+log = logging.getLogger("eqsat")
+
 CACHE_LINE = 64
+_PAGE = 4096
 _HUGE_PAGE = 2 << 20
 
 
@@ -56,6 +62,12 @@ KEPT_BYTES = 256 << 20
 """Most bytes of blocks to remember, unless the last ``KEPT_BLOCKS`` are larger."""
 
 KEPT_BLOCKS = 4
+
+READY_BYTES = 16 << 20
+"""Least bytes of results for which memory is touched beside other work: less of it is there in a few milliseconds."""
+
+_STRETCH = 8 << 20
+"""Bytes touched between two looks whether to go on; NumPy lets other threads run meanwhile."""
 
 
 class Recycler:
@@ -105,6 +117,44 @@ class Recycler:
             except IndexError:
                 break
         return array
+
+    @contextlib.contextmanager
+    def ready(self, results: Sequence[tuple[tuple[int, ...], np.dtype]]) -> Iterator[None]:
+        """Inside it, a thread touches the pages of memory for arrays of these shapes and types, which is then at hand.
+
+        On a virtual machine a first touch can take longer than the kernel that writes there. What is not touched at the
+        end is left so. Nothing is done for results that are small, or more than may be remembered.
+        """
+        results = results[: self.keep]  # they may all be of one size
+        total = sum(math.prod(shape) * dtype.itemsize for shape, dtype in results)
+        if not READY_BYTES <= total <= KEPT_BYTES:
+            yield
+            return
+        left = threading.Event()
+        thread = threading.Thread(target=self._touch, args=(results, left), name="eqsat: memory", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            yield
+            return
+        try:
+            yield
+        finally:
+            left.set()
+            thread.join()
+
+    def _touch(self, results: Sequence[tuple[tuple[int, ...], np.dtype]], left: threading.Event) -> None:
+        arrays = []  # held together: each has a block of its own
+        try:
+            for shape, dtype in results:
+                arrays.append(self.empty(shape, dtype))
+                nbytes = arrays[-1].reshape(-1).view(np.uint8)
+                for start in range(0, nbytes.size, _STRETCH):
+                    if left.is_set():
+                        return
+                    nbytes[start : start + _STRETCH : _PAGE] = 0
+        except MemoryError as error:  # the program itself says so where it needs them
+            log.info("memory for results: %s", error)
 
     def _shrink(self, nbytes: int) -> None:
         """Forget blocks, those of the size used longest ago first, so that one of ``nbytes`` may be added."""

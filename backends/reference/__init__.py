@@ -16,6 +16,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
+from eqsat.ir.types import TensorType
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
 
@@ -28,7 +29,7 @@ class NumpyBackend:
     def key(self) -> str:
         return f"numpy {version('numpy')}"
 
-    def helpers(self, operators: int) -> AbstractContextManager[None]:
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[None]:
         """None are needed."""
         return nullcontext()
 

@@ -12,6 +12,7 @@ import numpy as np
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
+from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
 
 Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
@@ -48,8 +49,9 @@ class Backend(Protocol):
 
     name: str
 
-    def helpers(self, operators: int) -> AbstractContextManager[Any]:
-        """Whatever makes ``emit`` faster and may get ready while a program of so many operators is searched."""
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[Any]:
+        """Whatever may get ready while a program of so many operators is searched, and makes ``emit`` faster, and the
+        program's first run. ``results``: what that returns, if it is to be run at once."""
 
     def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Any = None) -> dict[str, Any]:
         """For a machine, everything but the constants' values, as JSON data: what a later process loads.
