@@ -37,6 +37,7 @@ from eqsat.schedule import (
 from eqsat.schedule.decode import decode
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
+from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
@@ -142,6 +143,23 @@ def test_the_dynamic_program_finds_what_enumeration_finds(name: str) -> None:
             best = min(best, total_seconds(target, price.compute, price.moved, price.fixed, price.scratch))
     search = Search(graph, pricer, False)
     assert search.seconds(search.roots(1)[0]) == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", GROUPS)
+def test_nests_drawn_at_random_are_different_legal_and_priced(name: str, threads: int) -> None:
+    group, target = GROUPS[name], target_of(TINY, threads)
+    drawn = sample(group, TINY, 40, threads=threads, seed=3)
+    assert drawn == sample(group, TINY, 40, threads=threads, seed=3)
+    assert len({show(nest) for nest, _ in drawn}) == len(drawn)
+    assert len(drawn) > 1 or name == "rows"
+    problem = problem_of(group, target.functions)
+    best = schedule(group, TINY, threads=threads).predicted_seconds
+    for nest, seconds in drawn:
+        price = evaluate(nest, problem, Pricer(problem, target))
+        assert price is not None, show(nest)
+        assert price.compute > 0
+        assert seconds >= best * (1 - 1e-9) or threads > 1, show(nest)
 
 
 # what is chosen

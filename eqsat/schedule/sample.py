@@ -1,0 +1,66 @@
+"""Legal loop nests at random: what tests hold code generators to, and the cost model is measured on."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from eqsat.cost.target import target_of
+from eqsat.deadline import NEVER, Deadline
+from eqsat.egraph.nests import ENode, NestGraph
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest, show
+from eqsat.schedule.decode import decode
+from eqsat.schedule.price import Pricer
+from eqsat.schedule.scheduler import search_graph
+from eqsat.schedule.search import WIDTH, Entry, Search
+
+if TYPE_CHECKING:
+    from eqsat.cost.machine import Machine
+
+
+class _Sampling(Search):
+    """A search that keeps entries of a class at random instead of the undominated ones."""
+
+    def __init__(
+        self, graph: NestGraph, pricer: Pricer, parallel: bool, deadline: Deadline, draws: random.Random
+    ) -> None:
+        self.random = draws
+        super().__init__(graph, pricer, parallel, deadline)
+
+    def _pareto(self, found: list[Entry]) -> tuple[Entry, ...]:
+        return tuple(self.random.sample(found, min(WIDTH, len(found))))
+
+    def _root(self, node: ENode) -> list[Entry]:
+        entries = list(self._price(self.graph.root, node, False, self.parallel))
+        return self.random.sample(entries, min(WIDTH, len(entries)))
+
+
+def sample(
+    group: KernelGroup,
+    machine: Machine,
+    count: int,
+    *,
+    threads: int = 1,
+    seed: int = 0,
+    disable: tuple[str, ...] = (),
+    deadline: Deadline = NEVER,
+) -> list[tuple[Nest, float]]:
+    """Up to ``count`` different nests that the loop rules allow for ``group``, each with its predicted seconds.
+
+    Drawn from the saturated e-graph, not the best ones; fewer where there are no more, or few draws in a row bring
+    anything new. Sorted by their text. Raises what ``eqsat.schedule.scheduler.schedule`` does.
+    """
+    target = target_of(machine, threads)
+    problem, graph = search_graph(group, target, disable, deadline)
+    found: dict[Nest, float] = {}
+    stale, draws = 0, random.Random(seed)
+    while len(found) < count and stale < 20:
+        deadline.check("drawing schedules")
+        before = len(found)
+        search = _Sampling(graph, Pricer(problem, target), threads > 1, deadline, draws)
+        for entry in search.roots(1 << 20):
+            if len(found) < count:
+                found.setdefault(decode(entry, problem, target), search.seconds(entry) + target.step)
+        stale = stale + 1 if len(found) == before else 0
+    return sorted(found.items(), key=lambda item: show(item[0]))
