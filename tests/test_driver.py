@@ -57,6 +57,11 @@ def set_status(args, tid, nt):
     store(word(args, 0), splat_i64x1(7))
 
 
+def count_share(args, tid, nt):
+    counts = word(args, 0) + 64 * tid
+    store(counts, add(load_i64x1(counts), splat_i64x1(1)))
+
+
 def note_team(args, tid, nt):
     notes = word(args, 0)
     store(notes + 8 * tid, splat_i64x1(100 + nt))
@@ -70,7 +75,7 @@ TRIPLE = (ArraySpec((N,), F8), ArraySpec((N,), F8), ArraySpec((N,), F8, writeabl
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cache.ENVIRONMENT_VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        yield compile_module(SOURCE, ("add_arrays", "reverse_and_increment", "set_status", "note_team"))
+        yield compile_module(SOURCE, ("add_arrays", "reverse_and_increment", "set_status", "count_share", "note_team"))
 
 
 @pytest.fixture(params=[True, False])
@@ -251,6 +256,46 @@ def test_workers_that_fell_asleep_are_woken(kernels: dict[str, int]) -> None:
         assert program((x, y), threads) == 0
         np.testing.assert_array_equal(y, expected_ping_pong(x, 3))
         time.sleep(0.03)
+
+
+def test_a_worker_that_never_runs_delays_nobody(kernels: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another program has its core: the calling thread runs the shares that nobody begins."""
+    started: list[int] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    def create(handle: int, attributes: int, function: int, argument: int) -> int:
+        started.append(argument)
+        return 0  # so it says
+
+    pool = Runtime()
+    if not pool.parallel:
+        pytest.skip("no POSIX threads here")
+    pool._words[1] = ctypes.cast(create, ctypes.c_void_p).value or 0
+    program = ping_pong(kernels, 7, 3, pool)
+    x, y = np.arange(N, dtype=F8), np.zeros(N)
+    for _ in range(3):
+        assert program((x, y), 3) == 0
+        np.testing.assert_array_equal(y, expected_ping_pong(x, 7))
+    assert len(started) == 2
+    notes = np.zeros(4, np.int64)
+    specs = (ArraySpec((4,), np.dtype(np.int64), writeable=True),)
+    every = Program([Step(kernels["note_team"], (0,))], [Argument(0)], specs, 0, 3, pool=pool)
+    assert every((notes,), 3) == 0
+    np.testing.assert_array_equal(notes, [103, 103, 103, 0])
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_every_share_of_every_step_is_run_once(kernels: dict[str, int], threads: int) -> None:
+    """Whoever runs it: a share that was run twice would count twice."""
+    steps, calls = 40, 200
+    counts = np.zeros(8 * threads, np.int64)
+    specs = (ArraySpec((8 * threads,), np.dtype(np.int64), writeable=True),)
+    program = Program([Step(kernels["count_share"], (0,))] * steps, [Argument(0)], specs, 0, threads)
+    for call in range(calls):
+        assert program((counts,), threads) == 0
+        if call % 50 == 0:
+            time.sleep(0.01)  # workers fall asleep
+    np.testing.assert_array_equal(counts[::8], [steps * calls] * threads)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -157,7 +157,7 @@ def test_probed_functions_are_the_functions() -> None:
     for name, address in probe_code.functions(names).items():
         assert name in FUNCTIONS
         y = np.zeros_like(x)
-        program = probes._program([(address, False)], (x, y))
+        program = probes._program([address], (x, y))
         assert program(()) == 0
         if name in want:
             np.testing.assert_allclose(y, want[name], rtol=1e-6, atol=1e-7)

@@ -3,7 +3,7 @@
 A :class:`Program` is a list of steps (kernel address, the slots it reads and writes) over a table of
 addresses: arguments of the call, constants, places in one arena, the status word. It is called with a tuple of
 NumPy arrays, checked natively against the shapes and dtypes it was built for. Every call in flight has a
-context of its own (table, arena, barrier), so that a program may be called from any number of threads.
+context of its own (table, arena, claims), so that a program may be called from any number of threads.
 """
 
 from __future__ import annotations
@@ -87,24 +87,23 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel phase by every thread; ``slots`` index the slot table.
+    """A kernel phase, run once for every share; ``slots`` index the slot table.
 
-    ``barrier``: no thread begins the next step before all have finished this one.
+    No share of the next step begins before all of this one are complete.
     """
 
     function: int
     slots: tuple[int, ...]
-    barrier: bool = True
 
 
 class _Context:
-    """What one call in flight owns: table of addresses, arena, barrier and status word."""
+    """What one call in flight owns: table of addresses, arena, claimed shares and status word."""
 
     __slots__ = ("address", "arena", "table", "words")
 
     def __init__(self, program: Program) -> None:
         self.arena = aligned_bytes(max(program.arena_bytes, 64), purpose="the intermediates of a call")
-        self.words = aligned_bytes(code.CONTEXT_WORDS * 8).view(np.int64)
+        self.words = aligned_bytes((code.CONTEXT_WORDS + code.SHARE_WORDS * program.threads) * 8).view(np.int64)
         self.words[:] = 0
         self.address = int(self.words.ctypes.data)
         self.table = np.zeros(len(program.slots) + 1, np.int64)  # the last is for unused arguments
@@ -117,10 +116,9 @@ class _Context:
                     self.table[i] = arena + offset
                 case Status():
                     self.table[i] = self.address + 8 * code.STATUS
-        self.words[code.STEPS] = program._steps.ctypes.data
+        self.words[code.STEPS] = program._starts.ctypes.data
         self.words[code.TABLE] = self.table.ctypes.data
         self.words[code.RUNTIME] = program._runtime.address
-        self.words[code.WIDEST] = program._widest
         self.words[code.ARGUMENTS] = program._arguments.ctypes.data
         self.words[code.THREADS] = program.threads
 
@@ -153,8 +151,7 @@ class Program:
         self.arena_bytes = arena_bytes
         self.threads = threads
         self._check(steps)
-        self._steps = _step_words(steps)
-        self._widest = max((len(step.slots) for step in steps), default=0) or 1
+        self._steps, self._starts = _step_words(steps)
         self._arguments = _argument_words(self.slots, self.arguments)
         self._runtime = pool or (runtime() if threads > 1 else _single_threaded())
         self._pool: list[_Context] = []
@@ -232,11 +229,15 @@ def release_arenas() -> None:
     _large.clear()
 
 
-def _step_words(steps: Sequence[Step]) -> np.ndarray:
+def _step_words(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps' words one after the other, and where each one begins."""
     words: list[int] = []
+    starts: list[int] = []
     for step in steps:
-        words += [step.function, code.BARRIER_AFTER if step.barrier else 0, len(step.slots), *step.slots]
-    return np.array([*words, 0], np.int64)
+        starts.append(8 * len(words))
+        words += [step.function, len(step.slots), *step.slots]
+    table = np.array(words, np.int64)
+    return table, np.array([*(table.ctypes.data + start for start in starts), 0], np.int64)
 
 
 def _argument_words(slots: tuple[Slot, ...], arguments: tuple[ArraySpec, ...]) -> np.ndarray:

@@ -1,25 +1,23 @@
-"""The compiled driver, as LLVM IR: runs a table of steps on a team of threads, with barriers in between.
+"""The compiled driver, as LLVM IR: runs a table of steps on a team of threads, one step after the other.
 
 Layout of a *context* (64-bit words, 64-byte aligned; one per call in flight)::
 
-    0 steps       address of the step words: [function, flags, n, slot…]… then a zero
+    0 steps       address of the addresses of the steps' words ([function, n, slot…]), then a zero
     1 table       address of the slots' addresses
     2 runtime     address of the functions of the thread library (see below)
-    3 n           largest number of slots of a step
-    4 done        workers that have run all steps
-    5 status      status word of this call
-    6 arguments   address of the argument words
-    7 threads     most threads that a call may use
-    8 arrived     threads waiting at the barrier            (a cache line of its own)
-    16 generation number of barriers passed                 (a cache line of its own)
-
-Flags of a step: 1 = a barrier follows, 2 = thread 0 runs it alone.
+    3 status      status word of this call
+    4 arguments   address of the argument words
+    5 threads     most threads that a call may use
+    8 completed   shares of all steps that are complete           (a cache line of its own)
+    16 current    the step that is run                            (a cache line of its own)
+    24 + 8·i      steps whose share i somebody has claimed        (a cache line each)
 
 Runtime words: 0 sched_yield, 1 pthread_create, 2 pthread_mutex_init, 3 pthread_cond_init, 4 pthread_mutex_lock,
 5 pthread_mutex_unlock, 6 pthread_cond_wait, 7 pthread_cond_signal, 8 the pool. All zero without POSIX threads.
 
 The pool: blocks of 64 words. Block 0: [1 while a call has it, number of blocks]. Block i is worker i: 0 job (a
-context, or 0), 1 its number, 2 size of the team, 8 asleep, 9 started, 10 runtime, 16 mutex, 32 condition.
+context; 1 while it is at one; or 0), 1 its number, 2 size of the team, 8 asleep, 9 started, 10 runtime, 16 mutex,
+32 condition.
 
 Python words: 0 PyLong_AsSsize_t, 1 PyLong_FromSsize_t, 2 PyEval_SaveThread, 3 PyEval_RestoreThread, 4 the type
 ndarray, 5 the type tuple.
@@ -35,9 +33,8 @@ import sys
 
 from eqsat_backends.numba_cpu.driver_team import team_ir
 
-CONTEXT_WORDS = 24
-STEPS, TABLE, RUNTIME, WIDEST, DONE, STATUS, ARGUMENTS, THREADS = range(8)
-BARRIER_AFTER = 1
+CONTEXT_WORDS, SHARE_WORDS = 24, 8
+STEPS, TABLE, RUNTIME, STATUS, ARGUMENTS, THREADS = range(6)
 MISMATCH = -1
 DTYPE_MASK = int.from_bytes(b"\xff\xff\xff\0\xff\xff\xff\xff", sys.byteorder, signed=True)
 POOL_BLOCK_WORDS = 64
@@ -80,9 +77,9 @@ entry:
 check.size:
   %table.at = getelementptr i64, ptr %context, i64 1
   %table = load ptr, ptr %table.at
-  %arguments.at = getelementptr i64, ptr %context, i64 6
+  %arguments.at = getelementptr i64, ptr %context, i64 4
   %arguments = load ptr, ptr %arguments.at
-  %limit.at = getelementptr i64, ptr %context, i64 7
+  %limit.at = getelementptr i64, ptr %context, i64 5
   %limit = load i64, ptr %limit.at
   %team = call i64 @llvm.smin.i64(i64 %threads, i64 %limit)
   %n = load i64, ptr %arguments

@@ -1,6 +1,8 @@
-"""The driver's threads, as LLVM IR: barrier, the loop over steps, workers that wait for jobs, teams of them.
+"""The driver's threads, as LLVM IR: the loop over steps and their shares, workers that wait for jobs, teams of them.
 
-The layouts of context, runtime and pool are in ``driver_code``.
+A step has as many *shares* as its team has threads. A thread claims its own share first, then any that nobody has
+begun: a worker that is still asleep, or has lost its core to another program, delays nobody. Which thread runs a
+share changes no result. The layouts of context, runtime and pool are in ``driver_code``.
 """
 
 from __future__ import annotations
@@ -50,60 +52,40 @@ done:
   ret i64 %next
 }
 
-; Central barrier: the last thread to arrive resets the count and opens the next generation.
-define internal void @barrier(ptr %context, i64 %nt) {
+; Run those shares of a step that nobody has claimed, one's own first. The argument table is gathered on the thread's
+; own stack. Returns how many shares that were.
+define internal i64 @run_shares(ptr %context, i64 %number, ptr %at, i64 %tid, i64 %nt) {
 entry:
-  %arrived = getelementptr i64, ptr %context, i64 8
-  %generation = getelementptr i64, ptr %context, i64 16
-  %runtime.at = getelementptr i64, ptr %context, i64 2
-  %runtime = load ptr, ptr %runtime.at
-  %mine = load atomic i64, ptr %generation acquire, align 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  %now = add i64 %before, 1
-  %last = icmp eq i64 %now, %nt
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i64 0, ptr %arrived monotonic, align 8
-  %following = add i64 %mine, 1
-  store atomic i64 %following, ptr %generation release, align 8
-  ret void
-wait:
-  %spins = phi i64 [ 0, %entry ], [ %more, %again ]
-  %seen = load atomic i64, ptr %generation acquire, align 8
-  %closed = icmp eq i64 %seen, %mine
-  br i1 %closed, label %again, label %done
-again:
-  %more = call i64 @relax(ptr %runtime, i64 %spins)
-  br label %wait
-done:
-  ret void
-}
-
-; Every thread of the team runs every step; a step's argument table is gathered on the thread's own stack.
-define internal void @run_steps(ptr %context, i64 %tid, i64 %nt) {
-entry:
-  %first = load ptr, ptr %context
   %table.at = getelementptr i64, ptr %context, i64 1
   %table = load ptr, ptr %table.at
-  %widest.at = getelementptr i64, ptr %context, i64 3
-  %widest = load i64, ptr %widest.at
-  %args = alloca i64, i64 %widest, align 64
-  %args.int = ptrtoint ptr %args to i64
-  %alone = icmp eq i64 %nt, 1
-  br label %step
-step:
-  %at = phi ptr [ %first, %entry ], [ %following, %next ]
+  %completed.at = getelementptr i64, ptr %context, i64 8
+  %claims = getelementptr i64, ptr %context, i64 24
   %function = load ptr, ptr %at
-  %end = icmp eq ptr %function, null
-  br i1 %end, label %done, label %prepare
-prepare:
-  %flags.at = getelementptr i64, ptr %at, i64 1
-  %flags = load i64, ptr %flags.at
-  %n.at = getelementptr i64, ptr %at, i64 2
+  %n.at = getelementptr i64, ptr %at, i64 1
   %n = load i64, ptr %n.at
-  %slots = getelementptr i64, ptr %at, i64 3
-  %following = getelementptr i64, ptr %slots, i64 %n
-  br label %gather.head
+  %slots = getelementptr i64, ptr %at, i64 2
+  %args = alloca i64, i64 %n, align 64
+  %args.int = ptrtoint ptr %args to i64
+  %number.next = add i64 %number, 1
+  %alone = icmp eq i64 %nt, 1
+  br label %offer
+offer:
+  %turn = phi i64 [ 0, %entry ], [ %turn.next, %skip ]
+  %ran = phi i64 [ 0, %entry ], [ %ran.next, %skip ]
+  %ahead = add i64 %tid, %turn
+  %past = icmp uge i64 %ahead, %nt
+  %wrapped = sub i64 %ahead, %nt
+  %share = select i1 %past, i64 %wrapped, i64 %ahead
+  br i1 %alone, label %gather.head, label %look
+look:
+  %claim.at = getelementptr [8 x i64], ptr %claims, i64 %share
+  %claim = load atomic i64, ptr %claim.at monotonic, align 8
+  %free = icmp eq i64 %claim, %number
+  br i1 %free, label %take, label %skip
+take:
+  %taken = cmpxchg ptr %claim.at, i64 %number, i64 %number.next monotonic monotonic
+  %mine = extractvalue { i64, i1 } %taken, 1
+  br i1 %mine, label %gather.head, label %skip
 gather.head:
   %empty = icmp eq i64 %n, 0
   br i1 %empty, label %call, label %gather
@@ -119,23 +101,60 @@ gather:
   %more = icmp ult i64 %i.next, %n
   br i1 %more, label %gather, label %call, !llvm.loop !0
 call:
-  call void %function(i64 %args.int, i64 %tid, i64 %nt)
-  br label %after
-after:
-  %barrier.bit = and i64 %flags, 1
-  %no.barrier = icmp eq i64 %barrier.bit, 0
-  %go.on = or i1 %no.barrier, %alone
-  br i1 %go.on, label %next, label %meet
-meet:
-  call void @barrier(ptr %context, i64 %nt)
-  br label %next
+  call void %function(i64 %args.int, i64 %share, i64 %nt)
+  %ran.now = add i64 %ran, 1
+  br i1 %alone, label %skip, label %report
+report:
+  %before = atomicrmw add ptr %completed.at, i64 1 release
+  br label %skip
+skip:
+  %ran.next = phi i64 [ %ran, %look ], [ %ran, %take ], [ %ran.now, %call ], [ %ran.now, %report ]
+  %turn.next = add i64 %turn, 1
+  %all = icmp eq i64 %turn.next, %nt
+  br i1 %all, label %done, label %offer
+done:
+  ret i64 %ran.next
+}
+
+; The calling thread: every step in turn. A step begins when all shares of the one before are complete.
+define internal void @run_steps(ptr %context, i64 %nt) {
+entry:
+  %steps = load ptr, ptr %context
+  %runtime.at = getelementptr i64, ptr %context, i64 2
+  %runtime = load ptr, ptr %runtime.at
+  %completed.at = getelementptr i64, ptr %context, i64 8
+  %current.at = getelementptr i64, ptr %context, i64 16
+  %alone = icmp eq i64 %nt, 1
+  br label %step
+step:
+  %number = phi i64 [ 0, %entry ], [ %number.next, %next ]
+  %step.at = getelementptr ptr, ptr %steps, i64 %number
+  %at = load ptr, ptr %step.at
+  %end = icmp eq ptr %at, null
+  br i1 %end, label %done, label %publish
+publish:
+  store atomic i64 %number, ptr %current.at release, align 8
+  %ran = call i64 @run_shares(ptr %context, i64 %number, ptr %at, i64 0, i64 %nt)
+  %number.next = add i64 %number, 1
+  %all = mul i64 %number.next, %nt
+  br i1 %alone, label %next, label %wait
+wait:
+  %spins = phi i64 [ 0, %publish ], [ %spins.next, %again ]
+  %completed = load atomic i64, ptr %completed.at acquire, align 8
+  %complete = icmp uge i64 %completed, %all
+  br i1 %complete, label %next, label %again
+again:
+  %spins.next = call i64 @relax(ptr %runtime, i64 %spins)
+  br label %wait
 next:
   br label %step
 done:
   ret void
 }
 
-; A worker of the pool. It polls for a job, sleeps when there is none for a while, and never ends.
+; A worker of the pool. It polls for a job, sleeps when there is none for a while, and never ends. A job is offered (the
+; context), taken (1) for the shares of one step, offered again, and at last withdrawn (0). So a worker that waits for
+; the next step has no context in its hands: nobody has to wait until it runs again.
 define internal ptr @worker(ptr %slot) {
 entry:
   %runtime.at = getelementptr i64, ptr %slot, i64 10
@@ -153,21 +172,21 @@ entry:
   %wait = load ptr, ptr %wait.at
   br label %poll
 poll:
-  %spins = phi i64 [ 0, %entry ], [ %more, %idle ], [ 0, %work ]
-  %seen = load atomic i64, ptr %slot acquire, align 8
+  %spins = phi i64 [ 0, %entry ], [ %more, %idle ], [ 0, %wake ], [ 0, %take ], [ %rest, %back ]
+  %seen = load atomic i64, ptr %slot monotonic, align 8
   %nothing = icmp eq i64 %seen, 0
-  br i1 %nothing, label %idle, label %work
+  br i1 %nothing, label %idle, label %take
 idle:
   %more = call i64 @relax(ptr %runtime, i64 %spins)
   %tired = icmp ugt i64 %more, {idle_spins}
   br i1 %tired, label %sleep, label %poll
 sleep:
   %locked = call i32 %lock(ptr %mutex)
-  ; Here `sleeping` is written, then the job read; the caller writes the job, then reads `sleeping`: in one
-  ; total order, so that one of the two sees the other.
-  store atomic i64 1, ptr %sleeping seq_cst, align 8
   br label %doze
 doze:
+  ; Here `sleeping` is written, then the job read; the caller writes the job, then reads `sleeping`: in one
+  ; total order, so that one of the two sees the other. A job may be withdrawn before its worker is awake.
+  store atomic i64 1, ptr %sleeping seq_cst, align 8
   %job.now = load atomic i64, ptr %slot seq_cst, align 8
   %still = icmp eq i64 %job.now, 0
   br i1 %still, label %doze.on, label %wake
@@ -177,21 +196,34 @@ doze.on:
 wake:
   store atomic i64 0, ptr %sleeping seq_cst, align 8
   %unlocked = call i32 %unlock(ptr %mutex)
-  br label %work
+  br label %poll
+take:
+  %taken = cmpxchg ptr %slot, i64 %seen, i64 1 acquire monotonic
+  %mine = extractvalue { i64, i1 } %taken, 1
+  br i1 %mine, label %work, label %poll
 work:
-  %job = load atomic i64, ptr %slot acquire, align 8
-  %context = inttoptr i64 %job to ptr
+  %context = inttoptr i64 %seen to ptr
   %tid = load i64, ptr %tid.at
   %nt = load i64, ptr %nt.at
-  call void @run_steps(ptr %context, i64 %tid, i64 %nt)
-  store atomic i64 0, ptr %slot monotonic, align 8
-  %done = getelementptr i64, ptr %context, i64 4
-  %finished = atomicrmw add ptr %done, i64 1 release
+  %steps = load ptr, ptr %context
+  %current.at = getelementptr i64, ptr %context, i64 16
+  %number = load atomic i64, ptr %current.at acquire, align 8
+  %step.at = getelementptr ptr, ptr %steps, i64 %number
+  %at = load ptr, ptr %step.at
+  %ran = call i64 @run_shares(ptr %context, i64 %number, ptr %at, i64 %tid, i64 %nt)
+  store atomic i64 %seen, ptr %slot release, align 8
+  %idled = icmp eq i64 %ran, 0
+  br i1 %idled, label %pass, label %back
+pass:
+  %waited.on = call i64 @relax(ptr %runtime, i64 %spins)
+  br label %back
+back:
+  %rest = phi i64 [ 0, %work ], [ %waited.on, %pass ]
   br label %poll
 }
 
 ; Start the workers that a team of `threads` lacks. Returns how large a team can be.
-define internal i64 @hire(ptr %pool, ptr %runtime, i64 %threads) {
+define internal i64 @spawn_workers(ptr %pool, ptr %runtime, i64 %threads) {
 entry:
   %create.at = getelementptr i64, ptr %runtime, i64 1
   %create = load ptr, ptr %create.at
@@ -210,9 +242,9 @@ each:
   br i1 %all, label %done, label %check
 check:
   %slot = getelementptr [64 x i64], ptr %pool, i64 %i
-  %hired.at = getelementptr i64, ptr %slot, i64 9
-  %hired = load i64, ptr %hired.at
-  %there = icmp ne i64 %hired, 0
+  %started.before.at = getelementptr i64, ptr %slot, i64 9
+  %started.before = load i64, ptr %started.before.at
+  %there = icmp ne i64 %started.before, 0
   br i1 %there, label %next, label %start
 start:
   %mutex = getelementptr i64, ptr %slot, i64 16
@@ -225,7 +257,7 @@ start:
   %failed = icmp ne i32 %code, 0
   br i1 %failed, label %done, label %started
 started:
-  store i64 1, ptr %hired.at
+  store i64 1, ptr %started.before.at
   br label %next
 next:
   %i.next = add i64 %i, 1
@@ -241,24 +273,36 @@ entry:
   %pool = load ptr, ptr %pool.at
   %taken = cmpxchg ptr %pool, i64 0, i64 1 acquire monotonic
   %mine = extractvalue { i64, i1 } %taken, 1
-  br i1 %mine, label %hire, label %alone
+  br i1 %mine, label %spawn, label %alone
 alone:
-  call void @run_steps(ptr %context, i64 0, i64 1)
+  call void @run_steps(ptr %context, i64 1)
   ret void
-hire:
-  %nt = call i64 @hire(ptr %pool, ptr %runtime, i64 %threads)
+spawn:
+  %nt = call i64 @spawn_workers(ptr %pool, ptr %runtime, i64 %threads)
   %lock.at = getelementptr i64, ptr %runtime, i64 4
   %lock = load ptr, ptr %lock.at
   %unlock.at = getelementptr i64, ptr %runtime, i64 5
   %unlock = load ptr, ptr %unlock.at
   %signal.at = getelementptr i64, ptr %runtime, i64 7
   %signal = load ptr, ptr %signal.at
-  %done = getelementptr i64, ptr %context, i64 4
-  store atomic i64 0, ptr %done monotonic, align 8
+  %completed.at = getelementptr i64, ptr %context, i64 8
+  store atomic i64 0, ptr %completed.at monotonic, align 8
+  %current.at = getelementptr i64, ptr %context, i64 16
+  store atomic i64 0, ptr %current.at monotonic, align 8
+  %claims = getelementptr i64, ptr %context, i64 24
+  br label %clear
+clear:
+  %share = phi i64 [ 0, %spawn ], [ %share.next, %clear ]
+  %claim.at = getelementptr [8 x i64], ptr %claims, i64 %share
+  store atomic i64 0, ptr %claim.at monotonic, align 8
+  %share.next = add i64 %share, 1
+  %cleared = icmp eq i64 %share.next, %nt
+  br i1 %cleared, label %offer, label %clear
+offer:
   %job = ptrtoint ptr %context to i64
   br label %each
 each:
-  %i = phi i64 [ 1, %hire ], [ %i.next, %next ]
+  %i = phi i64 [ 1, %offer ], [ %i.next, %next ]
   %all = icmp uge i64 %i, %nt
   br i1 %all, label %work, label %give
 give:
@@ -283,17 +327,25 @@ next:
   %i.next = add i64 %i, 1
   br label %each
 work:
-  call void @run_steps(ptr %context, i64 0, i64 %nt)
-  %others = sub i64 %nt, 1
-  br label %join
-join:
-  %spins = phi i64 [ 0, %work ], [ %more, %again ]
-  %finished = load atomic i64, ptr %done acquire, align 8
-  %complete = icmp eq i64 %finished, %others
-  br i1 %complete, label %leave, label %again
+  call void @run_steps(ptr %context, i64 %nt)
+  br label %withdraw
+withdraw:
+  %w = phi i64 [ 1, %work ], [ %w.next, %gone ]
+  %none = icmp uge i64 %w, %nt
+  br i1 %none, label %leave, label %ask
+ask:
+  %spins = phi i64 [ 0, %withdraw ], [ %more, %again ]
+  %its.slot = getelementptr [64 x i64], ptr %pool, i64 %w
+  %was = cmpxchg ptr %its.slot, i64 %job, i64 0 acquire monotonic
+  %untaken = extractvalue { i64, i1 } %was, 1
+  br i1 %untaken, label %gone, label %again
 again:
+  ; It is finding out that there is no share left.
   %more = call i64 @relax(ptr %runtime, i64 %spins)
-  br label %join
+  br label %ask
+gone:
+  %w.next = add i64 %w, 1
+  br label %withdraw
 leave:
   store atomic i64 0, ptr %pool release, align 8
   ret void
@@ -302,12 +354,12 @@ leave:
 ; Run a context whose table is complete. Returns the status word.
 define i64 @eqsat_driver_run(ptr %context, i64 %threads) {
 entry:
-  %status.at = getelementptr i64, ptr %context, i64 5
+  %status.at = getelementptr i64, ptr %context, i64 3
   store i64 0, ptr %status.at
   %alone = icmp ule i64 %threads, 1
   br i1 %alone, label %one, label %many
 one:
-  call void @run_steps(ptr %context, i64 0, i64 1)
+  call void @run_steps(ptr %context, i64 1)
   br label %done
 many:
   %runtime.at = getelementptr i64, ptr %context, i64 2

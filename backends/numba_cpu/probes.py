@@ -199,18 +199,18 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
     }
 
 
-def _program(steps: Sequence[tuple[int, bool]], slots: Sequence[np.ndarray], threads: int = 1) -> Program:
-    """A program whose steps (function, barrier) all see the same constant arrays."""
+def _program(steps: Sequence[int], slots: Sequence[np.ndarray], threads: int = 1) -> Program:
+    """A program whose steps (functions) all see the same constant arrays."""
     table: list[Slot] = [Constant(array) for array in slots]
     numbers = tuple(range(len(table)))
-    return Program([Step(function, numbers, barrier) for function, barrier in steps], table, [], 0, threads)
+    return Program([Step(function, numbers) for function in steps], table, [], 0, threads)
 
 
 def _fma_timer(loops: dict[str, int], itemsize: int) -> Timer:
     lanes, rounds = native_lanes(8 * itemsize), 5_000
     dtype = np.dtype(f"f{itemsize}")
     x, out = np.full(lanes, 0.5, dtype), np.zeros(lanes * fma_chains(), dtype)
-    program = _program([(loops[f"fma{itemsize}"], False)], (x, out, np.array([rounds, 0], np.int64)))
+    program = _program([loops[f"fma{itemsize}"]], (x, out, np.array([rounds, 0], np.int64)))
     return Timer(lambda: program(()), 2.0 * lanes * fma_chains() * rounds)
 
 
@@ -246,7 +246,7 @@ def _stream_timers(loops: dict[str, int], sizes: Sequence[Sizes], cores: int) ->
                 # a read leaves a vector a thread behind the parameters
                 parameters = np.zeros(8 * (threads + 1) + 8, np.int64)
                 parameters[:2] = blocks, passes
-                program = _program([(loops[kind], False)], (source, target, parameters), threads)
+                program = _program([loops[kind]], (source, target, parameters), threads)
                 moved = float(blocks * block * passes * touched)
                 timers[f"{kind} {name} {threads}"] = Timer(functools.partial(program, (), threads), moved)
     return timers
@@ -260,7 +260,7 @@ def _call_timer(loops: dict[str, int]) -> Timer:
 
 
 def _empty_timer(loops: dict[str, int], steps: int, threads: int) -> Timer:
-    program = _program([(loops["empty"], True)] * steps, [np.zeros(8)] * 4, threads)
+    program = _program([loops["empty"]] * steps, [np.zeros(8)] * 4, threads)
     return Timer(lambda: program((), threads))
 
 
@@ -270,5 +270,5 @@ def _function_timers() -> dict[str, Timer]:
     addresses = probe_code.functions(names)
     x = np.linspace(0.1, 4.0, ELEMENTS, dtype=np.float32)
     y = np.empty_like(x)
-    programs = {name: _program([(addresses[name], False)], (x, y)) for name in names}
+    programs = {name: _program([addresses[name]], (x, y)) for name in names}
     return {name: Timer(functools.partial(program, ())) for name, program in programs.items()}
