@@ -19,7 +19,8 @@ from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.explain.report import Explanation, StepReport, step_reports
-from eqsat.explain.work import naive_peak, naive_work
+from eqsat.explain.roofline import roofs
+from eqsat.explain.work import naive_peak, naive_work, operator_work
 from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
@@ -399,6 +400,8 @@ class Compiled:
             measured=sorted(times)[2],
             cached=self.cached,
             threads=self.team,
+            operators=operator_work(graph),
+            roofs=roofs(self.machine, self.team),
             _why=why,
         )
 

@@ -350,12 +350,12 @@ def _arrange(
         if points > POINTS:
             raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
         if not usable():  # the emitters have schedules of their own
-            steps.append(KernelStep(item.group, item.tensors, None, 0.0, label))
+            steps.append(KernelStep(item.group, item.tensors, None, label))
             continue
         scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops, deadline=deadline)
         report.loop_terms += scheduled.loop_terms
         report.predicted += scheduled.predicted_seconds
-        steps.append(KernelStep(item.group, item.tensors, scheduled.nest, scheduled.predicted_seconds, label))
+        steps.append(KernelStep(item.group, item.tensors, scheduled.best, label))
     report.team = options.threads
     if options.threads > 1 and usable():
         steps = _team(steps, machine, options, report, deadline)
@@ -378,8 +378,6 @@ def _team(
     report.predicted, report.team = predicted, 1
     of = dict(zip(map(id, kernels), alone, strict=True))
     return [
-        replace(step, nest=of[id(step)].nest, seconds=of[id(step)].predicted_seconds)
-        if isinstance(step, KernelStep) and id(step) in of
-        else step
+        replace(step, chosen=of[id(step)].best) if isinstance(step, KernelStep) and id(step) in of else step
         for step in steps
     ]

@@ -16,7 +16,7 @@ from eqsat.ir.types import TensorType
 from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import KernelStep, Plan, SearchReport
-from eqsat.schedule import schedule
+from eqsat.schedule import Candidate, schedule
 from eqsat.search import SearchOptions
 
 log = logging.getLogger("eqsat")
@@ -38,7 +38,7 @@ def tune(
     Bounded by kernels × nests (the model offers ``schedule.CANDIDATES`` of each), and by ``SHARE`` of the time that is
     left: kernels that come too late keep the model's nest, and the plan's report counts them as ``untuned``.
     """
-    chosen: dict[KernelGroup, Nest | None] = {}
+    chosen: dict[KernelGroup, Candidate] = {}
     threads = plan.report.team
     groups = dict.fromkeys(s.group for s in plan.steps if isinstance(s, KernelStep))
     end = Deadline(SHARE * deadline.left, deadline)
@@ -47,9 +47,7 @@ def tune(
         try:
             found = schedule(group, machine, threads=threads, disable=search.no_loops, deadline=end)
             candidates = found.candidates[: options.tune]
-            timed = [
-                (time_of(group, nest, options, machine, threads, end), n, nest) for n, nest in enumerate(candidates)
-            ]
+            timed = [(time_of(group, c.nest, options, machine, threads, end), n, c) for n, c in enumerate(candidates)]
         except OutOfTime:
             plan.report.untuned = len(groups) - number
             log.info("no time to tune the last %d of %d kernels", plan.report.untuned, len(groups))
@@ -57,8 +55,10 @@ def tune(
         if timed:
             best = min(timed, key=lambda t: t[:2])
             chosen[group] = best[2]
-            log.info("tuned: %s in %.3g ms", show(best[2]), best[0] * 1e3)
-    steps = tuple(replace(s, nest=chosen.get(s.group, s.nest)) if isinstance(s, KernelStep) else s for s in plan.steps)
+            log.info("tuned: %s in %.3g ms", show(best[2].nest), best[0] * 1e3)
+    steps = tuple(
+        replace(s, chosen=chosen.get(s.group, s.chosen)) if isinstance(s, KernelStep) else s for s in plan.steps
+    )
     return replace(plan, steps=steps)
 
 
@@ -76,7 +76,7 @@ def time_of(
         if n not in group.outputs
     }
     const = {n: a for n, a in values.items() if group.operands[n].const}
-    step = KernelStep(group, tuple(types), nest, 0.0, "")
+    step = KernelStep(group, tuple(types), Candidate(nest, 0.0, (), ""), "")
     inputs = tuple(n for n in values if n not in const)
     nodes = {n: build.const(a) for n, a in const.items()}
     alone = Plan(types, inputs, group.outputs, nodes, (step,), SearchReport())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ import pytest
 
 import eqsat
 from eqsat.errors import OptionError
+from eqsat.explain.nests import listing
+from eqsat.explain.roofline import roofs
 from eqsat.explain.work import group_bytes, kernel_flops, naive_peak, naive_work
 from eqsat.frontends.trace import trace
+from eqsat.ir.nest import Loop, Pack, Seq, TileOp
 from eqsat.ir.node import Graph
 from eqsat.progress import Progress
+from tests.kernel_groups import DESK
 
 rng = np.random.default_rng(0)
 
@@ -134,6 +139,64 @@ def test_text_shows_everything() -> None:
     assert len(e.steps) == e.optimized.kernels
     assert all(s.kind == "kernel" and s.measured and s.measured > 0 and s.predicted > 0 for s in e.steps)
     assert e.measured and e.predicted
+
+
+def test_nests_are_shown_loop_by_loop() -> None:
+    nest = Loop("m", 100, 14, Pack("b", Loop("n", 64, 32, TileOp("fma", (("m", 14), ("n", 32), ("k", 5))))), True)
+    assert listing(nest) == [
+        "for m in 0..100 by 14, parallel:",
+        "  pack b:",
+        "    for n in 0..64 by 32:",
+        "      stage 0: fma m=14 n=32 k=5",
+    ]
+    group = Pack("b@1", Loop("rows", 8, 1, Seq((TileOp("vector", (("lanes", 16),), 0), TileOp("vector", (), 1)))))
+    assert listing(group) == [
+        "pack b of stage 1:",
+        "  for rows in 0..8:",
+        "    stage 0: vector lanes=16",
+        "    stage 1: vector",
+    ]
+
+
+def test_a_step_says_what_limits_it_and_what_it_moves() -> None:
+    fn, args = PROGRAMS["mlp"]
+    f = eqsat.optimize(fn, threads=1)
+    e = f.explain(*args)
+    plan = f.compile(*args).search()
+    for shown, step in zip(e.steps, plan.steps, strict=True):
+        chosen = step.chosen  # type: ignore[union-attr]
+        assert chosen is not None
+        assert shown.nest.splitlines() == listing(chosen.nest)
+        assert shown.moved == dict(chosen.moved)
+        assert shown.limit in {"compute", "overhead", *shown.moved}
+        assert f"limited by {shown.limit}" in str(e)
+    large = eqsat.optimize(lambda x: x + 1, threads=1)
+    (step,) = large.explain(np.zeros(30_000_000, np.float32)).steps
+    assert step.limit in {"L3", "memory"}
+    assert step.moved["memory"] >= 2 * 4 * 30_000_000
+
+
+def test_the_roofline_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, (fn, args) in PROGRAMS.items():
+        eqsat.optimize(fn).explain(*args).plot(tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    eqsat.optimize(lambda x: x.T).explain(normal(3, 4)).plot(tmp_path / "copy.svg")  # no operations
+    assert "<svg" in (tmp_path / "copy.svg").read_text()
+
+
+def test_without_matplotlib_plot_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    e = eqsat.optimize(lambda x: x + 1).explain(normal(3))
+    with pytest.raises(ImportError, match=r"eqsat\[plot\]"):
+        e.plot(tmp_path / "x.png")
+
+
+def test_roofs_are_the_machines() -> None:
+    one, two = roofs(DESK, 1), roofs(DESK, 2)
+    assert two.flops["float32"] == 2 * one.flops["float32"] == 2e9 * DESK.peak_gflops("float32")
+    assert one.bandwidth["memory"] == 28e9 and two.bandwidth["memory"] == 36e9
+    assert one.attainable(1e-3) == 28e6 and one.attainable(1e6) == one.flops["float32"]
 
 
 def test_json_round_trip() -> None:

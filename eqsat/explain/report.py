@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from eqsat.explain.nests import listing
+from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
-from eqsat.ir.nest import show
 from eqsat.plan.plan import KernelStep, Plan
 
 
@@ -18,6 +20,8 @@ class StepReport:
 
     ``kind``: ``kernel``; ``stages``, a group run as one kernel per stage because none could be generated for
     the whole; ``reference``, through NumPy for want of a kernel; ``numpy``, by that backend.
+    ``nest``: its loops as text. ``moved``: bytes that the busiest thread is predicted to move from each memory space,
+    and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
     """
 
     label: str
@@ -27,6 +31,8 @@ class StepReport:
     nbytes: float
     predicted: float
     measured: float | None = None
+    moved: Mapping[str, float] = field(default_factory=dict)
+    limit: str = ""
 
 
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
@@ -35,8 +41,11 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     for step, kind in zip(plan.steps, kinds, strict=True):
         if isinstance(step, KernelStep):
             flops = sum(kernel_flops(s.kernel) for s in step.group.stages)
-            nest = show(step.nest) if step.nest is not None and kind == "kernel" else ""
-            out.append(StepReport(step.label, kind, nest, flops, group_bytes(step.group), step.seconds))
+            report = StepReport(step.label, kind, "", flops, group_bytes(step.group), step.seconds)
+            if step.chosen is not None and kind == "kernel":
+                nest, moved = "\n".join(listing(step.chosen.nest)), dict(step.chosen.moved)
+                report = replace(report, nest=nest, moved=moved, limit=step.chosen.limit)
+            out.append(report)
         else:
             out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), step.seconds))
     return out
@@ -48,6 +57,7 @@ class Explanation:
 
     ``peak_bytes``: memory for intermediates, scratch and results; inputs and constants are not in it, nor in
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
+    ``operators``: work of each operator as written; ``roofs``: limits of the threads that run it (see :meth:`plot`).
     ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
     """
 
@@ -64,6 +74,8 @@ class Explanation:
     cached: bool
     threads: int
     plain: str | None = None
+    operators: Sequence[Work] = ()
+    roofs: Roofs | None = None
     _why: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property
@@ -81,6 +93,21 @@ class Explanation:
         """
         assert self._why is not None
         return self._why(rule)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the program's roofline to a file, of the format that its ending names (``.png``, ``.svg``, ``.pdf``).
+
+        Hollow points are the operators as written, each at the most that its operations per byte allow; filled ones the
+        steps that are run, at what they reach (measured), with an area in proportion to their time. After Williams,
+        Waterman & Patterson, "Roofline" (CACM 2009). Steps without operations (copies) have no place in it.
+
+        Raises:
+            ImportError: matplotlib is not installed (extra ``plot``).
+            ValueError: NumPy runs the function: there are no kernels to draw.
+        """
+        if self.roofs is None:
+            raise ValueError(f"no kernels to draw: {self.plain}")
+        draw(path, f"{self.function}({self.signature})", self.operators, self.steps, self.roofs)
 
     def to_json(self) -> str:
         """Everything shown, as JSON; times in seconds, sizes in bytes."""
@@ -116,8 +143,10 @@ class Explanation:
                 f"{number:<4} {_time(step.predicted):>10} {measured:>10} {_si(step.flops):>8} "
                 f"{_si(step.nbytes):>8}  {step.label}{through}"
             )
-            if step.nest:
-                lines.append(f"{'':46}{step.nest}")
+            lines += [" " * INDENT + line for line in step.nest.splitlines()]
+            if step.limit:
+                moved = ", ".join(f"{_si(n)} from {space}" for space, n in step.moved.items())
+                lines.append(f"{'':{INDENT}}limited by {step.limit}; bytes: {moved}")
         lines += ["", self._search_line()]
         rules = self.search.get("rules", {})
         if rules:
@@ -145,6 +174,9 @@ class Explanation:
             f"compiled in {_time(self.compile_seconds)}"
         )
 
+
+INDENT = 8
+"""Columns before a step's nest."""
 
 _KINDS = {
     "kernel": "",

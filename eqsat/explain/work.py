@@ -84,11 +84,16 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
     return [n for n in nodes if OPS[n.op].kind not in ("source", "view")]
 
 
-def naive_work(graph: Graph) -> Work:
-    """The program run operator by operator, each reading its operands and writing its result; views are free."""
+def operator_work(graph: Graph) -> list[Work]:
+    """Each operator run alone, reading its operands and writing its result; views are free."""
     nodes = _computed(graph.nodes())
-    kernels = sum(len(n.inputs) - 1 if n.op == "add_n" else 1 for n in nodes)
-    return Work(sum(map(node_flops, nodes)), float(sum(map(node_bytes, nodes))), kernels)
+    return [Work(node_flops(n), float(node_bytes(n)), len(n.inputs) - 1 if n.op == "add_n" else 1) for n in nodes]
+
+
+def naive_work(graph: Graph) -> Work:
+    """The program run operator by operator: the sum of :func:`operator_work`."""
+    works = operator_work(graph)
+    return Work(sum(w.flops for w in works), sum((w.nbytes for w in works), 0.0), sum(w.kernels for w in works))
 
 
 def naive_peak(graph: Graph) -> int:

@@ -9,17 +9,26 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest
 from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType
+from eqsat.schedule import Candidate
 
 
 @dataclass(frozen=True)
 class KernelStep:
-    """One kernel group; its operands are the tensors ``tensors``. ``seconds`` is the schedule's prediction."""
+    """One kernel group; its operands are the tensors ``tensors``. ``chosen``: None where nothing could be searched."""
 
     group: KernelGroup
     tensors: tuple[int, ...]
-    nest: Nest | None
-    seconds: float
+    chosen: Candidate | None
     label: str
+
+    @property
+    def nest(self) -> Nest | None:
+        return self.chosen.nest if self.chosen else None
+
+    @property
+    def seconds(self) -> float:
+        """Predicted, with the threads that the nest was chosen for."""
+        return self.chosen.seconds if self.chosen else 0.0
 
 
 @dataclass(frozen=True)

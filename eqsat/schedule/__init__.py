@@ -2,9 +2,10 @@
 
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Scheduled, keeps_tiles, schedule
+from eqsat.schedule.scheduler import Candidate, Scheduled, keeps_tiles, schedule
 
 __all__ = [
+    "Candidate",
     "LoopRule",
     "ScheduleError",
     "Scheduled",

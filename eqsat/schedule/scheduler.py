@@ -35,19 +35,38 @@ CLEARLY = 20.0
 
 
 @dataclass(frozen=True)
-class Scheduled:
-    """What was chosen.
+class Candidate:
+    """A nest and what the model says of it.
 
-    ``predicted_seconds``: of the whole group with the given number of threads. ``moved_bytes``: bytes the busiest
-    thread moves from "L2" (missing L1), "L3" and "memory". ``loop_terms``: size of the e-graph.
-    ``candidates``: the best few different nests, best first; ``nest`` is the first.
+    ``seconds``: of the whole group with the given number of threads. ``moved``: bytes that the busiest thread moves
+    from each memory space but the nearest. ``limit``: what takes most of the time: "compute", a memory space, or
+    "overhead" (barriers, and starting the kernel).
     """
 
     nest: Nest
-    predicted_seconds: float
-    moved_bytes: dict[str, float]
+    seconds: float
+    moved: tuple[tuple[str, float], ...]
+    limit: str
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """What was chosen. ``loop_terms``: size of the e-graph. ``candidates``: the best few nests, best first."""
+
     loop_terms: int
-    candidates: tuple[Nest, ...]
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    @property
+    def nest(self) -> Nest:
+        return self.best.nest
+
+    @property
+    def predicted_seconds(self) -> float:
+        return self.best.seconds
 
 
 _memory: dict[object, Scheduled] = {}
@@ -128,9 +147,15 @@ def _schedule(
     if not ranked:
         raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
-    seconds, entry, _ = ranked[order[0]]
-    moved = dict(zip(LEVELS, entry.moved, strict=True))
-    return Scheduled(order[0], seconds, moved, graph.size, tuple(order[:CANDIDATES]))
+    return Scheduled(graph.size, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
+
+
+def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidate:
+    moved = tuple(zip(LEVELS, entry.moved, strict=True))
+    parts = {"compute": entry.compute}
+    parts |= {name: nbytes / rate for (name, nbytes), rate in zip(moved, on.bandwidth, strict=True)}
+    parts["overhead"] = entry.fixed + on.step
+    return Candidate(nest, seconds, moved, max(parts, key=lambda name: parts[name]))
 
 
 def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Target, bool]]:
