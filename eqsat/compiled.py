@@ -261,7 +261,10 @@ class Compiled:
         fuse = any(rule.id == "fuse.read_store" for rule in rules)
         loops = {rule.id for rule in installed_loop_rules()}
         no_loops = tuple(sorted(loops & set(self.options.disable)))
-        options = SearchOptions(rules, self.options.search_seconds, fuse=fuse, threads=self.threads, no_loops=no_loops)
+        target = backend(self.options.backend).target(self.machine, self.threads)
+        options = SearchOptions(
+            rules, target, self.options.search_seconds, fuse=fuse, threads=self.threads, no_loops=no_loops
+        )
         const = frozenset(self.constant_nodes)
         plan = search(self.traced.graph, const, self.machine, options, progress, deadline)
         if self.options.tune:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.machine import Machine
 from eqsat.cost.roofline import reference_seconds, roofline_of
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.egraph.saturate import saturate
@@ -41,12 +43,6 @@ Progress = Callable[[str], None]
 GREED = 0.4
 """Part of the time left that one region may take: most saturate early, so waiting their turn would waste it."""
 
-
-WAKE_US = 10.0
-"""Microseconds that a call loses to a team that sleeps or shares its cores, beyond a launch between busy threads: 3 to
-20 were measured for small calls on two threads of a Xeon."""
-CLEARLY = 20.0
-"""A saving of this many times what a team costs is taken without asking what one thread would take."""
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
 
@@ -55,10 +51,12 @@ POINTS = 2**50
 class SearchOptions:
     """What the search may use: rules, seconds for saturation and selection, e-nodes per region, fusion or not.
 
-    ``no_loops``: ids of loop rules that schedules do without.
+    ``target``: what kernels are scheduled for, of as many of ``threads`` as the backend can have at work. ``no_loops``:
+    ids of loop rules that schedules do without.
     """
 
     rules: tuple[Rule, ...]
+    target: Target
     seconds: float = 5.0
     enodes: int = 20_000
     fuse: bool = True
@@ -329,10 +327,10 @@ def _arrange(
 ) -> list[Step]:
     start = time.perf_counter()
     progress("search: schedules")
-    policy, alone = fusion_policy(machine), roofline_of(machine)
+    policy, alone, target = fusion_policy(machine), roofline_of(machine), options.target
 
     def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
-        return options.fuse and policy(merged, parts) and keeps_tiles([p.group for p in parts], merged.group)
+        return options.fuse and policy(merged, parts) and keeps_tiles([p.group for p in parts], merged.group, target)
 
     steps: list[Step] = []
     items: list[PlacedGroup | Piece] = []
@@ -352,26 +350,26 @@ def _arrange(
         if not usable():  # the emitters have schedules of their own
             steps.append(KernelStep(item.group, item.tensors, None, label))
             continue
-        scheduled = schedule(item.group, machine, threads=options.threads, disable=options.no_loops, deadline=deadline)
+        scheduled = schedule(item.group, target, disable=options.no_loops, deadline=deadline)
         report.loop_terms += scheduled.loop_terms
         report.predicted += scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.best, label))
     report.team = options.threads
     if options.threads > 1 and usable():
-        steps = _team(steps, machine, options, report, deadline)
+        steps = _team(steps, options, report, deadline)
     report.schedule_seconds += time.perf_counter() - start
     return steps
 
 
-def _team(
-    steps: list[Step], machine: Machine, options: SearchOptions, report: SearchReport, deadline: Deadline
-) -> list[Step]:
+def _team(steps: list[Step], options: SearchOptions, report: SearchReport, deadline: Deadline) -> list[Step]:
     """The steps for one thread, where they are predicted to take less time than a team's and what a team costs."""
     kernels = [step for step in steps if isinstance(step, KernelStep) and step.nest is not None]
-    cost = (WAKE_US + machine.launch_us + machine.barrier_us * len(kernels)) * 1e-6
+    cost = options.target.call(len(kernels))
     if report.predicted * (options.threads - 1) > CLEARLY * cost:
         return steps
-    alone = [schedule(step.group, machine, disable=options.no_loops, deadline=deadline) for step in kernels]
+    alone = [
+        schedule(step.group, options.target.alone, disable=options.no_loops, deadline=deadline) for step in kernels
+    ]
     predicted = sum(scheduled.predicted_seconds for scheduled in alone)
     if report.predicted + cost < predicted:
         return steps

@@ -40,12 +40,13 @@ def tune(
     """
     chosen: dict[KernelGroup, Candidate] = {}
     threads = plan.report.team
+    target = search.target if threads > 1 else search.target.alone
     groups = dict.fromkeys(s.group for s in plan.steps if isinstance(s, KernelStep))
     end = Deadline(SHARE * deadline.left, deadline)
     for number, group in enumerate(groups):
         progress(f"tune: kernel {number + 1} of {len(groups)}")
         try:
-            found = schedule(group, machine, threads=threads, disable=search.no_loops, deadline=end)
+            found = schedule(group, target, disable=search.no_loops, deadline=end)
             candidates = found.candidates[: options.tune]
             timed = [(time_of(group, c.nest, options, machine, threads, end), n, c) for n, c in enumerate(candidates)]
         except OutOfTime:

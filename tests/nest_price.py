@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eqsat.cost.target import Moved
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import is_parallel
 from eqsat.schedule.price import (
     Block,
-    Moved,
     Pricer,
     join,
     loop_moved,
@@ -28,7 +28,7 @@ from eqsat.schedule.tiles import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of the busiest thread: seconds of the units, bytes by level (``eqsat.cost.target.LEVELS``), fixed s, scratch."""
+    """Of the busiest thread: seconds of the units, bytes by origin (``Target.origins``), fixed s, scratch."""
 
     compute: float
     moved: Moved
@@ -100,11 +100,11 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 together = spmd and is_parallel(inside)
                 threads = pricer.target.threads if together else 1
                 extra, added, saved, copy = pack_moved(pricer, stage, factor, body)
-                moved_ = [max(0.0, child.moved[i] - saved[i]) + added[i] / threads for i in range(3)]
+                moved = tuple(max(0.0, m - saved[i]) + added[i] / threads for i, m in enumerate(child.moved))
                 fixed = child.fixed + (pricer.barrier if together else 0.0)
                 block = Block(body.stages, body.sizes, body.packed - {(stage, factor)})
                 scratch = child.scratch + copy / threads
-                return Price(child.compute + extra / threads, (moved_[0], moved_[1], moved_[2]), fixed, scratch), block
+                return Price(child.compute + extra / threads, moved, fixed, scratch), block
             case Seq(bodies):
                 parts = [price(inside, packed, False, False, 0) for inside in bodies]
                 done = [part for part in parts if part is not None]
@@ -125,9 +125,9 @@ def _both(pricer: Pricer, one: tuple[Price, Block], two: tuple[Price, Block]) ->
     (first, a), (second, b) = one, two
     block = join(a, b)
     whole = pricer.summary(block)
-    moved = [whole.cold[i] if whole.fits[i] else first.moved[i] + second.moved[i] for i in range(3)]
+    moved = tuple(whole.cold[i] if fits else first.moved[i] + second.moved[i] for i, fits in enumerate(whole.fits))
     compute, fixed = first.compute + second.compute, first.fixed + second.fixed
-    return Price(compute, (moved[0], moved[1], moved[2]), fixed, first.scratch + second.scratch), block
+    return Price(compute, moved, fixed, first.scratch + second.scratch), block
 
 
 def _stages(nest: Nest) -> set[int]:

@@ -11,12 +11,14 @@ from eqsat.ir.node import Graph
 from eqsat.plan.plan import Plan
 from eqsat.rules import select
 from eqsat.search import SearchOptions, search
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
 from eqsat_backends.reference import NumpyBackend
 
 
 def plan_of(graph: Graph, seconds: float = 5.0) -> Plan:
     """The plan that the standard rules find."""
-    return search(graph, frozenset(), machine.load(), SearchOptions(select(), seconds), lambda text: None)
+    options = SearchOptions(select(), cpu_target(machine.load()), seconds)
+    return search(graph, frozenset(), machine.load(), options, lambda text: None)
 
 
 def interpret(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.cost.target import target_of
 from eqsat.egraph.nests import NestGraph
 from eqsat.ir.kernel import (
     FromStage,
@@ -23,6 +22,7 @@ from eqsat.schedule.decode import decode
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry
+from eqsat_backends.numba_cpu.tile_ops import cpu_target as target_of
 from tests.kernel_groups import (
     TINY,
     attention,
@@ -77,7 +77,7 @@ def sample(graph: NestGraph, draw: random.Random) -> Entry | None:
     def pick(number: int) -> Entry:
         nodes = [n for n in graph.classes[number] if n.op not in ("Point", "Block")]
         node = draw.choice([n for n in nodes if all(child in complete for child in n.children)])
-        return Entry(0.0, (0.0, 0.0, 0.0), 0.0, 0.0, node, tuple(pick(child) for child in node.children))
+        return Entry(0.0, (), 0.0, 0.0, node, tuple(pick(child) for child in node.children))
 
     return pick(graph.root) if graph.root in complete else None
 
@@ -95,7 +95,7 @@ def test_every_nest_of_a_contraction_covers_each_point_once(
     if not form.contraction:
         return
     extents = named_extents(group)
-    nests = set(schedule(group, TINY, threads=threads).candidates)
+    nests = {c.nest for c in schedule(group, target_of(TINY, threads)).candidates}
     target = target_of(TINY, threads)
     problem, graph = search_graph(group, target)
     draw = random.Random(seed)
@@ -134,7 +134,7 @@ def test_maps_and_reductions_cover_rows_and_lanes_once(sizes: list[int], data: s
     parallel = data.draw(st.integers(0, len(sizes)))
     order = data.draw(st.permutations(range(len(sizes))))
     group = reduction(tuple(sizes), parallel, tuple(order))
-    for nest in schedule(group, TINY, threads=threads).candidates:
+    for nest in (c.nest for c in schedule(group, target_of(TINY, threads)).candidates):
         if 0 not in sizes:
             assert (run_vector(nest, named_extents(group)) == 1).all()
 
@@ -194,7 +194,7 @@ def test_groups_run_their_stages_in_order_on_every_row_once(
     heads: int, queries: int, keys: int, width: int, threads: int, mlp: bool
 ) -> None:
     group = perceptron(queries, width, keys, heads > 1) if mlp else attention(heads, queries, keys, width)
-    for nest in schedule(group, TINY, threads=threads).candidates:
+    for nest in (c.nest for c in schedule(group, target_of(TINY, threads)).candidates):
         assert all((count == 1).all() for count in run_group(nest, group)), show(nest)
 
 

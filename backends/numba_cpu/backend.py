@@ -11,6 +11,7 @@ import numpy as np
 
 from eqsat.aside import aside
 from eqsat.cost.machine import Machine
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
@@ -21,6 +22,7 @@ from eqsat_backends.numba_cpu.emission import Emission
 from eqsat_backends.numba_cpu.executable import CpuExecutable, recycler
 from eqsat_backends.numba_cpu.jit import forget, helpers, prepare
 from eqsat_backends.numba_cpu.objects import host, package_fingerprint, unload
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
 
 
 class NumbaCpuBackend:
@@ -30,6 +32,10 @@ class NumbaCpuBackend:
 
     def key(self) -> str:
         return f"{host().key}|{version('numba')}|{package_fingerprint()}"
+
+    def target(self, machine: Machine, threads: int) -> Target:
+        """The processor, with the tile operations of this package."""
+        return cpu_target(machine, threads)
 
     @contextmanager
     def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> Iterator[Compilers]:

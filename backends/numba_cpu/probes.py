@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.cost.machine import Level, Machine, caches, cpu_name, usable_cores
+from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.plausible import doubts
 from eqsat_backends.numba_cpu import probe_code
 from eqsat_backends.numba_cpu.buffers import aligned_bytes
@@ -177,10 +177,11 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
 
 
 def _level(timers: Mapping[str, Timer], name: str, size: int, shared: bool, cores: int) -> Level:
-    one = [timers[f"{kind} {name} 1"].rate for kind in _STREAMS]
+    read, copy = (timers[f"{kind} {name} 1"].rate for kind in _STREAMS)
     # together never slower than one alone: the others could be idle
-    everyone = [max(timers[f"{kind} {name} {cores}"].rate, rate) for kind, rate in zip(_STREAMS, one, strict=True)]
-    return Level(name, size, shared, *one, *everyone)
+    read_all = max(timers[f"read {name} {cores}"].rate, read)
+    copy_all = max(timers[f"copy {name} {cores}"].rate, copy)
+    return Level(name, size, shared, read, copy, read_all, copy_all, *geometry(name))
 
 
 def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import topological
@@ -28,6 +29,10 @@ class NumpyBackend:
 
     def key(self) -> str:
         return f"numpy {version('numpy')}"
+
+    def target(self, machine: Machine, threads: int) -> Target:
+        """Vector loops alone: the interpreter follows no nest, so there is nothing to be gained by others."""
+        return target_of(machine, threads, (TileOpRow("vector", lanes="lanes"),))
 
     def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[None]:
         """None are needed."""

@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from eqsat.cache import cache_root, machine_store
+from eqsat.cost.calibration import LINE, WAKE_US
 from eqsat.cost.plausible import doubts, repaired
 from eqsat.forks import IMPORTING
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 lacks the fields that have defaults; a stored model of it is measured anew."""
 
 BUSY = 0.85
 """The part of a core that a measurement has at least where no other program takes from it: its loops never wait."""
@@ -52,6 +55,7 @@ class Level:
     ``nbytes``: capacity (of the whole cache when ``shared``); 0 for memory, which is never full.
     ``read_gbs``, ``copy_gbs``: bandwidth of one thread reading, and copying (bytes read plus bytes written).
     ``read_gbs_all``, ``copy_gbs_all``: of all cores at once, in sum.
+    ``line``: bytes of a cache line. ``sets``, ``ways``: how it is divided, 0 where that is unknown.
     """
 
     name: str
@@ -61,6 +65,9 @@ class Level:
     copy_gbs: float
     read_gbs_all: float
     copy_gbs_all: float
+    line: int = LINE
+    sets: int = 0
+    ways: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +83,10 @@ class Machine:
         levels: L1, L2, L3 where there is one, then memory.
         call_us: a call of a plan from Python with three arrays, without its kernels.
         step_us: one more kernel in a plan, on one thread.
-        launch_us: starting the threads for a call (all cores).
+        launch_us: starting the threads for a call (all cores), where they are awake.
         barrier_us: one barrier between kernels (all cores).
         function_ns: (function name, one element in float32 on one core, operands in L1).
+        wake_us: starting the threads for a call where they sleep, as they do a millisecond after the last one.
     """
 
     cpu: str
@@ -92,6 +100,7 @@ class Machine:
     launch_us: float
     barrier_us: float
     function_ns: tuple[tuple[str, float], ...] = ()
+    wake_us: float = WAKE_US
 
     def peak_gflops(self, dtype: str, threads: int = 1) -> float:
         """FMA peak of ``threads`` cores for ``"float32"`` or ``"float64"``.
@@ -131,15 +140,15 @@ class Machine:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1)
 
     @staticmethod
-    def from_json(text: str) -> Machine:
-        """The model in a document written by :meth:`to_json`.
+    def from_json(text: str, formats: tuple[int, ...] = READABLE) -> Machine:
+        """The model in a document written by :meth:`to_json`, of one of these formats.
 
         Raises:
             MachineError: the document is something else, of another format, or has impossible figures.
         """
         try:
             document = json.loads(text)
-            if document.pop("format") != FORMAT:
+            if document.pop("format") not in formats:
                 raise MachineError("machine model of another version of eqsat; run `eqsat machine --remeasure`")
             levels = tuple(Level(**level) for level in document.pop("levels"))
             pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
@@ -151,9 +160,18 @@ class Machine:
 
     def _check(self) -> None:
         figures: list[Any] = [self.cores, self.vector_bytes, self.registers, self.call_us, self.step_us]
-        figures += [self.launch_us, self.barrier_us, *(value for _, value in self.fma_gflops + self.function_ns)]
+        figures += [
+            self.launch_us,
+            self.wake_us,
+            self.barrier_us,
+            *(value for _, value in self.fma_gflops + self.function_ns),
+        ]
         for level in self.levels:
-            figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all]
+            figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
+            if any(
+                isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (level.line, level.sets, level.ways)
+            ):
+                raise MachineError(f"machine model with an impossible cache: {level!r}")
         if not self.levels or not self.fma_gflops:
             raise MachineError("machine model without memory levels or FMA peaks")
         for figure in figures:
@@ -204,7 +222,7 @@ def _stored() -> Machine | None:
     if data is None:
         return None
     try:
-        machine = Machine.from_json(data.decode(errors="replace"))
+        machine = Machine.from_json(data.decode(errors="replace"), (FORMAT,))
     except MachineError as error:
         _log.info("the stored machine model is not usable (%s); measuring again", error)
         return None
@@ -323,18 +341,35 @@ def _read(path: str) -> str:
 
 # Where the system tells nothing: sizes that most processors have at least
 _DEFAULT_CACHES = {1: (32 << 10, False), 2: (512 << 10, False), 3: (8 << 20, True)}
+_WAYS_FILE = "ways_of_associativity"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @functools.cache
 def caches() -> tuple[tuple[str, int, bool], ...]:
     """(name, bytes, shared between cores) of the data caches, innermost first; common sizes where unknown."""
-    found: dict[int, tuple[int, bool]] = {}
+    found = {level: (cache["size"], level >= 3) for level, cache in _system_caches().items()}
+    known = found or _DEFAULT_CACHES
+    return tuple((f"L{level}", *known[level]) for level in sorted(known))
+
+
+@functools.cache
+def geometry(name: str) -> tuple[int, int, int]:
+    """(bytes of a line, sets, ways) of the data cache called ``name``; a common line and zeros where unknown."""
+    found = {f"L{level}": cache for level, cache in _system_caches().items()}.get(name, {})
+    return found.get("line", 0) or LINE, found.get("sets", 0), found.get("ways", 0)
+
+
+def _system_caches() -> dict[int, dict[str, int]]:
+    """What the system tells of each level's data cache: bytes in all, of a line, sets and ways."""
+    found: dict[int, dict[str, int]] = {}
     root = Path("/sys/devices/system/cpu/cpu0/cache")
     for index in sorted(root.glob("index*")) if root.is_dir() else ():
         level, size = _read(f"{index}/level"), _read(f"{index}/size")
         if _read(f"{index}/type") in ("Data", "Unified") and level.isdigit() and size[:-1].isdigit():
             # A cache of SMT siblings of one core is private; beyond L2 sharing is the rule
-            found[int(level)] = (int(size[:-1]) * _UNITS.get(size[-1], 1), int(level) >= 3)
-    known = found or _DEFAULT_CACHES
-    return tuple((f"L{level}", *known[level]) for level in sorted(known))
+            found[int(level)] = {"size": int(size[:-1]) * _UNITS.get(size[-1], 1)}
+            for key, file in (("line", "coherency_line_size"), ("sets", "number_of_sets"), ("ways", _WAYS_FILE)):
+                figure = _read(f"{index}/{file}")
+                found[int(level)][key] = int(figure) if figure.isdigit() else 0
+    return found

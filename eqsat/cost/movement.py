@@ -13,34 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, LINE
 from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Literal, Load
 from eqsat.ir.types import DType
 
-LINE = 64
-"""Bytes of a cache line."""
 
-SLOTS: dict[str, float] = {
-    "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,
-    "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 24, "cos": 24, "tanh": 10, "erf": 12, "sigmoid": 10,
-    "pow": 60, "sign": 3, "round": 2, "wrap_index": 3, "maximum": 2, "minimum": 2,
-}  # fmt: skip
-"""Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
-
-CACHE_SETS, CACHE_WAYS = 64, 8
-"""Sets and lines of a set of an L1 cache. Larger ones have more lines to a set: they are no worse."""
-
-GATHER_SLOTS = 4.0
-"""Slots of one lane's load at a data-dependent or strided address, next to a contiguous one."""
-
-
-def thrashes(row_bytes: int, rows: int) -> bool:
-    """Whether streams ``row_bytes`` apart crowd into so few sets of an L1 cache that they evict one another.
+def thrashes(row_bytes: int, rows: int, sets: int = CACHE_SETS, ways: int = CACHE_WAYS, line: int = LINE) -> bool:
+    """Whether streams ``row_bytes`` apart crowd into so few sets of a cache that they evict one another.
 
     One line of a set is left to the other stream of a contraction. Measured: 14 rows over two sets run as if they
     were spread, over one set at three quarters of the speed.
     """
-    sets = [row_bytes * i // LINE % CACHE_SETS for i in range(rows if row_bytes else 0)]
-    return max(map(sets.count, set(sets)), default=0) >= CACHE_WAYS
+    if not sets:
+        return False
+    crowd = [row_bytes * i // line % sets for i in range(rows if row_bytes else 0)]
+    return max(map(crowd.count, set(crowd)), default=0) >= ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +65,7 @@ def _merge(pairs: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=65536)
-def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int, line: int = LINE) -> tuple[int, int]:
     """(distinct elements, bytes of the cache lines they lie on) touched by an access over a block.
 
     ``extents`` has the block's size along each axis. Exact for strides that nest (any view of a
@@ -90,11 +77,11 @@ def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int)
     count, _, _ = _merge(pairs)
     runs, step, run = 1, 0, 1  # dense part within a run, then how many runs
     for position, (stride, _) in enumerate(pairs):
-        if stride * itemsize >= LINE and stride >= run + max(step, 1):
+        if stride * itemsize >= line and stride >= run + max(step, 1):
             runs = _merge(pairs[position:])[0]
             break
         _, step, run = _merge(pairs[: position + 1])
-    return count, runs * -(-run * itemsize // LINE) * LINE
+    return count, runs * -(-run * itemsize // line) * line
 
 
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
@@ -124,11 +111,11 @@ def accesses(kernel: Kernel) -> tuple[Access, ...]:
     return (*found.values(), store)
 
 
-def access_bytes(access: Access, extents: tuple[int, ...]) -> int:
+def access_bytes(access: Access, extents: tuple[int, ...], line: int = LINE) -> int:
     """Bytes of the cache lines that ``access`` touches over a block of these extents."""
-    _, moved = footprint(access.strides, extents, access.dtype.itemsize)
+    _, moved = footprint(access.strides, extents, access.dtype.itemsize, line)
     if access.gathered:
-        moved = min(moved, -(-access.span * access.dtype.itemsize // LINE) * LINE)
+        moved = min(moved, -(-access.span * access.dtype.itemsize // line) * line)
     return moved
 
 
@@ -169,8 +156,8 @@ Functions = tuple[tuple[str, float], ...]
 
 @lru_cache(maxsize=64)
 def slots_of(functions: Functions) -> dict[str, float]:
-    """Slots of every function that takes more than one: those measured, else those of :data:`SLOTS`."""
-    return {**SLOTS, **dict(functions)}
+    """Slots of every function that takes more than one: those measured, else the calibrated ones."""
+    return {**FUNCTION_SLOTS, **dict(functions)}
 
 
 @lru_cache(maxsize=8192)

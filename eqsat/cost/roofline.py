@@ -1,6 +1,6 @@
 """The roofline of one kernel before it has a schedule: what extraction ranks programs by.
 
-    seconds = max(compute, bytes / bandwidth) + overlap · min(compute, bytes / bandwidth) + step
+    seconds = max(compute, bytes / bandwidth) + OVERLAP · min(compute, bytes / bandwidth) + step
 
 Bytes run at the bandwidth of the smallest cache level that holds everything the kernel touches: a tensor
 of 200 KB that was just written is read from L2, not from memory.
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eqsat.cost.calibration import ELEMENTWISE, NUMPY_CALL, OVERLAP
 from eqsat.ir.node import Node, topological
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
@@ -20,17 +21,6 @@ from eqsat.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
     from eqsat.cost.machine import Machine
-
-OVERLAP = 0.1
-"""What is left of the shorter of the two times; keeps work that hides behind memory from being free."""
-
-ELEMENTWISE = 1.5
-"""Issue slots that an elementwise instruction takes next to a multiply-add of a register tile: loads, stores
-and dependences keep such loops from issuing two vector operations a cycle."""
-
-
-NUMPY_CALL = 1e-6
-"""Seconds of a NumPy function on nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,103 +1,292 @@
-"""The machine as the movement analysis sees it: capacities, bandwidths per thread, cost of an issue slot.
+"""What a backend generates code for, as data: memory spaces, parallel levels, issue ports, vectors and tile operations.
 
-Derived from a measured :class:`eqsat.cost.machine.Machine` and a thread count; everything in seconds and bytes.
+A backend makes a :class:`Target` of a machine model and a number of threads (``eqsat.plan.backend.Backend.target``);
+scheduling knows nothing else of the processor. Everything in seconds and bytes. There may be any number of memory
+spaces. Their names are for reports.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from eqsat.cost import calibration as c
 from eqsat.ir.types import DType
 
 if TYPE_CHECKING:
     from eqsat.cost.machine import Machine
 
-LEVELS = ("L2", "L3", "memory")
-"""Where bytes come from: those from L2 missed the L1 cache, and so on."""
+Moved = tuple[float, ...]
+"""Bytes that come from each of :attr:`Target.origins`: those that missed the cache before it."""
 
-HIDDEN = (0.6, 0.8, 0.7, 0.8)
-"""How much of compute, and of traffic from L2, L3 and memory, hides behind the longest of them (1: a perfect roofline).
 
-Traffic from L2 is covered by out-of-order execution nearly whole (a register tile fed from L2 runs at peak); the rest
-depends on prefetching.
-"""
+class TargetError(ValueError):
+    """A target that describes no processor; the message says which part."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpace:
+    """One space of the memory hierarchy, as one thread sees it while all of its team are at work.
+
+    ``capacity``: bytes that stay resident (infinite for the outermost). ``bandwidth``: bytes a second that it delivers.
+    ``hidden``: share of the traffic from it that hides behind the longest of compute and traffic. ``shared``: all
+    threads use the same one. ``line``: bytes that move at once. ``sets``, ``ways``: how it is divided, by address; 0
+    sets where addresses do not crowd.
+    """
+
+    name: str
+    capacity: float
+    bandwidth: float
+    hidden: float
+    shared: bool = False
+    line: int = c.LINE
+    sets: int = 0
+    ways: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLevel:
+    """Threads that share work. ``width``: how many at most.
+
+    Seconds of starting a call on all of them: ``launch`` where they are awake, ``wake`` where they have gone to sleep;
+    ``barrier``: of one barrier between them.
+    """
+
+    name: str
+    width: int
+    launch: float
+    wake: float
+    barrier: float
+
+    def call(self, barriers: int) -> float:
+        """Seconds that a call pays for its team: in the mean of a call in a loop and one out of the blue.
+
+        Nobody knows which it will be. Whoever takes the team for savings above that mean, and one thread below it,
+        regrets least at worst.
+        """
+        return (self.launch + self.wake) / 2 + self.barrier * barriers
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a core issues. ``slots``: (32 or 64, seconds of a slot: one vector multiply-add of such elements at peak).
+
+    ``latency``: slots from a multiply-add to the next one that needs its result. ``loads``, ``broadcasts``: vectors
+    loaded, and elements copied to all lanes, in a slot.
+    """
+
+    slots: tuple[tuple[int, float], ...]
+    latency: float = c.FMA_LATENCY
+    loads: float = c.LOADS
+    broadcasts: float = c.BROADCASTS
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Address translation: bytes of a page, how many a core has at hand, slots of an access that starts a new one."""
+
+    nbytes: int = c.PAGE_BYTES
+    at_hand: int = c.PAGES
+    slots: float = c.PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class TileOpRow:
+    """One tile operation that the backend can emit, for blocks of up to these sizes.
+
+    ``name``: of the term that it is in a nest (``eqsat.ir.nest.TileOp``): ``fma``, an outer-product register tile;
+    ``update``, a rank-k update that holds no block of results in registers; ``vector``, a map or reduction along
+    one axis. ``sizes``: most positions along an axis, in vectors along ``lanes``; an axis that is not listed may have
+    any extent. ``registers``: vector registers it takes at those sizes. ``enter``: slots to enter and leave it.
+    ``chains``: into how many sums it splits each accumulator where it has fewer accumulators than that. ``dtypes``:
+    element types it computes in, none for all. ``needs``: the instruction-set extension without which a backend does
+    not offer it.
+    """
+
+    name: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    lanes: str = "n"
+    registers: int = 0
+    enter: float = c.CALL
+    chains: int = 1
+    dtypes: tuple[str, ...] = ()
+    needs: str = ""
+
+    def size(self, axis: str) -> int:
+        """Most positions along ``axis`` (vectors along ``lanes``)."""
+        return dict(self.sizes)[axis]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Rates of one thread while ``threads`` threads are at work.
+    """One thread of a team, and what it shares with the others.
 
-    ``slots``: (32 or 64, seconds of one vector multiply-add of such elements issued at peak). ``capacity``: bytes that
-    stay resident in L1, L2 and this thread's share of L3. ``bandwidth``: bytes a second from L2, L3 and memory.
-    ``barrier``: seconds of one barrier, ``step``: of starting one more kernel. ``functions``: measured slots of
-    elementwise functions.
+    ``spaces``: innermost first, the last one unbounded. ``parallel``: levels of threads, outermost first. ``step``:
+    seconds of starting one more kernel. ``functions``: measured slots of elementwise functions. ``tiles``: the tile
+    operations on offer, of several that do equally well the first is taken. ``single``: the same processor with one
+    thread at work, where this is a team.
+
+    Raises:
+        TargetError: no bounded space before an unbounded one, a rate that is no positive number, or a tile that takes
+            more registers than there are.
     """
 
-    slots: tuple[tuple[int, float], ...]
+    spaces: tuple[MemorySpace, ...]
+    parallel: tuple[ParallelLevel, ...]
+    ports: Ports
     vector_bits: int
     registers: int
-    capacity: tuple[float, float, float]
-    bandwidth: tuple[float, float, float]
-    barrier: float
     step: float
-    threads: int
+    tiles: tuple[TileOpRow, ...] = ()
+    pages: Pages = Pages()
     functions: tuple[tuple[str, float], ...] = ()
+    hidden: float = c.HIDDEN_COMPUTE
+    single: Target | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.spaces) < 2 or self.spaces[-1].capacity != math.inf:
+            raise TargetError("a target needs a bounded memory space, and an unbounded one after all others")
+        for space in self.spaces:
+            rates = 0 < space.bandwidth < math.inf and 0 <= space.hidden <= 1
+            if not (rates and space.capacity > 0 and space.line > 0):
+                raise TargetError(f"impossible memory space: {space}")
+        for tile in self.tiles:
+            if tile.registers > self.registers:
+                raise TargetError(
+                    f"tile operation {tile.name}{dict(tile.sizes)} takes {tile.registers} registers of {self.registers}"
+                )
+
+    @cached_property
+    def caches(self) -> tuple[MemorySpace, ...]:
+        """The bounded spaces that hold more than the one before: another never has what that one lacks."""
+        found: list[MemorySpace] = []
+        for space in self.spaces:
+            if space.capacity < math.inf and space.capacity > (found[-1].capacity if found else 0.0):
+                found.append(space)
+        return tuple(found)
+
+    @cached_property
+    def origins(self) -> tuple[MemorySpace, ...]:
+        """Where what misses each of :attr:`caches` comes from."""
+        unbounded = next(space for space in self.spaces if space.capacity == math.inf)
+        return (*self.caches[1:], unbounded)
+
+    @cached_property
+    def middle(self) -> tuple[MemorySpace, ...]:
+        """The caches between innermost and outermost, for whole blocks of a factor; the outermost if there is none."""
+        return self.caches[1:-1] or self.caches[-1:]
+
+    @cached_property
+    def rates(self) -> tuple[tuple[float, float, float], ...]:
+        """(bytes a second, hidden share, the rest) of each of :attr:`origins`."""
+        return tuple((space.bandwidth, space.hidden, 1 - space.hidden) for space in self.origins)
+
+    @property
+    def inner(self) -> MemorySpace:
+        """The innermost space."""
+        return self.spaces[0]
+
+    @property
+    def refill(self) -> float:
+        """Bytes a second that what misses the innermost space comes in at."""
+        return self.origins[0].bandwidth
+
+    @property
+    def outer(self) -> MemorySpace:
+        """The outermost space, which is never full."""
+        return self.origins[-1]
+
+    @property
+    def threads(self) -> int:
+        return math.prod(level.width for level in self.parallel)
+
+    @property
+    def barrier(self) -> float:
+        """Seconds until all threads have met; none for one."""
+        return sum(level.barrier for level in self.parallel if level.width > 1)
+
+    @property
+    def alone(self) -> Target:
+        """The same processor with one thread at work."""
+        return self.single or self
+
+    def call(self, kernels: int) -> float:
+        """Seconds that a call of so many kernels pays for running on all threads."""
+        return sum(level.call(kernels) for level in self.parallel if level.width > 1)
 
     def slot(self, dtype: DType) -> float:
         """Seconds of one vector issue slot for this element type."""
         wide = dtype.bits == 64
-        return next(seconds for bits, seconds in self.slots if (bits == 64) == wide)
+        return next(seconds for bits, seconds in self.ports.slots if (bits == 64) == wide)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of one vector register; booleans are widened to 32 bits."""
         return max(1, self.vector_bits // max(32, dtype.bits))
 
-    def seconds(self, compute: float, moved: tuple[float, float, float]) -> float:
-        """Time of a computation that keeps the units busy for ``compute`` s and moves those bytes from each level."""
-        hides, hides2, hides3, hides4 = HIDDEN
-        l2, l3, memory = (n / rate for n, rate in zip(moved, self.bandwidth, strict=True))
-        longest = max(compute * hides, l2 * hides2, l3 * hides3, memory * hides4)
-        shown = compute * (1 - hides) + l2 * (1 - hides2) + l3 * (1 - hides3) + memory * (1 - hides4)
+    def rows(self, name: str, dtype: DType | None = None) -> tuple[TileOpRow, ...]:
+        """The tile operations of this name (for this element type)."""
+        rows = (row for row in self.tiles if row.name == name)
+        return tuple(row for row in rows if not row.dtypes or dtype is None or dtype.name in row.dtypes)
+
+    def seconds(self, compute: float, moved: Moved) -> float:
+        """Time of a computation that keeps the units busy for ``compute`` s and moves those bytes from each origin."""
+        longest, shown = compute * self.hidden, compute * (1 - self.hidden)
+        for nbytes, (bandwidth, hidden, rest) in zip(moved, self.rates, strict=True):
+            spent = nbytes / bandwidth
+            longest = max(longest, spent * hidden)
+            shown += spent * rest
         return longest + shown
 
 
 @lru_cache(maxsize=64)
-def target_of(machine: Machine, threads: int = 1) -> Target:
-    """The target that ``threads`` threads of a machine are; more threads than cores count as the cores.
+def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = ()) -> Target:
+    """The target that ``threads`` threads of a measured machine are; more threads than cores count as the cores.
 
-    Of a private cache 80 % is taken to stay resident, of a shared one a thread's share of half of it: the rest goes
-    to streams, to other processes, and to what limited associativity wastes.
+    For backends that generate code for the processor: ``tiles`` (a tuple) are theirs. Of a private cache a part is
+    taken to stay resident, of a shared one a thread's share of a part: the rest goes to streams, to other programs,
+    and to what limited associativity wastes.
     """
     threads = max(1, min(threads, machine.cores))
-    by_name = {level.name: level for level in machine.levels}
-    memory = machine.levels[-1]
-    capacity: list[float] = []
-    bandwidth: list[float] = []
-    for name, room in (("L1", 0.8), ("L2", 0.7), ("L3", 0.5)):
-        level = by_name.get(name)
-        if level is None:  # no such cache: it holds what the one before holds
-            capacity.append(capacity[-1] if capacity else 0.0)
-        else:
-            capacity.append(level.nbytes * (0.5 / threads if level.shared else room))
-    for name in LEVELS:
-        level = by_name.get(name, memory)
-        bandwidth.append(1e9 * min(level.read_gbs, level.read_gbs_all / threads))
+    *bounded, memory = machine.levels
+    spaces: list[MemorySpace] = []
+    for level in bounded:
+        if level.nbytes > 0:
+            first = not spaces
+            stays = c.STAYS_SHARED / threads if level.shared else c.STAYS if first else c.STAYS_OUTER
+            spaces.append(
+                MemorySpace(
+                    level.name,
+                    level.nbytes * stays,
+                    1e9 * min(level.read_gbs, level.read_gbs_all / threads),
+                    c.HIDDEN_NEAR if len(spaces) < 2 else c.HIDDEN_BETWEEN,
+                    level.shared,
+                    level.line,
+                    level.sets or (c.CACHE_SETS if first else 0),
+                    level.ways or (c.CACHE_WAYS if first else 0),
+                )
+            )
+    bandwidth = 1e9 * min(memory.read_gbs, memory.read_gbs_all / threads)
+    if not spaces:
+        spaces.append(MemorySpace("registers", machine.registers * machine.vector_bytes, bandwidth, c.HIDDEN_NEAR))
+    spaces.append(MemorySpace(memory.name, math.inf, bandwidth, c.HIDDEN_FAR, True, memory.line))
     slots = []
     for name, bits in (("float32", 32), ("float64", 64)):
         lanes = machine.vector_bytes * 8 // bits
         slots.append((bits, 2.0 * lanes / (machine.peak_gflops(name) * 1e9)))
     one = 2.0 / machine.peak_gflops("float32")  # nanoseconds of one slot, per lane
     functions = tuple(sorted((name, round(max(1.0, ns / one), 1)) for name, ns in machine.function_ns))
+    cores = ParallelLevel("cores", threads, machine.launch_us * 1e-6, machine.wake_us * 1e-6, machine.barrier_us * 1e-6)
     return Target(
-        tuple(slots),
+        tuple(spaces),
+        (cores,),
+        Ports(tuple(slots)),
         machine.vector_bytes * 8,
         machine.registers,
-        (capacity[0], capacity[1], capacity[2]),
-        (bandwidth[0], bandwidth[1], bandwidth[2]),
-        machine.barrier_us * 1e-6,
         machine.step_us * 1e-6,
-        threads,
-        functions,
+        tuple(tiles),
+        functions=functions,
+        single=target_of(machine, 1, tiles) if threads > 1 else None,
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, PANEL, PANEL_PACK_SLOTS
 from eqsat.cost.roofline import Roofline, opaque_slots
 from eqsat.ir import views
 from eqsat.ir.spec import Spec
@@ -25,13 +26,6 @@ READ = -1
 MAX_SIZE = 192
 """Operators of a kernel's term written out as a tree; larger ones are cut by storing. So no kernel's expression is
 deeper than this, and what walks one may recurse."""
-
-PANEL = 512
-"""Extent of a contraction's panel: an operand that is computed on the fly is recomputed once per panel."""
-
-PACK_SLOTS = 2.0
-GATHER_SLOTS = 4.0
-ARG_SLOTS = 4.0
 
 compose = lru_cache(maxsize=65536)(views.compose)
 broadcast = lru_cache(maxsize=8192)(views.broadcast)
@@ -235,7 +229,7 @@ class Builder:
         # Operands with arithmetic have to be packed, once per panel of the other one.
         for operand, other in ((a, cols), (b, rows)):
             if operand.slots:
-                s.core_slots += (operand.slots + PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+                s.core_slots += (operand.slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
         return True
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:

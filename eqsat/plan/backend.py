@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eqsat.cost.machine import Machine
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
 from eqsat.ir.types import TensorType
@@ -48,6 +49,9 @@ class Backend(Protocol):
     """Turns plans into executables, in two steps so that the first can be remembered."""
 
     name: str
+
+    def target(self, machine: Machine, threads: int) -> Target:
+        """What programs are scheduled for: as many of ``threads`` threads as can be at work at once on a machine."""
 
     def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[Any]:
         """Whatever may get ready while a program of so many operators is searched, and makes ``emit`` faster, and the

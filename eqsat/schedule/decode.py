@@ -8,13 +8,13 @@ from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.search import Entry
-from eqsat.schedule.tiles import UPDATE_VECTORS, round_up
+from eqsat.schedule.tiles import round_up
 
 
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
     lanes = tuple(target.lanes(form.dtype) for form in problem.stages)
-    nest = _decode(entry, bool(problem.rows), True, lanes)
+    nest = _decode(entry, bool(problem.rows), True, lanes, target)
     if problem.rows:
         if not _has(nest, "rows"):
             nest = _wrap(nest, problem.rows)
@@ -23,25 +23,26 @@ def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     return nest
 
 
-def _decode(entry: Entry, grouped: bool, above: bool, lanes: tuple[int, ...]) -> Nest:
+def _decode(entry: Entry, grouped: bool, above: bool, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
         case "Loop" | "Par":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
-            body = _decode(entry.children[0], grouped, above and axis == "outer", lanes)
+            body = _decode(entry.children[0], grouped, above and axis == "outer", lanes, target)
             return Loop(axis.rstrip("0123456789"), n, step, body, node.op == "Par")
         case "Pack":
             name = f"{node.args[1]}@{node.args[0]}" if grouped and above else str(node.args[1])
-            return Pack(name, _decode(entry.children[0], grouped, above, lanes))
+            return Pack(name, _decode(entry.children[0], grouped, above, lanes, target))
         case "Seq":
             bodies: list[Nest] = []
             for child in entry.children:
-                inner = _decode(child, grouped, False, lanes)
+                inner = _decode(child, grouped, False, lanes, target)
                 bodies.extend(inner.bodies if isinstance(inner, Seq) else (inner,))
             return Seq(tuple(bodies))
         case "Update":
             i, m, n, k = (int(x) for x in node.args[:4])
-            return TileOp("update", (("m", m), ("n", min(n, UPDATE_VECTORS * lanes[i])), ("k", k)), i)
+            most = target.rows("update")[0].size("n") * lanes[i]
+            return TileOp("update", (("m", m), ("n", min(n, most)), ("k", k)), i)
         case "Tile":
             i, m, n, k = (int(x) for x in node.args[:4])
             return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)

@@ -1,6 +1,6 @@
 """Footprints and prices of blocks of one problem on one target, shared by the search and the evaluator.
 
-Data movement after Chimera (Zheng et al., HPCA 2023). For a memory level and a block: when everything the
+Data movement after Chimera (Zheng et al., HPCA 2023). For a cache of the target and a block: when everything the
 block touches stays resident, each buffer moves its footprint once. Otherwise a loop whose body's block is
 resident moves each buffer of the whole block once, and a loop whose body is not moves what its body moves,
 every step.
@@ -10,25 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
-from eqsat.cost.target import Target
+from eqsat.cost.target import Moved, Target
 from eqsat.schedule.problem import Problem, Source
-from eqsat.schedule.tiles import CALL, ceil_div, step_slots, tile_seconds, update_seconds
-
-LOOP = 2.0
-"""Slots of one loop step."""
-
-RESTART = 0.5e-6
-"""Seconds until a stream from memory that starts at a new place is up to speed."""
-
-PAGE = 25.0
-"""Slots that a piece of a row on a page of its own takes: the translation, and prefetching that starts afresh."""
-
-PAGES = 64
-"""Pages whose translations are at hand."""
-
-Moved = tuple[float, float, float]
-"""Bytes that come from L2, L3 and memory."""
+from eqsat.schedule.tiles import ceil_div, step_slots, tile_seconds, update_seconds
 
 
 @dataclass(frozen=True)
@@ -42,10 +28,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Bytes a block touches in all; by level, whether they stay resident and what then moves."""
+    """Bytes a block touches in all; by cache, whether they stay resident and what then moves."""
 
     total: float
-    fits: tuple[bool, bool, bool]
+    fits: tuple[bool, ...]
     cold: Moved
 
 
@@ -54,24 +40,31 @@ class Pricer:
 
     def __init__(self, problem: Problem, target: Target) -> None:
         self.problem, self.target = problem, target
-        self.barrier = target.barrier if target.threads > 1 else 0.0
+        self.barrier = target.barrier
         self._touched: dict[Block, dict[Source, int]] = {}
         self._summaries: dict[Block, Summary] = {}
         self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
         used: dict[bool, int] = {False: 0, True: 0}
         for size, const in zip(problem.sizes, problem.const, strict=True):
             used[const] += size
-        _, l2, l3 = target.capacity
+        last = len(target.caches) - 1
         self.streamed = frozenset(
             form.index
             for form in problem.stages
-            if form.contraction and form.extent("m") <= 16 and sum(problem.sizes) > l3
+            if form.contraction and form.extent("m") <= c.FEW_ROWS and sum(problem.sizes) > target.caches[-1].capacity
         )
-        """Stages whose second factor comes from memory, once, past a few rows."""
+        """Stages whose second factor comes from the outermost space, once, past a few rows."""
         self.resident = {
-            False: (False, used[False] <= l2 / 2, used[False] <= l3 / 2),
-            True: (False, False, used[True] <= l3 / 16),
+            False: tuple(
+                (cache > 0 or last == 0) and used[False] <= space.capacity * c.WARM
+                for cache, space in enumerate(target.caches)
+            ),
+            True: tuple(
+                cache == last and used[True] <= space.capacity * c.WARM_KNOWN
+                for cache, space in enumerate(target.caches)
+            ),
         }
+        """By whether operands are constant: the caches that they are in when the kernel starts."""
 
     def free(self, stage: int) -> frozenset[tuple[int, str]]:
         """The factors of a stage that come packed from compile time."""
@@ -95,23 +88,26 @@ class Pricer:
         if found is None:
             touched = self.touched(block)
             total = float(sum(touched.values()))
-            fits = tuple(total <= room for room in self.target.capacity)
-            cold = tuple(sum(n * self.weight(s, block, level) for s, n in touched.items()) for level in range(3))
-            found = self._summaries[block] = Summary(total, fits, cold)  # type: ignore[arg-type]
+            caches = self.target.caches
+            fits = tuple(total <= cache.capacity for cache in caches)
+            cold = tuple(
+                sum(n * self.weight(s, block, cache) for s, n in touched.items()) for cache in range(len(caches))
+            )
+            found = self._summaries[block] = Summary(total, fits, cold)
         return found
 
-    def weight(self, source: Source, block: Block, level: int) -> float:
-        """How often a buffer's footprint crosses a level when the block is resident: 0, once, or twice if written."""
+    def weight(self, source: Source, block: Block, cache: int) -> float:
+        """How often a buffer's footprint enters a cache when the block is resident: 0, once, or twice if written."""
         kind, index, factor = source
         written = any(self.problem.stages[i].result == source for i in block.stages)
         if kind == "packed":
             stage = self.problem.stages[index]
             if not next(f for f in stage.factors if f.name == factor).free:
                 return 1.0
-            return 0.0 if self.resident[True][level] else 1.0
+            return 0.0 if self.resident[True][cache] else 1.0
         if kind == "stage":
             return 0.0 if written else 1.0
-        if self.resident[self.problem.const[index]][level]:
+        if self.resident[self.problem.const[index]][cache]:
             return 0.0
         return 2.0 if written else 1.0
 
@@ -129,16 +125,21 @@ class Pricer:
         if not a:
             if not first.direct:
                 return None
-            if thrashes(first.row_bytes, m):  # every broadcast fetches its line again
-                seconds += m * k * 64 / target.bandwidth[0]
+            if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
+                seconds += m * k * target.inner.line / target.refill
         if not b:
             if not second.direct:
                 return None
-            if second.contiguous and second.row_bytes >= 1024:  # a new page every few steps of k, and few cache sets
-                seconds += k * 4 * slot
-                if thrashes(second.row_bytes, min(k, 64)):
-                    seconds += k * n * dtype.itemsize / target.bandwidth[0]
+            if second.contiguous and second.row_bytes >= c.FAR_ROW_BYTES:
+                seconds += k * c.FAR_ROW * slot
+                if self.crowds(second.row_bytes, min(k, target.inner.sets)):
+                    seconds += k * n * dtype.itemsize / target.refill
         return seconds
+
+    def crowds(self, row_bytes: int, rows: int) -> bool:
+        """Whether rows that far apart evict one another from the innermost cache."""
+        inner = self.target.inner
+        return thrashes(row_bytes, rows, inner.sets, inner.ways, inner.line)
 
     def update(self, stage: int, m: int, n: int, k: int, a: bool) -> float | None:
         """Seconds of a rank update with its share of the epilogue, or None when it cannot read a factor in place."""
@@ -146,14 +147,15 @@ class Pricer:
         first, second = form.factors
         if not (a or first.direct) or not second.direct:
             return None
-        slot = self.target.slot(form.dtype)
-        seconds = update_seconds(self.target, form.dtype, m, n, k)
-        vectors = -(-n // self.target.lanes(form.dtype))
+        target = self.target
+        slot, pages = target.slot(form.dtype), target.pages
+        seconds = update_seconds(target, form.dtype, m, n, k)
+        vectors = -(-n // target.lanes(form.dtype))
         seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
-        if not a and thrashes(first.row_bytes, m):
-            seconds += m * k * 64 / self.target.bandwidth[0]
-        if n * form.dtype.itemsize < 4096 <= second.row_bytes:
-            seconds += k * PAGE * slot  # pieces of rows
+        if not a and self.crowds(first.row_bytes, m):
+            seconds += m * k * target.inner.line / target.refill
+        if n * form.dtype.itemsize < pages.nbytes <= second.row_bytes:
+            seconds += k * pages.slots * slot  # pieces of rows
         return seconds
 
     def vector(self, stage: int, lanes: int) -> float:
@@ -172,7 +174,7 @@ class Pricer:
             slots *= max(1.0, 4 / max(1, vectors))  # few sums in flight: the chain's latency shows
         if form.lane is not None and form.lane >= kernel.parallel:
             slots += 12  # lanes are combined at the end
-        return (slots + CALL) * self.target.slot(form.dtype)
+        return (slots + c.CALL) * self.target.slot(form.dtype)
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
@@ -186,9 +188,9 @@ class Pricer:
         sources = {form.source(access): 0 for access in it.accesses}
         for source in sources:
             sources[source] = touched.get(source, 0)
-        per_vector = 2.5 if it.contiguous or factor == "a" else 5.0
+        per_vector = c.PACK_ROWS if it.contiguous or factor == "a" else c.PACK_TRANSPOSED
         vectors = points / self.target.lanes(form.dtype)
-        return (vectors * (per_vector + it.slots) + 2 * CALL) * self.target.slot(form.dtype), sources
+        return (vectors * (per_vector + it.slots) + 2 * c.CALL) * self.target.slot(form.dtype), sources
 
     def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
         """Compute of a last, shorter step next to a whole one."""
@@ -197,36 +199,40 @@ class Pricer:
             lanes = self.target.lanes(form.dtype)
             return -(-rest // lanes) / -(-step // lanes)
         if form.contraction and axis == "m":
-            return step_slots(rest, 2) / step_slots(step, 2)
+            row = self.target.rows("fma", form.dtype)[0]
+            vectors = row.size("n")
+            return step_slots(self.target, row, rest, vectors) / step_slots(self.target, row, step, vectors)
         return rest / step
 
 
 def loop_moved(whole: Summary, body: Summary, moved: Moved, steps: float) -> Moved:
     """Bytes that a loop moves: see the module docstring."""
-    (w1, w2, w3), (b1, b2, b3), (c1, c2, c3), (m1, m2, m3) = whole.fits, body.fits, whole.cold, moved
-    return (
-        c1 if w1 or b1 else m1 * steps,
-        c2 if w2 or b2 else m2 * steps,
-        c3 if w3 or b3 else m3 * steps,
-    )
+    if True in whole.fits or True in body.fits:
+        return tuple(
+            [
+                once if fits or part else each * steps
+                for fits, part, once, each in zip(whole.fits, body.fits, whole.cold, moved, strict=True)
+            ]
+        )
+    return tuple([each * steps for each in moved])
 
 
 def shared_moved(
     pricer: Pricer, whole: Block, part: Block, body: Block, moved: Moved, steps: float, threads: int
 ) -> Moved:
-    """The same for one thread's share of a parallel loop; what all threads read comes from memory once for all."""
+    """The same for one thread's share of a parallel loop; what all threads read enters a shared cache once for all."""
     found = []
-    for level in range(3):
-        if pricer.summary(part).fits[level] or pricer.summary(body).fits[level]:
+    for number, cache in enumerate(pricer.target.caches):
+        if pricer.summary(part).fits[number] or pricer.summary(body).fits[number]:
             own, everyone = pricer.touched(part), pricer.touched(whole)
             total = 0.0
             for source, size in own.items():
-                common = level == 2 and size == everyone[source]
-                total += size * pricer.weight(source, part, level) / (threads if common else 1)
+                common = cache.shared and size == everyone[source]
+                total += size * pricer.weight(source, part, number) / (threads if common else 1)
             found.append(total)
         else:
-            found.append(moved[level] * steps)
-    return found[0], found[1], found[2]
+            found.append(moved[number] * steps)
+    return tuple(found)
 
 
 def widen(body: Block, axis: str, size: int) -> Block:
@@ -253,13 +259,14 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     if rest:
         shared = axis in ("rows", "outer")
         share = rest / step if shared else pricer.ratio(stage, axis.rstrip("0123456789"), step, rest)
-    control = LOOP * pricer.target.slot(form.dtype)
+    slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
+    control = c.LOOP * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
-        control += RESTART
+        control += c.RESTART
     piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
-    if form.contraction and axis[0] == "m" and n > PAGES and piece < 4096 <= form.result_row_bytes:
-        control += n * PAGE * pricer.target.slot(form.dtype)  # results go out as pieces of rows
+    if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
+        control += n * pages.slots * slot  # results go out as pieces of rows
     return n // step + share, ceil_div(n, step) * control
 
 
@@ -279,16 +286,16 @@ def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[fl
     extra, sources = pricer.pack(stage, factor, body)
     copy = pricer.touched(body)["packed", stage, factor]
     added, saved = [], []
-    for level in range(3):
-        reads = sum(size * pricer.weight(source, body, level) for source, size in sources.items())
-        kept = copy <= pricer.target.capacity[level] / 2
+    for number, cache in enumerate(pricer.target.caches):
+        reads = sum(size * pricer.weight(source, body, number) for source, size in sources.items())
+        kept = copy <= cache.capacity * c.BLOCK_SHARE
         added.append(reads + (0.0 if kept else 2.0 * copy))
-        saved.append(float(copy) if kept and pricer.summary(body).fits[level] else 0.0)
-    found = extra, (added[0], added[1], added[2]), (saved[0], saved[1], saved[2]), float(copy)
+        saved.append(float(copy) if kept and pricer.summary(body).fits[number] else 0.0)
+    found = extra, tuple(added), tuple(saved), float(copy)
     pricer.packs[stage, factor, body] = found
     return found
 
 
 def total_seconds(target: Target, compute: float, moved: Moved, fixed: float, scratch: float) -> float:
-    """What a nest is ranked by. Scratch pushes other data out of the caches: half of it is fetched again later."""
-    return target.seconds(compute, moved) + fixed + scratch / 2 / target.bandwidth[2]
+    """What a nest is ranked by. Scratch pushes other data out of the caches: part of it is fetched again later."""
+    return target.seconds(compute, moved) + fixed + scratch * c.EVICTS / target.outer.bandwidth

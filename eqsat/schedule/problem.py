@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from eqsat.cost.movement import GATHER_SLOTS, Functions, access_bytes, accesses, dependences, slots_of, work
+from eqsat.cost.calibration import GATHER_SLOTS, LINE, LOAD_SLOTS
 from eqsat.cost.movement import Access as KernelAccess
+from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of, work
+from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
 
@@ -112,8 +114,9 @@ class StageForm:
     def epilogue_slots(self) -> float:
         """Slots of the epilogue for one result, loads included."""
         slots = slots_of(self.functions)
-        parts = walk(self.kernel.epilogue)
-        return sum(slots.get(e.fn, 1.0) if isinstance(e, Call) else 0.5 for e in parts if isinstance(e, Call | Load))
+        parts = tuple(walk(self.kernel.epilogue))
+        calls = sum(slots.get(e.fn, 1.0) for e in parts if isinstance(e, Call))
+        return calls + LOAD_SLOTS * sum(isinstance(e, Load) for e in parts)
 
     @cached_property
     def point_slots(self) -> float:
@@ -126,7 +129,7 @@ class StageForm:
             share = math.prod(n for n, s in zip(self.kernel.extents, access.strides, strict=True) if s) / points
             if access.write:
                 share = self.kernel.results / points
-            slots += share * (0.5 if abs(stride) <= 1 and not access.gathered else GATHER_SLOTS * 4)
+            slots += share * (LOAD_SLOTS if abs(stride) <= 1 and not access.gathered else GATHER_SLOTS * 4)
         return slots
 
 
@@ -142,13 +145,14 @@ def _unflatten(extents: list[int], axes: tuple[int, ...], size: int) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """All stages of a group. ``outer`` and ``rows`` are 0 for a single stage."""
+    """All stages of a group. ``outer`` and ``rows`` are 0 for a single stage. ``line``: bytes of a cache line."""
 
     stages: tuple[StageForm, ...]
     outer: int
     rows: int
     sizes: tuple[int, ...]
     const: tuple[bool, ...]
+    line: int = LINE
     cache: dict[object, dict[Source, int]] = field(default_factory=dict, compare=False, repr=False)
 
     def touched(self, stage: int, extents: tuple[int, ...], packed: frozenset[tuple[int, str]]) -> dict[Source, int]:
@@ -168,16 +172,16 @@ class Problem:
         for access in form.accesses:
             if access not in inside:
                 source = form.source(access)
-                found[source] = found.get(source, 0) + access_bytes(access, extents)
+                found[source] = found.get(source, 0) + access_bytes(access, extents, self.line)
         for source in found:
             if source[0] == "operand":
-                found[source] = min(found[source], -(-self.sizes[source[1]] // 64) * 64)
+                found[source] = min(found[source], -(-self.sizes[source[1]] // self.line) * self.line)
         self.cache[key] = found
         return found
 
 
-def problem_of(group: KernelGroup, functions: Functions = ()) -> Problem:
-    """Read a group; ``functions``: measured slots of elementwise functions.
+def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
+    """Read a group, for a target; without one, as any with register tiles for float32 and float64 sees it.
 
     Raises :class:`ScheduleError` where the group breaks what ``KernelGroup`` promises.
     """
@@ -192,13 +196,15 @@ def problem_of(group: KernelGroup, functions: Functions = ()) -> Problem:
             raise ScheduleError(f"stage {number} of group {group.name!r} reads a stage that does not come before it")
     first = group.stages[0].kernel.extents
     outer, rows = _shared_axes(group, shared)
-    forms = tuple(_form(group, number, outer, rows, functions) for number in range(len(group.stages)))
+    functions = target.functions if target is not None else ()
+    forms = tuple(_form(group, number, outer, rows, functions, target) for number in range(len(group.stages)))
     return Problem(
         forms,
         math.prod(first[a] for a in outer) if shared else 0,
         math.prod(first[a] for a in rows) if shared else 0,
         tuple(operand.nbytes for operand in group.operands),
         tuple(operand.const for operand in group.operands),
+        target.inner.line if target is not None else LINE,
     )
 
 
@@ -255,17 +261,22 @@ def _reach(offset: int, strides: tuple[int, ...], extents: tuple[int, ...]) -> t
 
 
 def _form(
-    group: KernelGroup, number: int, outer: tuple[int, ...], rows: tuple[int, ...], functions: Functions
+    group: KernelGroup,
+    number: int,
+    outer: tuple[int, ...],
+    rows: tuple[int, ...],
+    functions: Functions,
+    target: Target | None,
 ) -> StageForm:
     stage = group.stages[number]
     result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
-    return _contraction(group, form) or _vector(form)
+    return _contraction(group, form, target) or _vector(form)
 
 
-def _contraction(group: KernelGroup, form: StageForm) -> StageForm | None:
-    """The contraction a stage is, or None where no register tile applies.
+def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:
+    """The contraction a stage is, or None where no register tile applies, or the target has none for its type.
 
     Factors are swapped so that n holds the axis that results are contiguous in; in a group of several stages, so
     that m holds the shared rows. Both m and n must be longer than 1 (matrix times vector is a reduction).
@@ -275,7 +286,7 @@ def _contraction(group: KernelGroup, form: StageForm) -> StageForm | None:
     body = kernel.body
     if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul" or len(body.args) != 2:
         return None
-    if body.dtype.name not in ("float32", "float64"):
+    if body.dtype.name not in ("float32", "float64") or (target is not None and not target.rows("fma", body.dtype)):
         return None
     rank = len(kernel.extents)
     first, second = body.args
@@ -329,7 +340,7 @@ def _contraction(group: KernelGroup, form: StageForm) -> StageForm | None:
         )
         row_bytes = abs(step or 0) * body.dtype.itemsize
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
-            row_bytes = (-(-row_bytes // 64) | 1) * 64  # rows of scratch are kept off each other's cache sets
+            row_bytes = (-(-row_bytes // LINE) | 1) * LINE  # rows of scratch are kept off each other's cache sets
         factors.append(
             Factor(
                 name,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
-from eqsat.cost.target import target_of
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.ir.kernel import KernelGroup
@@ -14,9 +13,6 @@ from eqsat.schedule.decode import decode
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import WIDTH, Entry, Search
-
-if TYPE_CHECKING:
-    from eqsat.cost.machine import Machine
 
 
 class _Sampling(Search):
@@ -38,10 +34,9 @@ class _Sampling(Search):
 
 def sample(
     group: KernelGroup,
-    machine: Machine,
+    target: Target,
     count: int,
     *,
-    threads: int = 1,
     seed: int = 0,
     disable: tuple[str, ...] = (),
     deadline: Deadline = NEVER,
@@ -51,14 +46,13 @@ def sample(
     Drawn from the saturated e-graph, not the best ones; fewer where there are no more, or few draws in a row bring
     anything new. Sorted by their text. Raises what ``eqsat.schedule.scheduler.schedule`` does.
     """
-    target = target_of(machine, threads)
     problem, graph = search_graph(group, target, disable, deadline)
     found: dict[Nest, float] = {}
     stale, draws = 0, random.Random(seed)
     while len(found) < count and stale < 20:
         deadline.check("drawing schedules")
         before = len(found)
-        search = _Sampling(graph, Pricer(problem, target), threads > 1, deadline, draws)
+        search = _Sampling(graph, Pricer(problem, target), target.threads > 1, deadline, draws)
         for entry in search.roots(1 << 20):
             if len(found) < count:
                 found.setdefault(decode(entry, problem, target), search.seconds(entry) + target.step)

@@ -1,4 +1,4 @@
-"""Schedules: the best loop nest of a kernel group on a machine.
+"""Schedules: the best loop nest of a kernel group on a target.
 
 The group's starting nest goes into an e-graph of loop nests, the loop rules saturate it, and a dynamic program over it
 with a data-movement cost picks the best nest and the best few different ones for timing.
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.movement import work
-from eqsat.cost.target import LEVELS, Target, target_of
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
+from eqsat.ir.types import float32
 from eqsat.schedule.decode import decode, shareable
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
@@ -24,14 +25,8 @@ from eqsat.schedule.rule import select
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 
-if TYPE_CHECKING:
-    from eqsat.cost.machine import Machine
-
 CANDIDATES = 4
 """Different nests kept for timing, the best one included."""
-
-CLEARLY = 20.0
-"""Work of this many barriers is shared between threads without asking whether one alone were faster."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +70,12 @@ _MOST = 4096
 
 def schedule(
     group: KernelGroup,
-    machine: Machine,
+    target: Target,
     *,
-    threads: int = 1,
     disable: tuple[str, ...] = (),
     deadline: Deadline = NEVER,
 ) -> Scheduled:
-    """The best nest of ``group`` for ``threads`` threads of ``machine``.
+    """The best nest of ``group`` for all threads of ``target``, or one of them where the others cannot help.
 
     Factors of contractions that are constant operands (``group.operands[i].const``) count as packed at compile time.
     ``disable``: ids of loop rules to leave out. Results are remembered, by everything they depend on.
@@ -92,10 +86,10 @@ def schedule(
         ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
             and pack where a factor cannot be read in place).
     """
-    target, group = target_of(machine, threads), _anywhere(group)
+    group = _anywhere(group)
     key = (group.stages, group.shared, group.operands, target, disable)
     if key not in _memory:
-        found = _schedule(group, target, target_of(machine), disable, deadline)
+        found = _schedule(group, target, disable, deadline)
         if len(_memory) >= _MOST:
             _memory.clear()
         _memory[key] = found
@@ -126,12 +120,10 @@ def _anywhere(group: KernelGroup) -> KernelGroup:
     return replace(group, stages=tuple(stages))
 
 
-def _schedule(
-    group: KernelGroup, target: Target, alone: Target, disable: tuple[str, ...], deadline: Deadline
-) -> Scheduled:
+def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], deadline: Deadline) -> Scheduled:
     problem, graph = search_graph(group, target, disable, deadline)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
-    for on, parallel in _modes(group, target, alone):
+    for on, parallel in _modes(group, target):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
         search = Search(graph, Pricer(problem, on), parallel, deadline)
@@ -151,14 +143,14 @@ def _schedule(
 
 
 def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidate:
-    moved = tuple(zip(LEVELS, entry.moved, strict=True))
+    moved = tuple(zip((space.name for space in on.origins), entry.moved, strict=True))
     parts = {"compute": entry.compute}
-    parts |= {name: nbytes / rate for (name, nbytes), rate in zip(moved, on.bandwidth, strict=True)}
+    parts |= {space.name: nbytes / space.bandwidth for space, nbytes in zip(on.origins, entry.moved, strict=True)}
     parts["overhead"] = entry.fixed + on.step
     return Candidate(nest, seconds, moved, max(parts, key=lambda name: parts[name]))
 
 
-def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Target, bool]]:
+def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
     """Who runs the group: all threads, or one while the others wait where work is small."""
     if target.threads == 1:
         return [(target, True), (target, False)]
@@ -166,22 +158,22 @@ def _modes(group: KernelGroup, target: Target, alone: Target) -> list[tuple[Targ
     for stage in group.stages:
         done = work(stage.kernel, target.functions)
         slots += done.contraction + done.other
-    if slots * 32 / target.vector_bits * target.slots[0][1] > CLEARLY * target.barrier:
-        return [(target, True), (alone, False)]
-    return [(alone, False), (target, True)]
+    if slots * 32 / target.vector_bits * target.slot(float32) > CLEARLY * target.barrier:
+        return [(target, True), (target.alone, False)]
+    return [(target.alone, False), (target, True)]
 
 
 def search_graph(
     group: KernelGroup, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER
 ) -> tuple[Problem, NestGraph]:
     """A group in the terms of the search, and the saturated e-graph of its nests."""
-    problem = problem_of(group, target.functions)
+    problem = problem_of(group, target)
     space = space_of(problem, target)
     rules = [(rule.id, rule.text) for rule in select(disable)]
     return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
 
 
-def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
+def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup, target: Target | None = None) -> bool:
     """Whether every contraction that runs by register tiles in ``parts`` does so in ``fused``.
 
     It does not where no shared axis is one of its rows: then each position has a whole product to do by vectors.
@@ -190,6 +182,6 @@ def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup) -> bool:
     def tiled(group: KernelGroup) -> int:
         if not any(stage.kernel.is_contraction for stage in group.stages):
             return 0
-        return sum(form.contraction for form in problem_of(group).stages)
+        return sum(form.contraction for form in problem_of(group, target).stages)
 
     return tiled(fused) >= sum(tiled(part) for part in parts)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import le
 
+from eqsat.cost.target import Moved
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.schedule.price import (
     Block,
-    Moved,
     Pricer,
     Summary,
     join,
@@ -35,7 +36,7 @@ WIDTH = 6
 class Entry:
     """One way to run a block.
 
-    Seconds of the units, bytes by level, fixed seconds, scratch bytes; and the e-node that says how.
+    Seconds of the units, bytes by origin, fixed seconds, scratch bytes; and the e-node that says how.
     """
 
     compute: float
@@ -172,25 +173,31 @@ class Search:
                     return
                 extra, added, saved, copy = pack_moved(pricer, stage, factor, copied)
                 for child in entries:
-                    m2, m3, m4 = (
-                        max(0.0, here - less) + more / threads
-                        for here, less, more in zip(child.moved, saved, added, strict=True)
+                    moved = tuple(
+                        [
+                            max(0.0, here - less) + more / threads
+                            for here, less, more in zip(child.moved, saved, added, strict=True)
+                        ]
                     )
                     fixed = child.fixed + (pricer.barrier if parallel else 0.0)
                     scratch = child.scratch + copy / threads
-                    yield Entry(child.compute + extra / threads, (m2, m3, m4), fixed, scratch, node, (child,))
+                    yield Entry(child.compute + extra / threads, moved, fixed, scratch, node, (child,))
             case "Seq":
                 if parallel:
                     return
-                resident, once = self.summary(number).fits, self.summary(number).cold
+                whole = self.summary(number)
                 for one in self.best(node.children[0], True):
                     for two in self.best(node.children[1], True):
-                        m2, m3, m4 = (
-                            once[level] if resident[level] else one.moved[level] + two.moved[level]
-                            for level in range(3)
+                        moved = tuple(
+                            [
+                                once if fits else first + second
+                                for fits, once, first, second in zip(
+                                    whole.fits, whole.cold, one.moved, two.moved, strict=True
+                                )
+                            ]
                         )
                         compute, fixed = one.compute + two.compute, one.fixed + two.fixed
-                        yield Entry(compute, (m2, m3, m4), fixed, one.scratch + two.scratch, node, (one, two))
+                        yield Entry(compute, moved, fixed, one.scratch + two.scratch, node, (one, two))
 
     def _pareto(self, found: list[Entry]) -> tuple[Entry, ...]:
         """The undominated entries, fastest first, ties by e-node, at most ``WIDTH``."""
@@ -214,7 +221,5 @@ def _dominates(one: Entry, two: Entry) -> bool:
         one.compute <= two.compute
         and one.fixed <= two.fixed
         and one.scratch <= two.scratch
-        and one.moved[0] <= two.moved[0]
-        and one.moved[1] <= two.moved[1]
-        and one.moved[2] <= two.moved[2]
+        and all(map(le, one.moved, two.moved))
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eqsat.cost.target import Target
+from eqsat.cost.calibration import BLOCK_SHARE, CHAIN
+from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
-from eqsat.schedule.tiles import UPDATE, best_tiles, ceil_div, evened, round_up
-
-CHAIN = 512
-"""About how many products are summed before the sum is put down: bounds the rounding error, and a block's depth."""
+from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,8 @@ def _stage(form: StageForm, block: int | None, problem: Problem, target: Target,
     nest = f"(Point {i})"
     if not form.contraction:
         rows, lanes = form.extent("rows", block), form.extent("lanes")
+        if not target.rows("vector", form.dtype):
+            raise TargetError(f"the target offers no tile operation 'vector' for {form.dtype.name}, as stage {i} needs")
         facts.append(f'(streams {i} "lanes{i}")')
         sizes = vector_blocks(form, block, target)
         facts += [f"(lanes {i} {size})" for size in (lanes, *sizes)]
@@ -114,7 +114,7 @@ def _parallel_facts(form: StageForm, facts: list[str]) -> None:
 def contraction_blocks(
     form: StageForm, extents: dict[str, int], target: Target, facts: list[str], single: bool
 ) -> dict[str, list[int]]:
-    """Candidate steps an axis: the register tile's, then blocks that fill L1 and L2; adds the ``register`` facts.
+    """Candidate steps an axis: the register tile's, then blocks that fill the caches; adds the ``register`` facts.
 
     For a block of n or k that fills a cache the other factor's candidate sizes are assumed, as in
     Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
@@ -126,7 +126,6 @@ def contraction_blocks(
     for rows, columns in tiles:
         facts.append(f"(register {form.index} {rows} {columns})")
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
-    _, l2, l3 = target.capacity
     if k >= 1.5 * CHAIN:
         steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
         if single and k >= 3 * CHAIN:
@@ -137,19 +136,25 @@ def contraction_blocks(
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
     second = form.factors[1]
-    if single and m <= tiles[0][0] and second.direct and not second.free and k >= 2 * UPDATE and n * k * size > l2:
-        facts.append(f"(updates {form.index} {m} {UPDATE})")
-        steps["k"].append(UPDATE)
+    streams = single and m <= tiles[0][0] and second.direct and not second.free
+    for row in target.rows("update", form.dtype):
+        rank = row.size("k")
+        if streams and k >= 2 * rank and n * k * size > target.middle[0].capacity:
+            facts.append(f"(updates {form.index} {m} {rank})")
+            steps["k"].append(rank)
     for rows, columns in tiles:
         steps["m"].append(rows)
         steps["n"].append(columns)
     if single:
         rows, columns = tiles[0]
         deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])  # what a cached block is deep
-        steps["m"].append(_fill(l2 / 2 / (deep * size), rows, m))
-        steps["n"].append(_fill(l2 / 2 / (deep * size), columns, n))
-        if n * k * size > l3 / 2:
-            steps["n"].append(_fill(l3 / 2 / (k * size), columns, n))
+        for cache in target.middle:
+            most = cache.capacity * BLOCK_SHARE / (deep * size)
+            steps["m"].append(_fill(most, rows, m))
+            steps["n"].append(_fill(most, columns, n))
+        most = target.caches[-1].capacity * BLOCK_SHARE / (k * size)
+        if n > most:
+            steps["n"].append(_fill(most, columns, n))
         if target.threads > 1:
             for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
                 steps[axis].append(round_up(ceil_div(whole, target.threads), tile))
@@ -180,7 +185,7 @@ def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[in
 
 
 def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
-    """Candidate row blocks of a group: whole register tiles, up to where the rows in flight fill L1 and L2."""
+    """Candidate row blocks of a group: whole register tiles, up to where the rows in flight fill the inner caches."""
     everything: frozenset[tuple[int, str]] = frozenset()
     one = many = 0
     for form in problem.stages:
@@ -195,11 +200,10 @@ def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:
             inner = form.extent("m", 1)
             rows, _ = best_tiles(target, form.dtype, form.extent("m", problem.rows), form.extent("n", 1), 1)[0]
             tile = max(tile, -(-rows // inner))
-    l1, l2, _ = target.capacity
-    found: set[int] = set()
-    for room in (l1 / 2, l2 / 4, l2 / 2):
-        found.add(max(1, int(room / per_row) // tile) * tile)
-    found |= {tile, 4 * tile}
+    rooms = [target.caches[0].capacity * BLOCK_SHARE]
+    for cache in target.middle:
+        rooms += [cache.capacity * BLOCK_SHARE / 2, cache.capacity * BLOCK_SHARE]
+    found = {max(1, int(room / per_row) // tile) * tile for room in rooms} | {tile, 4 * tile}
     if target.threads > 1:
         found.add(round_up(ceil_div(problem.rows, target.threads), tile))
     whole = sorted(block for block in found if 0 < block < problem.rows)

@@ -1,51 +1,20 @@
-"""Register tiles as data, and what one costs.
+"""What tile operations cost, and which shapes of them suit a problem.
 
-A tile of m rows and v vectors keeps m·v accumulators in registers, and needs v registers for a row of the
-second factor and one for a broadcast. Its time is that of the busiest of: the multiply-adds, the latency of
-one accumulator's chain, the loads.
+A register tile of m rows and v vectors keeps m·v accumulators in registers, and needs v registers for a row of the
+second factor and one for a broadcast. Its time is that of the busiest of: the multiply-adds, the latency of one
+accumulator's chain, the loads. Which tiles there are is the target's (``eqsat.cost.target.TileOpRow``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from eqsat.cost.target import Target
+from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.types import DType
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterTile:
-    """Up to ``rows`` × ``vectors`` accumulators; ``registers``: what the whole takes."""
-
-    rows: int
-    vectors: int
-
-    @property
-    def registers(self) -> int:
-        return self.rows * self.vectors + self.vectors + 1
-
-
-TILES: dict[int, tuple[RegisterTile, ...]] = {
-    32: tuple(RegisterTile(*shape) for shape in ((14, 2), (9, 3), (6, 4), (4, 6), (2, 8), (1, 12), (24, 1))),
-    16: tuple(RegisterTile(*shape) for shape in ((6, 2), (4, 3), (2, 4), (1, 6), (12, 1))),
-}
-"""The tiles worth trying, by number of vector registers, best first for large problems."""
-
-LATENCY = 4
-"""Issue slots from a multiply-add to the next one that needs its result."""
-
-UPDATE = 8
-"""Depth of a rank update: rows of the second factor added to all sums in one sweep."""
-
-UPDATE_VECTORS = 4
-"""Vectors of sums that a rank update holds at a time."""
-
-CALL = 16.0
-"""Slots to enter and leave a tile or a vector loop: addresses, branches, the first loads."""
-
 
 EVEN_STEPS = 4
 """Blocks up to which they are made even."""
+
+DEPTH = 64
+"""Steps of k that a tile is taken to run for while its shape is chosen."""
 
 CLOSE = 1.03
 """Tiles that waste this much more than the best one are not worth a place in the search."""
@@ -61,24 +30,28 @@ def round_up(a: int, b: int) -> int:
     return -(-a // b) * b
 
 
-def step_slots(rows: int, vectors: int) -> float:
-    """Issue slots of one step of k: multiply-adds, or the chain's latency, or the loads (two broadcasts a slot)."""
-    chains = 4 if rows * vectors < 4 else 1  # few accumulators: the tile splits each into several sums
-    return max(rows * vectors, LATENCY / chains, vectors + rows / 2)
+def step_slots(target: Target, row: TileOpRow, rows: int, vectors: int) -> float:
+    """Issue slots of one step of k: the multiply-adds, or the chain's latency, or the loads."""
+    ports = target.ports
+    sums = rows * vectors
+    chains = row.chains if sums < row.chains else 1  # few accumulators: the tile splits each into several sums
+    return max(sums, ports.latency / chains, vectors / ports.loads + rows / ports.broadcasts)
 
 
 def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: bool) -> float:
     """Seconds of one m × n tile over k; ``partial``: it adds to stored sums."""
+    row = target.rows("fma", dtype)[0]
     vectors = -(-n // target.lanes(dtype))
     stores = m * vectors * (2 if partial else 1)
-    return (k * step_slots(m, vectors) + stores + CALL) * target.slot(dtype)
+    return (k * step_slots(target, row, m, vectors) + stores + row.enter) * target.slot(dtype)
 
 
 def update_seconds(target: Target, dtype: DType, m: int, n: int, k: int) -> float:
     """Seconds of a rank-k update of m × n sums, which are loaded and stored once."""
+    row, ports = target.rows("update", dtype)[0], target.ports
     vectors = -(-n // target.lanes(dtype))
-    slots = max(m * k, k + m + m * k / 2 / UPDATE_VECTORS) + m
-    return (vectors * slots + CALL) * target.slot(dtype)
+    loads = (k + m) / ports.loads + m * k / ports.broadcasts / row.size("n")
+    return (vectors * (max(m * k, loads) + m) + row.enter) * target.slot(dtype)
 
 
 def balanced(extent: int, most: int) -> int:
@@ -98,17 +71,16 @@ def evened(extent: int, block: int) -> int:
 def best_tiles(target: Target, dtype: DType, m: int, n: int, count: int) -> tuple[tuple[int, int], ...]:
     """The ``count`` (rows, columns) of least waste for an m × n result, remainders included."""
     lanes = target.lanes(dtype)
-    table = TILES[32 if target.registers >= 32 else 16]
     ranked: dict[tuple[int, int], tuple[float, int]] = {}
-    for order, tile in enumerate(table):
-        rows = balanced(m, tile.rows)
-        vectors = balanced(-(-n // lanes), tile.vectors)
+    for order, tile in enumerate(target.rows("fma", dtype)):
+        rows = balanced(m, tile.size("m"))
+        vectors = balanced(-(-n // lanes), tile.size("n"))
         columns = min(vectors * lanes, n)
         slots = 0.0
         for r, how_many in ((rows, m // rows), (m % rows, 1)):
             for c, times in ((columns, n // columns), (n % columns, 1)):
                 if r and c:
-                    slots += how_many * times * (step_slots(r, -(-c // lanes)) + CALL / 64)
+                    slots += how_many * times * (step_slots(target, tile, r, -(-c // lanes)) + tile.enter / DEPTH)
         best = ranked.get((rows, columns))
         if best is None or (slots, order) < best:
             ranked[rows, columns] = (slots, order)

@@ -1,0 +1,186 @@
+"""The one table of figures that no probe measures: each with its unit and where it comes from.
+
+What a processor differs in and a probe can tell belongs to :class:`eqsat.cost.machine.Machine`. Here stand weights of
+the cost model, properties of how kernels are generated, and what is taken where a machine model does not know better.
+*Slots* are issue slots of a vector multiply-add. "Zen 4" is a server core with 512-bit registers and one 512-bit
+multiply-add a cycle, 32 KB of L1, 1 MB of L2. An origin that says *tuned* has no measurement of its own on record:
+the value was settled while the first benchmarks were brought to speed on that core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row: ``value`` in ``unit``, what it ``means``, and the ``origin`` it was measured on or derived from."""
+
+    value: float
+    unit: str
+    means: str
+    origin: str
+
+
+TABLE: dict[str, Figure] = {}
+TUNED = "tuned, Zen 4"
+
+
+def _figure(name: str, value: float, unit: str, means: str, origin: str) -> float:
+    if name in TABLE:
+        raise ValueError(f"the calibrated figure {name} is stated twice")
+    TABLE[name] = Figure(value, unit, means, origin)
+    return value
+
+
+def _count(name: str, value: int, unit: str, means: str, origin: str) -> int:
+    _figure(name, value, unit, means, origin)
+    return value
+
+
+# Memory spaces
+
+_LINE = "x86-64 and most AArch64 cores; the system's own figure is taken where it gives one"
+_SETS = "Zen 4, and every L1 whose ways are a page; the system's own figure is taken where it gives one"
+_WAYS = "Zen 4; caches of more ways are no worse; the system's own figure is taken where it gives one"
+LINE = _count("LINE", 64, "bytes", "a cache line", _LINE)
+CACHE_SETS = _count("CACHE_SETS", 64, "sets", "of the innermost cache", _SETS)
+CACHE_WAYS = _count("CACHE_WAYS", 8, "lines a set", "of the innermost cache", _WAYS)
+PAGE_BYTES = _count("PAGE_BYTES", 4096, "bytes", "a page of memory", "the default page of x86-64")
+PAGES = _count("PAGES", 64, "pages", "whose translations are in the TLB", "first-level entries of Zen 4, rounded down")
+PAGE = _figure(
+    "PAGE",
+    25.0,
+    "slots",
+    "a piece of a row on a page of its own: the translation, and hardware prefetching that starts afresh",
+    TUNED + ": results stored a page apart, rank-k updates by columns",
+)
+FAR_ROW_BYTES = _count(
+    "FAR_ROW_BYTES", 1024, "bytes", "between rows from where FAR_ROW counts: a new page every few steps", TUNED
+)
+FAR_ROW = _figure("FAR_ROW", 4.0, "slots", "a step of a register tile to a row of its second factor that far", TUNED)
+RESTART = _figure(
+    "RESTART",
+    0.5e-6,
+    "seconds",
+    "until a stream from the outermost space that starts at a new place is up to speed",
+    TUNED + ": products of few rows",
+)
+FEW_ROWS = _count("FEW_ROWS", 16, "rows", "of a product up to which its second factor is a stream, read once", TUNED)
+STAYS = _figure("STAYS", 0.8, "share", "of the innermost private cache that stays resident", TUNED)
+STAYS_OUTER = _figure("STAYS_OUTER", 0.7, "share", "of a further private cache that stays resident", TUNED)
+STAYS_SHARED = _figure("STAYS_SHARED", 0.5, "share", "of a shared cache that stays resident for all threads", TUNED)
+WARM = _figure(
+    "WARM",
+    1 / 2,
+    "share of a cache",
+    "that operands may take to be in it when the kernel starts",
+    "halved: streams pass",
+)
+WARM_KNOWN = _figure(
+    "WARM_KNOWN",
+    1 / 16,
+    "share of the outermost cache",
+    "that constant operands may take to be in it when the kernel starts",
+    TUNED + ": a network's other weights passed since",
+)
+HIDDEN_COMPUTE = _figure("HIDDEN_COMPUTE", 0.6, "share", "of compute that hides behind traffic", TUNED)
+HIDDEN_NEAR = _figure(
+    "HIDDEN_NEAR",
+    0.8,
+    "share",
+    "of the traffic from the space behind the innermost that hides: out-of-order execution covers it",
+    "a register tile fed from L2 runs at peak on Zen 4",
+)
+HIDDEN_BETWEEN = _figure("HIDDEN_BETWEEN", 0.7, "share", "of the traffic from further spaces that hides", TUNED)
+HIDDEN_FAR = _figure("HIDDEN_FAR", 0.8, "share", "of the traffic from the outermost space that hides", TUNED)
+EVICTS = _figure(
+    "EVICTS", 1 / 2, "share of scratch", "that pushes out data which is fetched again from the outermost space", TUNED
+)
+BLOCK_SHARE = _figure(
+    "BLOCK_SHARE",
+    1 / 2,
+    "share of a cache",
+    "that a packed block takes, so that it stays while the rest streams past",
+    "Goto & van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008)",
+)
+
+# Issue ports, where no probe measured them
+
+FMA_LATENCY = _figure(
+    "FMA_LATENCY", 4.0, "slots", "from a multiply-add to the next that needs its result", "Zen 4: 4 cycles, one a cycle"
+)
+LOADS = _figure("LOADS", 1.0, "vectors a slot", "that the load ports deliver", "Zen 4: two halves of 512 bits a cycle")
+BROADCASTS = _figure("BROADCASTS", 2.0, "elements a slot", "that the load ports copy to all lanes", "Zen 4: two ports")
+
+# Generated code
+
+LOOP = _figure("LOOP", 2.0, "slots", "one loop step: address, comparison, branch", TUNED)
+CALL = _figure(
+    "CALL", 16.0, "slots", "to enter and leave a tile or a vector loop: addresses, branches, the first loads", TUNED
+)
+PACK_ROWS = _figure("PACK_ROWS", 2.5, "slots a vector", "to copy a factor whose rows lie as the tile wants them", TUNED)
+PACK_TRANSPOSED = _figure("PACK_TRANSPOSED", 5.0, "slots a vector", "to copy a factor and transpose it", TUNED)
+LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or store of a map", "two load ports")
+GATHER_SLOTS = _figure(
+    "GATHER_SLOTS", 4.0, "slots", "a lane's load at a data-dependent or strided address", TUNED + ": take() of rows"
+)
+FUNCTION_SLOTS: dict[str, float] = {
+    "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,
+    "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 24, "cos": 24, "tanh": 10, "erf": 12, "sigmoid": 10,
+    "pow": 60, "sign": 3, "round": 2, "wrap_index": 3, "maximum": 2, "minimum": 2,
+}  # fmt: skip
+"""Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
+for _name, _slots in FUNCTION_SLOTS.items():
+    _figure(f"FUNCTION_SLOTS {_name}", _slots, "slots", f"{_name} of one element", "vector instructions of its code")
+
+# Threads
+
+WAKE_US = _figure(
+    "WAKE_US",
+    10.0,
+    "microseconds",
+    "that a call loses to a team that sleeps, where it was not measured",
+    "small calls on two threads of a Xeon beside other programs: 3 to 20",
+)
+CLEARLY = _figure(
+    "CLEARLY",
+    20.0,
+    "times",
+    "what a team costs: so much work goes to it, whatever one thread would take",
+    TUNED,
+)
+
+# Sums
+
+CHAIN = _count(
+    "CHAIN",
+    512,
+    "products",
+    "that are summed before the partial sum is flushed: bounds the rounding error, and a block's depth",
+    TUNED + ": large products run at peak, and are as exact as NumPy's",
+)
+
+# Programs before they have a schedule
+
+OVERLAP = _figure(
+    "OVERLAP", 0.1, "share", "left of the shorter of compute and traffic: work behind memory is not free", TUNED
+)
+ELEMENTWISE = _figure(
+    "ELEMENTWISE",
+    1.5,
+    "slots",
+    "an elementwise instruction next to a multiply-add of a register tile: loads, stores and dependences keep such "
+    "loops from issuing two vector operations a cycle",
+    TUNED,
+)
+PANEL = _count(
+    "PANEL",
+    512,
+    "positions",
+    "of a contraction's panel: an operand that is computed on the fly is recomputed once per panel",
+    "the order of CHAIN and of a packed block's columns",
+)
+PANEL_PACK_SLOTS = _figure("PANEL_PACK_SLOTS", 2.0, "slots", "to copy an element of an operand for a panel", TUNED)
+ARG_SLOTS = _figure("ARG_SLOTS", 4.0, "slots", "an element of a reduction that keeps a position with the value", TUNED)
+NUMPY_CALL = _figure("NUMPY_CALL", 1e-6, "seconds", "a NumPy function on nothing", "np.add of 1,000 float32, Zen 4")

@@ -1,0 +1,177 @@
+"""Targets as data: any number of memory spaces, tile operations as rows, teams that pay."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from eqsat.cost import calibration
+from eqsat.cost.machine import Machine
+from eqsat.cost.target import MemorySpace, Target, TargetError, TileOpRow
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.types import float32, float64
+from eqsat.plan.backend import backend
+from eqsat.schedule import schedule
+from eqsat.schedule.price import Pricer
+from eqsat.schedule.problem import problem_of
+from eqsat.schedule.sample import sample
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, product_and_map, reduction
+from tests.nest_price import evaluate
+
+GROUPS = {
+    "gemm": gemm(96, 70, 130),
+    "large": gemm(1024, 1024, 1024),
+    "stream": gemm(4, 900, 700),
+    "weights": gemm(64, 768, 768, const="b"),
+    "rows": reduction((50, 300), 1, (0, 1)),
+    "columns": reduction((300, 50), 1, (1, 0)),
+    "attention": attention(3, 40, 50, 16),
+    "mlp": perceptron(60, 32, 48),
+}
+
+
+def inserted(target: Target, position: int) -> Target:
+    """The target with one of its memory spaces twice."""
+    spaces = (*target.spaces[: position + 1], *target.spaces[position:])
+    single = None if target.single is None else inserted(target.single, position)
+    return replace(target, spaces=spaces, single=single)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("position", range(4))
+def test_a_copy_of_a_space_changes_nothing(position: int, threads: int) -> None:
+    for machine in (DESK, TINY):
+        target = cpu_target(machine, threads)
+        assert len(target.spaces) == 4
+        for name, group in GROUPS.items():
+            if name == "large" and machine is TINY:
+                continue
+            one, two = schedule(group, target), schedule(group, inserted(target, position))
+            assert (show(one.nest), one.predicted_seconds) == (show(two.nest), two.predicted_seconds), name
+            assert [show(c.nest) for c in one.candidates] == [show(c.nest) for c in two.candidates]
+
+
+def made_up(machine: Machine, count: int, threads: int) -> Target:
+    """A target with ``count`` memory spaces: each four times as large as the one before, and two thirds as fast."""
+    target = cpu_target(machine, threads)
+
+    def spaces(like: Target) -> tuple[MemorySpace, ...]:
+        inner = like.inner
+        last = count - 1
+        return tuple(
+            MemorySpace(
+                f"space {n}",
+                math.inf if n == last else inner.capacity * 4**n,
+                inner.bandwidth * 0.66**n,
+                0.75,
+                n >= last - 1,
+            )
+            for n in range(count)
+        )
+
+    single = None if target.single is None else replace(target.single, spaces=spaces(target.single))
+    return replace(target, spaces=spaces(target), single=single)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [2, 3, 5, 6])
+@pytest.mark.parametrize("name", [name for name in GROUPS if name != "large"])
+def test_nests_are_found_and_priced_for_any_number_of_spaces(name: str, count: int, threads: int) -> None:
+    group = GROUPS[name]
+    for machine in (DESK, TINY):
+        target = made_up(machine, count, threads)
+        found = schedule(group, target)
+        assert list(dict(found.best.moved)) == [f"space {n}" for n in range(1, count)]
+        problem = problem_of(group, target)
+        for nest, seconds in sample(group, target, 12, seed=1):
+            price = evaluate(nest, problem, Pricer(problem, target))
+            assert price is not None and len(price.moved) == count - 1
+            assert threads > 1 or seconds >= found.predicted_seconds * (1 - 1e-9)
+
+
+def test_traffic_grows_from_space_to_space_inwards() -> None:
+    for count in (2, 5):
+        moved = list(dict(schedule(gemm(512, 512, 512), made_up(DESK, count, 1)).best.moved).values())
+        assert all(inner >= outer > 0 for inner, outer in itertools.pairwise(moved))
+
+
+def tiles_of(nest: Nest) -> list[TileOp]:
+    match nest:
+        case Loop(body=body) | Pack(body=body):
+            return tiles_of(body)
+        case Seq(bodies):
+            return [tile for body in bodies for tile in tiles_of(body)]
+        case TileOp():
+            return [nest]
+    raise TypeError(nest)
+
+
+def test_tiles_are_those_that_the_target_offers() -> None:
+    target = cpu_target(DESK)
+    vector = TileOpRow("vector", lanes="lanes")
+    for shape in ((3, 1), (5, 2)):
+        row = TileOpRow("fma", (("m", shape[0]), ("n", shape[1])), "n", 12, dtypes=("float32",))
+        small = replace(target, tiles=(row, vector))
+        (tile,) = tiles_of(schedule(gemm(64, 256, 128), small).nest)
+        assert (tile.name, tile.size("m"), tile.size("n")) == ("fma", shape[0], shape[1] * target.lanes(float32))
+        assert {t.name for t in tiles_of(schedule(gemm(64, 256, 128, dtype=float64), small).nest)} == {"vector"}
+
+
+def test_what_a_target_lacks_is_not_offered() -> None:
+    target = cpu_target(DESK)
+    assert "update" in show(schedule(gemm(8, 4096, 4096), target).nest)
+
+    def without(name: str) -> Target:
+        return replace(target, tiles=tuple(row for row in target.tiles if row.name != name))
+
+    assert "fma" in show(schedule(gemm(8, 4096, 4096), without("update")).nest)
+    for group in (gemm(96, 70, 130), attention(3, 40, 50, 16), product_and_map(13, 40, 50)):
+        names = {tile.name for tile in tiles_of(schedule(group, without("fma")).nest)}
+        assert names == {"vector"}
+    with pytest.raises(TargetError, match="'vector'"):
+        schedule(reduction((50, 300), 1, (0, 1)), without("vector"))
+
+
+def test_impossible_targets_are_refused() -> None:
+    target = cpu_target(DESK)
+    inner, *_, memory = target.spaces
+    for spaces in ((), (inner,), (memory,), (inner, inner), (inner, replace(memory, bandwidth=0.0))):
+        with pytest.raises(TargetError):
+            replace(target, spaces=spaces)
+    with pytest.raises(TargetError, match="33 registers of 32"):
+        replace(target, tiles=(TileOpRow("fma", (("m", 16), ("n", 2)), "n", 33),))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_machines_with_fewer_levels_have_a_target(levels: int) -> None:
+    machine = replace(DESK, levels=DESK.levels[4 - levels :])
+    for threads in (1, 2):
+        assert schedule(gemm(96, 70, 130), cpu_target(machine, threads)).predicted_seconds > 0
+
+
+@pytest.mark.parametrize("name", ["numba_cpu", "numpy"])
+def test_a_backend_brings_its_target(name: str) -> None:
+    made = backend(name)
+    one, two = made.target(DESK, 1), made.target(DESK, 2)
+    assert (one.threads, two.threads, made.target(DESK, 64).threads) == (1, 2, DESK.cores)
+    assert two.alone == one == one.alone
+    assert [space.name for space in two.spaces] == [level.name for level in DESK.levels]
+    assert {row.name for row in one.tiles} == {"numba_cpu": {"fma", "update", "vector"}, "numpy": {"vector"}}[name]
+
+
+def test_every_calibrated_figure_says_what_it_is() -> None:
+    named = {name for name in vars(calibration) if name.isupper() and name[0] != "_"} - {
+        "TABLE",
+        "TUNED",
+        "FUNCTION_SLOTS",
+    }
+    assert named == {name for name in calibration.TABLE if " " not in name}
+    for name, figure in calibration.TABLE.items():
+        assert figure.unit and figure.means and figure.origin, name
+        assert 0 < figure.value < math.inf, name
+        if " " not in name:
+            assert getattr(calibration, name) == figure.value
