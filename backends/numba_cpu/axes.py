@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, Stage
+from eqsat.ir.kernel import Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
 
 Strides = tuple[int, ...]
 
 
-def unique(*exprs: Expr) -> list[Expr]:
-    """Every sub-expression once, operands before users. Expressions may be deep: no recursion."""
+def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
+    """Every sub-expression once, operands before users. Expressions may be deep: no recursion.
+
+    Without ``branches`` a guard stands for what is in it.
+    """
     found: list[Expr] = []
     done: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
@@ -27,15 +30,9 @@ def unique(*exprs: Expr) -> list[Expr]:
             found.append(expr)
             continue
         stack.append((expr, True))
-        stack.extend((operand, False) for operand in reversed(operands(expr)))
+        if branches or not isinstance(expr, Guarded):
+            stack.extend((operand, False) for operand in reversed(parts(expr)))
     return found
-
-
-def operands(expr: Expr) -> tuple[Expr, ...]:
-    """Direct sub-expressions: a call's arguments, a load's index expressions."""
-    if isinstance(expr, Call):
-        return expr.args
-    return tuple(index for index, _ in expr.gathers) if isinstance(expr, Load) else ()
 
 
 def loads(*exprs: Expr) -> list[Load]:
@@ -49,15 +46,9 @@ def map_strides(expr: Expr, change: Callable[[Strides], Strides], done: dict[int
     for e in unique(expr):
         if id(e) in done:
             continue
-        made: Expr = e
-        match e:
-            case Load():
-                gathers = tuple((done[id(index)], stride) for index, stride in e.gathers)
-                made = replace(e, strides=change(e.strides), gathers=gathers)
-            case Index():
-                made = replace(e, strides=change(e.strides))
-            case Call():
-                made = replace(e, args=tuple(done[id(arg)] for arg in e.args))
+        made = with_parts(e, [done[id(part)] for part in parts(e)])
+        if isinstance(made, Load | Index):
+            made = replace(made, strides=change(made.strides))
         done[id(e)] = made
     return done[id(expr)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.axes import loads, maps_of
-from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
+from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks, seams_of
 from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, FAR, WIDE, weight
 from eqsat_backends.numba_cpu.printer import Access, View, affine
 
@@ -45,7 +45,8 @@ class Columns:
                 self.rows.store_extreme(s, totals.best(copy), tuple(here[: kernel.parallel]), vector, count)
 
         if not self.wide(s):
-            blocks(self.p, kernel.extents[vector], self.p.lanes * copies, body, split, None)
+            seams = seams_of([kernel], vector)
+            blocks(self.p, kernel.extents[vector], self.p.lanes * copies, body, split, None, seams)
             return
         self._wide(s, positions, vector, split)
         whole = kernel.extents[vector] // self.p.lanes * self.p.lanes

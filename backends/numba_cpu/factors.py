@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, walk
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
 from eqsat.ir.types import DType, float32, float64
 
 
@@ -156,23 +156,13 @@ def _rewrite(kernel: Kernel, axes: list[list[int]], parallel: int) -> Kernel:
         return tuple(strides[group[-1]] for group in axes)
 
     def walked(expr: Expr) -> Expr:
-        match expr:
-            case Load():
-                gathers = tuple((walked(index), stride) for index, stride in expr.gathers)
-                return replace(expr, strides=pick(expr.strides), gathers=gathers)
-            case Index():
-                return replace(expr, strides=pick(expr.strides))
-            case Call():
-                return replace(expr, args=tuple(map(walked, expr.args)))
-            case _:
-                return expr
+        return replace(expr, strides=pick(expr.strides)) if isinstance(expr, Load | Index) else expr
 
-    return replace(
+    return rewrite_kernel(
         kernel,
+        walked,
         extents=tuple(math.prod(kernel.extents[axis] for axis in group) for group in axes),
         parallel=parallel,
-        body=walked(kernel.body),
-        epilogue=walked(kernel.epilogue),
         store_strides=tuple(kernel.store_strides[group[-1]] for group in axes[:parallel]),
     )
 

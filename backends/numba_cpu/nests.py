@@ -17,7 +17,7 @@ from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load
 from eqsat.ir.types import int64
 from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.axes import loads
-from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks
+from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks, seams_of
 from eqsat_backends.numba_cpu.columns import Columns
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
 from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, WIDE, Place, lane_cost, place_of, weight
@@ -282,7 +282,8 @@ class Rows:
                 hooks = (opened, closed) if blocked else None
                 for s in blocked if long_rows else ():
                     sums[s].start()
-                blocks(self.p, extent, lanes * unroll, lambda chunks: body(chunks, positions), share, hooks)
+                seams = seams_of(kernels, vector)
+                blocks(self.p, extent, lanes * unroll, lambda chunks: body(chunks, positions), share, hooks, seams)
                 for s in blocked if long_rows else ():
                     sums[s].fold_into(totals[s])
         for s in members:

@@ -23,10 +23,10 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from eqsat.ir.kernel import Acc, Call, Expr, Index, Literal, Load
-from eqsat.ir.types import DType, int64
+from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
+from eqsat.ir.types import DType, bool_, int64
 from eqsat_backends.numba_cpu.axes import unique
 
 __all__ = ["Access", "Printer", "Value", "View", "buffers", "kind_of"]
@@ -96,6 +96,7 @@ class View:
     ``axes[a]``: Python expression for the position along axis a (of lane 0 along ``vector``).
     ``vector``: the vectorized axis, None if none is (then every value is uniform).
     ``count``: number of lanes in use, as an expression; None for all. ``acc``: the combined value.
+    ``mask``: in a branch of a guard, the lanes whose value it is; no other may be read.
     """
 
     axes: tuple[str, ...]
@@ -103,6 +104,7 @@ class View:
     load: LoadRule
     count: str | None = None
     acc: Value | None = None
+    mask: Value | None = None
 
 
 @dataclass
@@ -124,6 +126,7 @@ class Printer:
         self._scopes = [_Scope(0, frozenset())]
         self._names = 0
         self._used: set[str] = set()
+        self._ranges: dict[str, tuple[int, int]] = {}
 
     # scopes and lines
 
@@ -157,6 +160,10 @@ class Printer:
         """``name = text`` in the innermost scope; values that depend on ``name`` stay inside it."""
         self._scopes[-1].binds |= {name}
         self.line(f"{name} = {text}")
+
+    def reach(self, name: str, low: int, high: int) -> None:
+        """A variable is in ``[low, high)``: what guards need not test."""
+        self._ranges[name] = (low, high)
 
     def mark(self, name: str) -> None:
         """Bind ``name`` in the innermost scope with no line: what depends on it is printed here or deeper."""
@@ -231,7 +238,7 @@ class Printer:
     def value(self, expr: Expr, view: View) -> Value:
         """Print ``expr`` as seen through ``view``; equal sub-expressions are printed once."""
         done: dict[int, Value] = {}
-        for e in unique(expr):
+        for e in unique(expr, branches=False):
             done[id(e)] = self._print(e, view, done)
         return done[id(expr)]
 
@@ -249,12 +256,93 @@ class Printer:
                 return self._load(expr, view, done)
             case Call():
                 return self._call(expr, view, done)
+            case Guarded():
+                return self._guarded(expr, view)
         raise TypeError(f"not an expression: {expr!r}")
 
     def index(self, offset: int, strides: tuple[int, ...], dtype: DType, view: View) -> Value:
         step = 0 if view.vector is None else strides[view.vector]
         start = affine("", offset, strides, view.axes)
         return self.emit(f"iota_{self.type(dtype)}({start}, {step})", dtype, names_in(start), step == 0)
+
+    def _guarded(self, guard: Guarded, view: View) -> Value:
+        """One of two branches, lane by lane; only that one where it is the same for all lanes, or an address decides.
+
+        Values are printed where the test's variables are bound, so a test is outside of the loops that it is free of.
+        """
+        index, settled = guard.index, self._settled(guard, view)
+        if settled is not None:
+            return self.value(settled, view)
+        step = 0 if view.vector is None else index.strides[view.vector]
+        place = None if step else self._choice(guard, view)
+        if place is not None:
+            base, depends, stride = place
+            if stride and view.vector is not None:
+                base = affine(base, 0, (stride,), (view.axes[view.vector],), guard.dtype.itemsize)
+                depends |= names_in(base)
+            return self.load(base, guard.dtype, stride, depends, view.count, self._lanes_read(view))
+        start = affine("", index.offset, index.strides, view.axes)
+        text = f"within_{self.type(bool_)}({start}, {step}, {guard.low}, {guard.high})"
+        holds = self.emit(text, bool_, names_in(start), step == 0)
+        inside = self.value(guard.inside, self._masked(view, holds))
+        if isinstance(guard.outside, Literal):
+            outside = self.value(guard.outside, view)
+        else:
+            outside = self.value(guard.outside, self._masked(view, self.call("logical_not", holds)))
+        return self.call("where", holds, inside, outside)
+
+    def _masked(self, view: View, mask: Value) -> View:
+        return replace(view, mask=mask if view.mask is None else self.call("logical_and", view.mask, mask))
+
+    def _settled(self, guard: Guarded, view: View) -> Expr | None:
+        """The branch that all lanes take, where the ranges of variables tell."""
+        bounds = []
+        for axis, (stride, text) in enumerate(zip(guard.index.strides, view.axes, strict=True)):
+            known = self._range(text) if stride else (0, 1)
+            if known is None:
+                return None
+            lanes = self.lanes if axis == view.vector else 1
+            if axis == view.vector and view.count is not None and view.count.isdigit():
+                lanes = int(view.count)
+            bounds.append((known[0], known[1] + lanes - 1))
+        return guard.branch(tuple(bounds))
+
+    def _range(self, text: str) -> tuple[int, int] | None:
+        """The first value of a position and the one after the last, where they are known."""
+        if text.isdigit():
+            return int(text), int(text) + 1
+        shifted = _SHIFTED.fullmatch(text)
+        known = self._ranges.get(shifted[1] if shifted else text)
+        if known is None or shifted is None:
+            return known
+        return known[0] + int(shifted[2]), known[1] + int(shifted[2])
+
+    def _choice(self, expr: Expr, view: View) -> tuple[str, frozenset[str], int] | None:
+        """A load at lane 0 of position 0 of the vectorized axis, or one of several that tests equal in all lanes choose
+        from: its address, the step between lanes, and variables. None for other expressions."""
+        if isinstance(expr, Load):
+            access = None if expr.gathers else view.load(expr)
+            if access is None or isinstance(access, Value):
+                return None
+            step = 0 if view.vector is None else access.strides[view.vector]
+            strides = tuple(0 if a == view.vector else s for a, s in enumerate(access.strides))
+            return *self._address(expr, replace(access, strides=strides), view, {}), step
+        if not isinstance(expr, Guarded) or (view.vector is not None and expr.index.strides[view.vector]):
+            return None
+        inside, outside = self._choice(expr.inside, view), self._choice(expr.outside, view)
+        if inside is None or outside is None or inside[2] != outside[2]:
+            return None
+        start = affine("", expr.index.offset, expr.index.strides, view.axes)
+        depends = inside[1] | outside[1] | names_in(start)
+        text = f"({inside[0]}) if {expr.low} <= {start} < {expr.high} else ({outside[0]})"
+        return self.emit(text, int64, depends, True).name, depends, inside[2]
+
+    def _lanes_read(self, view: View) -> Value | None:
+        """The lanes that a load in a branch of a guard may read; None outside of guards."""
+        if view.mask is None or view.count is None:
+            return view.mask
+        text = f"first({view.mask.name}, {view.count}, {self.literal(False, bool_).name})"
+        return self.emit(text, bool_, view.mask.depends | names_in(view.count), False)
 
     def _call(self, call: Call, view: View, done: dict[int, Value]) -> Value:
         args = [done[id(arg)] for arg in call.args]
@@ -284,6 +372,8 @@ class Printer:
 
     def _checked(self, check: str, x: Value, arguments: tuple[int, ...], view: View) -> Value:
         """``check(x, arguments…, status)``; only the lanes in use count."""
+        if view.mask is not None:
+            x = self.call("where", view.mask, x, self.literal(0, x.dtype))
         words = [x.name, *map(str, arguments), self.status]
         partial = view.count is not None and not x.uniform
         text = f"{check}n({', '.join(words)}, {view.count})" if partial else f"{check}({', '.join(words)})"
@@ -298,11 +388,28 @@ class Printer:
         varying = [(i, s) for i, s in self._indices(load, access, view, done) if not i.uniform]
         if varying:
             return self._gather(load, address, depends, step, varying, view)
-        return self.load(address, load.dtype, step, depends, view.count)
+        return self.load(address, load.dtype, step, depends, view.count, self._lanes_read(view))
 
-    def load(self, address: str, dtype: DType, step: int, depends: frozenset[str], count: str | None = None) -> Value:
-        """Load lanes ``step`` elements apart (0: one element in all lanes), the first ``count`` of them."""
+    def load(
+        self,
+        address: str,
+        dtype: DType,
+        step: int,
+        depends: frozenset[str],
+        count: str | None = None,
+        mask: Value | None = None,
+    ) -> Value:
+        """Load lanes ``step`` elements apart (0: one element in all lanes), the first ``count`` of them.
+
+        With ``mask`` only its lanes are read; it is then none but the first ``count``.
+        """
         kind, size = self.type(dtype), dtype.itemsize
+        if mask is not None:
+            depends |= mask.depends
+            if step in (0, 1):
+                name = "bcastm" if step == 0 else "loadm"
+                return self.emit(f"{name}_{kind}({address}, {mask.name})", dtype, depends, step == 0)
+            return self.emit(f"stridedm_{kind}({address}, {step * size}, {mask.name})", dtype, depends, False)
         tail, n = ("", "") if count is None else ("n", f", {count}")
         if step == 0:
             return self.emit(f"bcast_{kind}({address})", dtype, depends, True)
@@ -352,6 +459,9 @@ class Printer:
             lanes = self.emit(f"iota_{self.type(int64)}(0, {step})", int64, frozenset(), False)
             total = self.call("add", total, lanes)
         tail, n = ("", "") if view.count is None else ("n", f", {view.count}")
+        mask = self._lanes_read(view)
+        if mask is not None:
+            tail, n, depends = "m", f", {mask.name}", depends | mask.depends
         text = f"gather{tail}_{self.type(load.dtype)}({address}, {total.name}{n})"
         return self.emit(text, load.dtype, depends | total.depends, False)
 

@@ -10,9 +10,12 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``bcast_T(address)``           one element in every lane
 ``strided_T(address, step)``   elements ``step`` bytes apart; ``stridedn_T(address, step, n)``
 ``gather_T(address, index)``   elements at positions ``index`` (a vector of i64); ``gathern_T(…, n)``
+``loadm_T(address, mask)``       where the mask is set, others 0; also ``bcastm_T(address, mask)`` (if any is set),
+                               ``stridedm_T(address, step, mask)`` and ``gatherm_T(address, index, mask)``
 ``transpose_T(to, at, step)``  copy a square block, rows ``step`` bytes apart, transposed and packed
 ``splat_T(number)``            a number in every lane
 ``iota_T(start, step)``        start, start + step, …
+``within_T(start, step, a, b)``  mask: which of start, start + step, … are in [a, b)
 ``to_T(v)``                    conversion as in C; to b1: is not 0
 ``store(address, v)``          ``storen(address, v, n)``: the first n
 ``stream(address, v)``         store past the caches, to an aligned address; ``fence()`` orders such stores
@@ -40,7 +43,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
@@ -198,6 +201,43 @@ def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | No
     return e.by_lane(lambda i: _element(e, kind, e.b.add(address, e.b.mul(i, size))), index)
 
 
+def _loadm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
+    element = _memory_type(kind)
+    vector = ir.VectorType(element, e.lanes)
+    align, zero = ir.Constant(I32, BYTES[kind]), ir.Constant(vector, None)
+    name = _masked(e, "load", element)
+    return _from_memory(e, kind, e.call(name, vector, _pointer(e, address, vector), align, mask, zero))
+
+
+def _nowhere(e: Lanes, kind: str) -> Value:
+    """The address of a zero, to read in place of what may not be."""
+    zero = cgutils.alloca_once_value(e.b, ir.Constant(_memory_type(kind), 0))
+    return e.b.ptrtoint(zero, I64)
+
+
+def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
+    return e.splat(_element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
+
+
+def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Value:
+    nowhere, result = _nowhere(e, kind), ir.Constant(e.type(kind), ir.Undefined)
+    for i, address in enumerate(addresses):
+        lane = ir.Constant(I32, i)
+        scalar = _element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
+        result = e.b.insert_element(result, scalar, lane)
+    return result
+
+
+def _stridedm(e: Lanes, kind: str, address: Value, step: Value, mask: Value) -> Value:
+    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, None)], mask)
+
+
+def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> Value:
+    offsets = e.b.mul(index, e.const("i64", BYTES[kind]))
+    places = [e.b.extract_element(offsets, ir.Constant(I32, i)) for i in range(e.lanes)]
+    return _by_address(e, kind, [e.b.add(address, place) for place in places], mask)
+
+
 def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value | None = None) -> None:
     kept = _to_memory(e, value)
     for i in range(e.lanes):
@@ -253,6 +293,12 @@ def _splat(e: Lanes, kind: str, number: Value) -> Value:
 def _iota(e: Lanes, kind: str, start: Value, step: Value) -> Value:
     steps = e.b.mul(e.iota(kind), _splat(e, kind, step))
     return e.b.add(steps, _splat(e, kind, start))
+
+
+def _within(e: Lanes, kind: str, start: Value, step: Value, low: Value, high: Value) -> Value:
+    steps = e.b.mul(e.iota("i64"), e.splat(step))
+    above = e.b.add(steps, e.splat(e.b.sub(start, low)))
+    return e.b.icmp_unsigned("<", above, e.splat(e.b.sub(high, low)))
 
 
 def _lane0(e: Lanes, value: Value) -> Value:
@@ -360,6 +406,11 @@ _MAKERS: dict[str, tuple[int, Build]] = {
     "stridedn": (3, _strided),
     "gather": (2, _gather),
     "gathern": (3, _gather),
+    "loadm": (2, _loadm),
+    "bcastm": (2, _bcastm),
+    "stridedm": (3, _stridedm),
+    "gatherm": (3, _gatherm),
+    "within": (4, _within),
     "transpose": (3, _transpose),
     "splat": (1, _splat),
     "iota": (2, _iota),

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from eqsat.ir.kernel import Kernel, Load
+from eqsat.ir.kernel import Kernel, Load, unconditional
 from eqsat_backends.numba_cpu.accumulators import Accumulator
-from eqsat_backends.numba_cpu.axes import loads
 from eqsat_backends.numba_cpu.chunks import Part
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine, names_in
 
@@ -27,9 +26,9 @@ _COPIES = 4
 
 
 def _turned(kernel: Kernel, vector: int, axis: int) -> list[Load]:
-    """Loads that walk ``axis`` contiguously and ``vector`` in strides."""
+    """Loads that walk ``axis`` contiguously and ``vector`` in strides; none in a guard, for blocks are loaded whole."""
     found: dict[tuple[int, int, tuple[int, ...]], Load] = {}
-    for load in loads(kernel.body):
+    for load in (e for e in unconditional(kernel.body) if isinstance(e, Load)):
         if load.strides[axis] == 1 and load.strides[vector] not in (0, 1) and not load.gathers:
             found.setdefault((load.operand, load.offset, load.strides), load)
     return list(found.values())

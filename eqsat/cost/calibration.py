@@ -125,6 +125,13 @@ LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or st
 GATHER_SLOTS = _figure(
     "GATHER_SLOTS", 4.0, "slots", "a lane's load at a data-dependent or strided address", TUNED + ": take() of rows"
 )
+GUARD_SLOTS = _figure(
+    "GUARD_SLOTS",
+    1.0,
+    "slots",
+    "a guarded load: a selection",
+    "the instruction; tests that do not move with the lanes are hoisted, and loops over lanes are peeled",
+)
 FUNCTION_SLOTS: dict[str, float] = {
     "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,
     "exp": 6.5, "expm1": 9, "log": 16, "log1p": 18, "sin": 24, "cos": 24, "tanh": 10, "erf": 12, "sigmoid": 10,

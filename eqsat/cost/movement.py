@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, LINE
-from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Literal, Load
+from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, GUARD_SLOTS, LINE
+from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts
 from eqsat.ir.types import DType
 
 
@@ -89,12 +89,9 @@ def accesses(kernel: Kernel) -> tuple[Access, ...]:
     found: dict[tuple[int, tuple[int, ...]], Access] = {}
 
     def visit(expr: Expr) -> None:
-        if isinstance(expr, Call):
-            for arg in expr.args:
-                visit(arg)
-        elif isinstance(expr, Load):
-            for index, _ in expr.gathers:
-                visit(index)
+        for part in parts(expr):
+            visit(part)
+        if isinstance(expr, Load):
             span = kernel.operands[expr.operand].size if expr.gathers else 0
             strides = expr.strides
             if expr.gathers:  # it goes wherever its indices go: at worst another element at every such point
@@ -129,8 +126,8 @@ def dependences(expr: Expr, rank: int) -> frozenset[int]:
             return frozenset(found)
         case Index(strides=strides):
             return frozenset(axis for axis in range(rank) if strides[axis])
-        case Call(args=args):
-            return frozenset().union(*(dependences(arg, rank) for arg in args))
+        case Call() | Guarded():
+            return frozenset().union(*(dependences(part, rank) for part in parts(expr)))
         case Literal():
             return frozenset()
         case Acc():
@@ -178,11 +175,11 @@ def work(kernel: Kernel, functions: Functions = ()) -> Work:
                 seen.add(expr)
                 other += GATHER_SLOTS * math.prod(kernel.extents[a] for a in axes)
             return axes
-        axes = frozenset().union(*(visit(arg, base) for arg in expr.args))
+        axes = frozenset().union(*(visit(part, base) for part in parts(expr)))
         if expr not in seen:
             seen.add(expr)
             points = math.prod(kernel.extents[a] for a in axes)
-            other += slots.get(expr.fn, 1.0) * points
+            other += (GUARD_SLOTS if isinstance(expr, Guarded) else slots.get(expr.fn, 1.0)) * points
         return axes
 
     everything = frozenset(range(rank))

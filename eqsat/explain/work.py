@@ -135,16 +135,8 @@ def _functions(expr: Expr) -> int:
 
 def _axes(expr: Expr) -> set[int]:
     """The axes that an address depends on."""
-    match expr:
-        case Load(_, _, strides, _, gathers):
-            found = {axis for axis, stride in enumerate(strides) if stride}
-            return found.union(*(_axes(index) for index, _ in gathers))
-        case Index(_, strides, _):
-            return {axis for axis, stride in enumerate(strides) if stride}
-        case Call(_, args, _, _):
-            return set().union(*(_axes(a) for a in args))
-        case _:
-            return set()
+    found = (e.strides for e in walk(expr) if isinstance(e, Load | Index))
+    return {axis for strides in found for axis, stride in enumerate(strides) if stride}
 
 
 def group_bytes(group: KernelGroup) -> float:

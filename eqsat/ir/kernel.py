@@ -4,8 +4,9 @@
 
 Every access is affine in the axes, so a kernel is a set of extents and, for each access, one stride per
 axis: transposes, slices, flips, broadcasts (stride 0), windows and split heads are strides and nothing
-else. Loops, footprints, flops, bytes, the legality of a schedule and the match against a hardware tile
-are all read off this form.
+else. Where an access ends (paddings, parts of a concatenation, shifted reads) is an affine guard. Loops,
+footprints, flops, bytes, the legality of a schedule and the match against a hardware tile are all read off this
+form.
 
 A :class:`KernelGroup` runs several kernels block by block over axes they share (rows of a softmax, row
 blocks of an attention), so that what flows between them stays in cache.
@@ -83,13 +84,65 @@ class Acc:
     dtype: DType
 
 
-Expr = Load | Literal | Index | Call | Acc
+Bounds = tuple[tuple[int, int], ...]
+"""For each axis of a kernel the first position and the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """``inside`` where ``low <= index < high``, elsewhere ``outside``; neither is evaluated where it is not the value.
+
+    So loads of a branch need not be in range elsewhere: paddings, parts of a concatenation, shifted reads. The test is
+    affine in the axes: ``index`` is rewritten with them, and axes merge only where it walks them as one, too.
+    A box is a guard in a guard.
+    """
+
+    index: Index
+    low: int
+    high: int
+    inside: Expr
+    outside: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.inside.dtype
+
+    @property
+    def held(self) -> tuple[int, int, int] | None:
+        """The axis that the test moves along, and the first position at which it holds and the one after the last.
+
+        None where it moves along several axes, or along none.
+        """
+        moving = [a for a, s in enumerate(self.index.strides) if s]
+        if len(moving) != 1:
+            return None
+        stride = self.index.strides[moving[0]]
+        first, last = self.low - self.index.offset, self.high - 1 - self.index.offset
+        if stride < 0:
+            first, last, stride = -last, -first, -stride
+        return moving[0], -(-first // stride), last // stride + 1
+
+    def branch(self, bounds: Bounds) -> Expr | None:
+        """The branch that is the value everywhere within ``bounds``, None where it is not one of them."""
+        if self.held is not None:
+            axis, low, high = self.held
+            least, greatest = bounds[axis][0], bounds[axis][1] - 1
+        else:
+            (least, greatest), low, high = span(self.index, bounds), self.low, self.high
+        if low <= least and greatest < high:
+            return self.inside
+        return self.outside if low >= high or greatest < low or high <= least else None
+
+
+Expr = Load | Literal | Index | Call | Acc | Guarded
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:
-    """The expressions that one is computed from: arguments of a call, index expressions of a load."""
+    """The expressions that one is computed from: arguments, index expressions, a guard's index and branches."""
     if isinstance(expr, Call):
         return expr.args
+    if isinstance(expr, Guarded):
+        return (expr.index, expr.inside, expr.outside)
     if isinstance(expr, Load) and expr.gathers:
         return tuple(index for index, _ in expr.gathers)
     return ()
@@ -101,6 +154,10 @@ def with_parts(expr: Expr, new: Sequence[Expr]) -> Expr:
         return expr
     if isinstance(expr, Call):
         return replace(expr, args=tuple(new))
+    if isinstance(expr, Guarded):
+        index, inside, outside = new
+        assert isinstance(index, Index)
+        return replace(expr, index=index, inside=inside, outside=outside)
     assert isinstance(expr, Load)
     return replace(expr, gathers=tuple((e, stride) for e, (_, stride) in zip(new, expr.gathers, strict=True)))
 
@@ -142,6 +199,56 @@ def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], E
         else:
             done.append(fn(at))
     return done[0]
+
+
+def unconditional(expr: Expr) -> Iterator[Expr]:
+    """The sub-expressions that have a value at every point: all that are not in a branch of a guard, once per use."""
+    stack = [expr]
+    while stack:
+        at = stack.pop()
+        yield at
+        stack.extend(reversed((at.index,) if isinstance(at, Guarded) else parts(at)))
+
+
+def span(index: Index, bounds: Bounds) -> tuple[int, int]:
+    """The least and the greatest value of an index where every axis is within ``bounds`` (none of them empty)."""
+    ends = [(s * low, s * (high - 1)) for s, (low, high) in zip(index.strides, bounds, strict=False) if s]
+    return index.offset + sum(map(min, ends)), index.offset + sum(map(max, ends))
+
+
+def settle(expr: Expr, bounds: Bounds) -> Expr:
+    """The expression with only those guards that hold at some points within ``bounds`` and fail at others.
+
+    What an outer guard of one axis implies for its branches counts.
+    """
+    if any(low >= high for low, high in bounds):
+        return expr
+
+    def instead(at: Expr) -> Expr | None:
+        if not isinstance(at, Guarded):
+            return None
+        alone = at.branch(bounds)
+        if alone is not None:
+            return settle(alone, bounds)
+        within, without = _narrowed(at, bounds)
+        return with_parts(at, (at.index, settle(at.inside, within), settle(at.outside, without)))
+
+    return map_expr(expr, lambda e: e, instead)
+
+
+def _narrowed(guard: Guarded, bounds: Bounds) -> tuple[Bounds, Bounds]:
+    """``bounds`` for the points within a guard that is not settled there, and for those outside of it."""
+    if guard.held is None:
+        return bounds, bounds
+    axis, first, end = guard.held
+    start, stop = bounds[axis]
+    low, high = max(start, first), min(stop, end)
+    rest = (high, stop) if low == start else (start, low) if high == stop else (start, stop)
+
+    def narrow(to: tuple[int, int]) -> Bounds:
+        return (*bounds[:axis], to, *bounds[axis + 1 :]) if to[0] < to[1] else bounds
+
+    return narrow((low, high)), narrow(rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,26 @@ def reshape(shape: Sequence[int], target: Sequence[int]) -> ViewMap:
     return identity(target)
 
 
+def lifted(map: ViewMap, shape: Sequence[int], start: Sequence[int]) -> ViewMap | None:
+    """``map`` continued from its result to a tensor of ``shape`` in which that lies from ``start`` on.
+
+    Around the result it goes on with the same strides, to addresses that mean nothing. None where an axis that is
+    continued steps in several digits.
+    """
+    axes: list[tuple[Atom, ...]] = []
+    offset = map.offset
+    for atoms, inner, outer, at in zip(map.axes, map.shape, shape, start, strict=True):
+        if inner == outer:
+            axes.append(atoms)
+            continue
+        if len(atoms) > 1:
+            return None
+        stride = atoms[0][1] if atoms else 0
+        axes.append(((outer, stride),))
+        offset -= at * stride
+    return view_map(axes, offset)
+
+
 def joined(maps: Sequence[ViewMap], axis: int) -> ViewMap | None:
     """The one view that views of one tensor make when put together along ``axis``; None where they are not one.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.ir.interpret import run_kernel
-from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, Stage
+from eqsat.ir.kernel import Expr, FromStage, Index, Kernel, KernelGroup, Load, Stage, map_expr
 from eqsat.ir.types import TensorType
 
 POINTS = 1 << 20
@@ -79,13 +79,8 @@ def _pieces(kernel: Kernel) -> Iterator[Kernel]:
 
 def _shifted(expr: Expr, axis: int, start: int) -> Expr:
     """The expression with ``axis`` counted from ``start``."""
-    match expr:
-        case Load(_, offset, strides, _, gathers):
-            moved = tuple((_shifted(index, axis, start), stride) for index, stride in gathers)
-            return replace(expr, offset=offset + start * strides[axis], gathers=moved)
-        case Index(offset, strides, _):
-            return replace(expr, offset=offset + start * strides[axis])
-        case Call(_, args, _, _):
-            return replace(expr, args=tuple(_shifted(a, axis, start) for a in args))
-        case _:
-            return expr
+
+    def moved(e: Expr) -> Expr:
+        return replace(e, offset=e.offset + start * e.strides[axis]) if isinstance(e, Load | Index) else e
+
+    return map_expr(expr, moved)

@@ -11,6 +11,7 @@ from eqsat.ir.kernel import (
     Call,
     Expr,
     FromStage,
+    Guarded,
     Index,
     Kernel,
     KernelGroup,
@@ -21,6 +22,7 @@ from eqsat.ir.kernel import (
     map_expr,
     parts,
     rewrite_kernel,
+    unconditional,
     walk,
 )
 from eqsat.ir.table import OPS
@@ -132,6 +134,7 @@ class _Sharing(_Named):
     def _parts(self, stage: Stage) -> dict[int, _Part]:
         """The costly calls of a stage's body, by ``id``, operands before users."""
         kernel, found = stage.kernel, {}
+        everywhere = {id(e) for e in unconditional(kernel.body)}
         product = kernel.body if kernel.combine == "sum" and _is_mul(kernel.body) else None
         costs: dict[int, float] = {}
         steps: dict[int, dict[tuple[int, ...], None]] = {}
@@ -146,6 +149,8 @@ class _Sharing(_Named):
             if isinstance(expr, Load | Index):
                 mine[expr.strides] = None
             if not isinstance(expr, Call) or costs[id(expr)] < COSTLY or expr is product:
+                continue
+            if id(expr) not in everywhere:  # its loads may be out of range elsewhere
                 continue
             told = tuple(mine)
             if told not in orders:
@@ -188,6 +193,8 @@ class _Sharing(_Named):
                     key = ("index", offset, tuple(strides[a] for a in axes), dtype)
                 case Call(fn, _, dtype, attrs):
                     key = ("call", fn, below, dtype, attrs)
+                case Guarded(_, low, high, _, _):
+                    key = ("guarded", low, high, below)
                 case Literal(value, dtype):
                     key = ("literal", repr(value), dtype)  # 0.0 and -0.0 are equal, and are not the same
                 case _:
@@ -269,9 +276,9 @@ def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
     return named.listed()
 
 
-def _computed_factor(kernel: Kernel, shared: int) -> Call | None:
+def _computed_factor(kernel: Kernel, shared: int) -> Expr | None:
     """The first factor of a contraction that is computed, at every point of the shared axes."""
-    return next((f for f in _factors(kernel) if isinstance(f, Call) and _spans(f, shared)), None)
+    return next((f for f in _factors(kernel) if isinstance(f, Call | Guarded) and _spans(f, shared)), None)
 
 
 def _spans(expr: Expr, axes: int) -> bool:

@@ -1,0 +1,294 @@
+"""Guards: paddings, parts of concatenations and shifted reads inside kernels, in every layer down to machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eqsat.cost.movement import accesses, dependences, work
+from eqsat.ir.interpret import evaluate_expr, run_group, run_kernel
+from eqsat.ir.kernel import (
+    Acc,
+    Call,
+    Expr,
+    Guarded,
+    Index,
+    Kernel,
+    KernelGroup,
+    Literal,
+    Load,
+    Operand,
+    Stage,
+    map_expr,
+    parts,
+    settle,
+    unconditional,
+    walk,
+    with_parts,
+)
+from eqsat.ir.types import float32, int64, row_major
+from eqsat.plan.fallback import interpret
+from eqsat.plan.stages import merge_axes, permute, share_costly_parts
+from eqsat_backends.numba_cpu.axes import simplify
+from eqsat_backends.numba_cpu.emit import emit_group
+from eqsat_backends.numba_cpu.jit import compile_module
+from tests.kernel_groups import single
+
+EXTENTS = (3, 4, 5)
+
+
+def index(strides: Sequence[int], offset: int = 0) -> Index:
+    return Index(offset, tuple(strides), int64)
+
+
+@st.composite
+def guarded(draw: st.DrawFn, depth: int = 3) -> Expr:
+    """Guards in guards over three axes, of values that differ from point to point."""
+    if depth == 0 or draw(st.integers(0, 3)) == 0:
+        if draw(st.booleans()):
+            return Literal(draw(st.integers(-9, 9)), int64)
+        return index(draw(st.tuples(*[st.integers(-30, 30)] * 3)), draw(st.integers(-5, 5)))
+    if draw(st.integers(0, 3)) == 0:
+        return Call("add", (draw(guarded(depth - 1)), draw(guarded(depth - 1))), int64)
+    strides = draw(st.sampled_from([(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, -1), (0, 2, 0), (1, 1, 0), (0, 0, 0)]))
+    low = draw(st.integers(-3, 6))
+    high = low + draw(st.integers(0, 5))
+    at = index(strides, draw(st.integers(-2, 2)))
+    return Guarded(at, low, high, draw(guarded(depth - 1)), draw(guarded(depth - 1)))
+
+
+def values(expr: Expr, extents: Sequence[int] = EXTENTS) -> np.ndarray:
+    return evaluate_expr(expr, extents, [], None)
+
+
+def plain(expr: Expr) -> np.ndarray:
+    """The same as selections: what a guard means where both branches may be evaluated."""
+    axes = np.indices(EXTENTS)
+
+    def visit(e: Expr) -> np.ndarray:
+        match e:
+            case Literal(value, _):
+                return np.full(EXTENTS, value)
+            case Index(offset, strides, _):
+                return offset + sum(s * a for s, a in zip(strides, axes, strict=True))
+            case Call(_, (a, b), _, _):
+                return visit(a) + visit(b)
+            case Guarded(at, low, high, inside, outside):
+                where = visit(at)
+                return np.where((low <= where) & (where < high), visit(inside), visit(outside))
+        raise AssertionError(e)
+
+    return visit(expr)
+
+
+@given(guarded())
+def test_a_guard_selects_one_of_two_branches(expr: Expr) -> None:
+    np.testing.assert_array_equal(values(expr), plain(expr))
+
+
+@given(guarded())
+def test_settled_guards_are_gone_and_change_no_value(expr: Expr) -> None:
+    bounds = tuple((0, n) for n in EXTENTS)
+    settled = settle(expr, bounds)
+    np.testing.assert_array_equal(values(settled), values(expr))
+    # what is left at the top holds at some points, and fails at others
+    for e in unconditional(settled):
+        if isinstance(e, Guarded):
+            at = values(e.index)
+            holds = (e.low <= at) & (at < e.high)
+            assert e.branch(bounds) is None
+            if e.held is not None:
+                assert holds.any() and not holds.all()
+
+
+@given(guarded(), st.tuples(*[st.integers(0, 3)] * 3), st.tuples(*[st.integers(1, 4)] * 3))
+def test_settled_within_bounds(expr: Expr, start: tuple[int, ...], size: tuple[int, ...]) -> None:
+    bounds = tuple((min(s, n - 1), min(s + m, n)) for s, m, n in zip(start, size, EXTENTS, strict=True))
+    part = tuple(slice(*b) for b in bounds)
+    np.testing.assert_array_equal(values(settle(expr, bounds))[part], values(expr)[part])
+
+
+@given(st.integers(-3, 3).filter(bool), st.integers(-9, 9), st.integers(-12, 12), st.integers(0, 9))
+def test_where_the_test_of_one_axis_holds(stride: int, offset: int, low: int, width: int) -> None:
+    guard = Guarded(index((0, stride), offset), low, low + width, Literal(1, int64), Literal(0, int64))
+    assert guard.held is not None
+    axis, first, stop = guard.held
+    held = [n for n in range(-40, 40) if low <= offset + stride * n < low + width]
+    assert axis == 1 and held == list(range(first, stop))
+
+
+def test_parts_are_what_is_rewritten() -> None:
+    guard = Guarded(index((1, 0)), 1, 3, Load(0, -1, (1, 0), int64), Load(1, 2, (0, 1), int64))
+    assert [type(e) for e in walk(guard)] == [Index, Load, Load, Guarded]
+    assert with_parts(guard, parts(guard)) is guard
+    assert list(unconditional(guard)) == [guard, guard.index]
+
+    def turned(e: Expr) -> Expr:
+        return replace(e, strides=e.strides[::-1]) if isinstance(e, Load | Index) else e
+
+    made = map_expr(guard, turned)
+    assert isinstance(made, Guarded) and made.index == index((0, 1)) and made.outside == Load(1, 2, (1, 0), int64)
+
+
+# kernels
+
+
+def shifted(n: int, by: int, fill: Expr, width: int = 3) -> Kernel:
+    """``out[i, j] = x[i - by, j] + 1``, and ``fill`` where that row is not one of x."""
+    inside = Call("add", (Load(0, -by * width, (width, 1), float32), Literal(1.0, float32)), float32)
+    body = Guarded(index((1, 0)), by, by + n, inside, fill)
+    out = Operand(float32, (n + 2 * by) * width)
+    return Kernel((n + 2 * by, width), 2, None, body, Acc(float32), (Operand(float32, n * width),), out, 0, (width, 1))
+
+
+def test_branches_are_evaluated_only_where_they_are_the_value() -> None:
+    kernel = shifted(4, 2, Literal(-0.0, float32))
+    x, out = np.arange(12, dtype=np.float32), np.zeros(24, np.float32)
+    run_kernel(kernel, [x], out)
+    want = np.pad(x.reshape(4, 3) + 1, ((2, 2), (0, 0)), constant_values=-0.0).reshape(-1)
+    assert out.tobytes() == want.tobytes()
+    # control: one row more, and the read is out of range
+    assert isinstance(kernel.body, Guarded)
+    with pytest.raises(IndexError):
+        run_kernel(replace(kernel, body=replace(kernel.body, high=7)), [x], out)
+
+
+@pytest.mark.parametrize("points", [1, 7, 1 << 20])
+def test_the_fallback_cuts_kernels_with_their_guards(points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eqsat.plan.fallback.POINTS", points)
+    group = single(shifted(4, 2, Literal(5.0, float32)))
+    x, out, whole = np.arange(12, dtype=np.float32), np.zeros(24, np.float32), np.zeros(24, np.float32)
+    interpret(group, [x, out])
+    run_group(group, [x, whole])
+    np.testing.assert_array_equal(out, whole)
+
+
+def test_axes_merge_only_where_the_guard_walks_them_as_one() -> None:
+    kernel = shifted(4, 2, Literal(5.0, float32))
+    assert merge_axes(kernel, 0).extents == (8, 3)
+    assert simplify(single(kernel)).stages[0].kernel.extents == (8, 3)
+    assert isinstance(kernel.body, Guarded)
+    flat = replace(kernel, body=replace(kernel.body, index=index((3, 1)), low=6, high=18))
+    merged = merge_axes(flat, 0)
+    assert merged.extents == (24,)
+    assert simplify(single(flat)).stages[0].kernel.extents == (24,)
+    results = []
+    for k in (kernel, merged, permute(kernel, (1, 0))):
+        out = np.zeros(24, np.float32)
+        run_kernel(k, [np.arange(12, dtype=np.float32)], out)
+        results.append(out)
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_costs_know_what_is_in_a_guard() -> None:
+    kernel = shifted(4, 2, Load(0, 0, (0, 1), float32))
+    assert dependences(kernel.body, 2) == {0, 1}
+    assert dependences(replace(kernel.body, inside=Literal(0.0, float32), outside=Literal(1.0, float32)), 2) == {0}
+    assert [a.strides for a in accesses(kernel)] == [(3, 1), (0, 1), (3, 1)]
+    bare = replace(kernel, body=kernel.body.inside)  # type: ignore[union-attr]
+    assert work(kernel).other > work(bare).other
+
+
+def test_costly_parts_in_a_guard_are_not_computed_elsewhere() -> None:
+    """Two stages with one costly part: it becomes a stage, but not where only a guard keeps its loads in range."""
+
+    def stages(guard: bool) -> list[Stage]:
+        load = Load(0, -3 if guard else 0, (3, 1), float32)
+        costly = Call("exp", (Call("tanh", (load,), float32),), float32)
+        made = []
+        for n in range(2):
+            body: Expr = Call("mul", (costly, Literal(float(n + 2), float32)), float32)
+            if guard:
+                body = Guarded(index((1, 0)), 1, 5, body, Literal(0.0, float32))
+            out = Operand(float32, 12)
+            kernel = Kernel((4, 3), 2, None, body, Acc(float32), (Operand(float32, 12),), out, 0, (3, 1))
+            made.append(Stage(kernel, (0,), n + 1))
+        return made
+
+    assert len(share_costly_parts(stages(False), 1)) == 3
+    assert len(share_costly_parts(stages(True), 1)) == 2
+
+
+# machine code that must not read outside
+
+PAGE = mmap.PAGESIZE
+
+
+class Fenced:
+    """float32 arrays between two pages that may not be read, at the first page's end or the last one's beginning."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-4 * size // PAGE)
+        self.map = mmap.mmap(-1, (pages + 2) * PAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        self.ends = (self.address, self.address + (pages + 1) * PAGE)
+        for end in self.ends:
+            assert protect(ctypes.c_void_p(end), ctypes.c_size_t(PAGE), 0) == 0
+        self.size = size
+
+    def at(self, last: bool) -> np.ndarray:
+        start = self.ends[1] - 4 * self.size if last else self.ends[0] + PAGE
+        return np.ctypeslib.as_array((ctypes.c_float * self.size).from_address(start))
+
+
+def run(group: KernelGroup, buffers: Sequence[np.ndarray]) -> None:
+    """Run the printed kernels of a group with the schedule of their own."""
+    emitted = emit_group(group, None)
+    addresses = compile_module(emitted.source, emitted.phases)
+    shared, private = np.zeros(emitted.shared_bytes + 64, np.uint8), np.zeros(emitted.thread_bytes + 64, np.uint8)
+    places = [b.ctypes.data for b in buffers]
+    places += [-(-a.ctypes.data // 64) * 64 for a in (shared, private)]
+    table = np.array([*places, 0], np.int64)
+    for phase in emitted.phases:
+        ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * 3)(addresses[phase])(table.ctypes.data, 0, 1)
+
+
+def framed(rows: int, columns: int, low: int, high: int, other: Expr) -> Kernel:
+    """A matrix in a frame: ``low`` rows and columns before it, ``high`` behind, ``other`` there."""
+    wide, tall = columns + low + high, rows + low + high
+    load = Load(0, -low * (columns + 1), (columns, 1), float32)
+    inside = Guarded(index((0, 1)), low, low + columns, load, other)
+    body = Guarded(index((1, 0)), low, low + rows, inside, other)
+    out = Operand(float32, wide * tall)
+    return Kernel(
+        (tall, wide), 2, None, body, Acc(float32), (Operand(float32, rows * columns),), out, 0, row_major((tall, wide))
+    )
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "low", "high"), [(16, 16, 1, 1), (32, 48, 3, 2), (1, 64, 40, 20)])
+def test_nothing_is_read_outside_of_a_guard(rows: int, columns: int, low: int, high: int, last: bool) -> None:
+    kernel = framed(rows, columns, low, high, Literal(-0.0, float32))
+    fenced = Fenced(rows * columns)
+    x = fenced.at(last)
+    x[:] = np.arange(x.size)
+    out = np.zeros(kernel.out.size + 16, np.float32)
+    out = out[-out.ctypes.data % 64 // 4 :][: kernel.out.size]
+    run(single(kernel), [x, out])
+    want = np.pad(x.reshape(rows, columns), (low, high), constant_values=-0.0)
+    assert out.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("combine", ["sum", "max"])
+@pytest.mark.parametrize("parallel", [0, 1])
+def test_reductions_read_nothing_outside_of_a_guard(combine: str, parallel: int, last: bool) -> None:
+    kernel = framed(32, 48, 3, 2, Literal(2.0, float32))
+    out = Operand(float32, kernel.extents[0] if parallel else 1)
+    kernel = replace(kernel, parallel=parallel, combine=combine, out=out, store_strides=(1,) * parallel)
+    fenced = Fenced(32 * 48)
+    x = fenced.at(last)
+    x[:] = np.arange(x.size) % 7
+    got, want = np.zeros(out.size, np.float32), np.zeros(out.size, np.float32)
+    run(single(kernel), [x, got])
+    run_kernel(kernel, [x], want)
+    np.testing.assert_array_equal(got, want)
