@@ -1,17 +1,22 @@
-"""Timing in turn: A B C A B C …, so that a machine that slows down slows everyone."""
+"""Timing in turn: A B C, B C A, …, so that a machine that slows down slows everyone."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from bench.peers import Run
+from bench.worker import WorkerError
 
-SHORTEST = 1e-3
-"""Seconds that one timed batch of calls lasts at least, so that the clock's own cost does not show."""
+WARM_S = 0.01
+"""Seconds of untimed calls, at least one, at the start of a turn: caches are filled, and threads awake, afterwards."""
+TURN_S = 0.05
+"""Seconds of timed calls that a turn lasts at least."""
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -22,48 +27,46 @@ class Time:
     median: float
 
 
-def once(run: Run) -> float:
-    """Seconds of one call."""
+def loop(run: Callable[[], Any], seconds: float) -> float:
+    """Seconds a call, of calls in a row that take at least ``seconds`` together. The clock is read seldom."""
+    calls, batch = 0, 1
     start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    while True:
+        for _ in range(batch):
+            run()
+        calls += batch
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds:
+            return elapsed / calls
+        batch = min(calls, math.ceil((seconds - elapsed) * calls / elapsed))
 
 
-def batch(run: Run, calls: int) -> float:
-    """Seconds a call, of several in a row."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - start) / calls
-
-
-def rounds_of(total: float, seconds: float, least: int, most: int) -> int:
-    """How often to go round when once round takes ``total`` seconds."""
-    return max(least, min(most, int(seconds / max(total, 1e-9))))
+def turn(run: Callable[[], Any], seconds: float = TURN_S, warm: float = WARM_S) -> float:
+    """Seconds a call in a warm loop."""
+    loop(run, warm)
+    return loop(run, seconds)
 
 
 def interleaved(
-    runs: Mapping[str, Run], *, seconds: float = 3.0, least: int = 7, most: int = 40, pause: float = 0.0
-) -> dict[str, Time]:
-    """Times of all contenders, measured in turn for about ``seconds``, ``least`` to ``most`` times each.
+    turns: Mapping[K, Callable[[], float]], *, rounds: int, pause: float = 0.0
+) -> tuple[dict[K, Time], dict[K, WorkerError]]:
+    """Times from ``rounds`` turns of each, in milliseconds where turns are in seconds; the order rotates.
 
-    Every batch follows an untimed call, which takes the cold caches that the contender before left behind,
-    and a ``pause`` (seconds, not counted) in which its waiting threads go to sleep: thread pools spin for
-    tens of milliseconds, on the cores that the next contender needs. The order rotates from round to round.
+    Who fails gets no more turns and no time, but is named with the error. Before each turn is a ``pause`` (seconds) in
+    which waiting threads of others go to sleep: pools spin for tens of milliseconds, on the cores that are needed.
     """
-    calls: dict[str, int] = {}
-    total = 0.0
-    for name, run in runs.items():
-        run()
-        estimate = min(once(run), once(run))
-        calls[name] = max(1, math.ceil(SHORTEST / max(estimate, 1e-7)))
-        total += estimate * (calls[name] + 1)
-    names: Sequence[str] = tuple(runs)
-    taken: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds_of(total, seconds, least, most)):
-        shift = turn % len(names)
+    taken: dict[K, list[float]] = {name: [] for name in turns}
+    failed: dict[K, WorkerError] = {}
+    names = list(turns)
+    for number in range(rounds):
+        shift = number % len(names)
         for name in (*names[shift:], *names[:shift]):
+            if name in failed:
+                continue
             time.sleep(pause)
-            runs[name]()
-            taken[name].append(1e3 * batch(runs[name], calls[name]))
-    return {name: Time(min(times), statistics.median(times)) for name, times in taken.items()}
+            try:
+                taken[name].append(1e3 * turns[name]())
+            except WorkerError as error:
+                failed[name] = error
+    times = {n: Time(min(t), statistics.median(t)) for n, t in taken.items() if n not in failed}
+    return times, failed

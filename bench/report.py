@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
-from bench.cold import CONTENDERS as COLD
+from bench.cold import COMPILERS
 from bench.limits import Limits
+from bench.model import Agreement, summary
 from bench.peers import NAMES
 from bench.run import Problem, Row
 
@@ -24,17 +26,24 @@ def geomeans(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def document(
-    rows: Sequence[Row], problems: Sequence[Problem], limits: Limits, versions: dict[str, str], missing: Sequence[str]
+    rows: Sequence[Row],
+    problems: Sequence[Problem],
+    limits: Limits,
+    versions: dict[str, str],
+    missing: Sequence[str],
+    agreements: Sequence[Agreement] = (),
 ) -> dict[str, Any]:
     """What ``--json`` writes."""
+    model = {"model": {**summary(agreements), "rows": [a.record() for a in agreements]}} if agreements else {}
     return {
+        **model,
         "machine": limits.record(),
         "rows": [row.record() for row in rows],
         "geomean": geomeans(rows),
         "versions": versions,
         "missing": list(missing),
         "errors": [
-            {"suite": p.workload.suite, "name": p.workload.name, "contender": p.contender, "message": p.message}
+            {"suite": p.workload.suite, "name": p.workload.name, "contender": p.peer, "message": p.message}
             for p in problems
         ],
     }
@@ -57,7 +66,7 @@ def table(suite: str, rows: Sequence[Row]) -> Table:
     made.add_column("workload", no_wrap=True)
     for heading in ("limit", "eqsat", *peers, "ratio", "of limit", "error", "search s", "compile s"):
         made.add_column(heading, justify="right")
-    timed_cold = [name for name in COLD if any(name in row.cold_compile_s for row in rows)]
+    timed_cold = [name for name in COMPILERS if any(name in row.cold_compile_s for row in rows)]
     for name in timed_cold:
         made.add_column(f"cold s {name}", justify="right")
     for row in rows:
@@ -77,3 +86,33 @@ def table(suite: str, rows: Sequence[Row]) -> Table:
             *(_seconds(row.cold_compile_s.get(name)) for name in timed_cold),
         )
     return made
+
+
+def model_table(agreements: Sequence[Agreement]) -> Table:
+    """The model against the clock; times in milliseconds, minima."""
+    made = Table(title="model (ms, minimum)", title_justify="left")
+    made.add_column("kernel", no_wrap=True)
+    for heading in ("nests", "distinct", "rank correlation", "predicted", "chosen", "best", "regret"):
+        made.add_column(heading, justify="right")
+    made.add_column("best nest", overflow="fold")
+    for a in agreements:
+        made.add_row(
+            a.name,
+            str(a.nests),
+            str(len(a.programs)),
+            _two(a.correlation),
+            _ms(a.programs[0].predicted_ms),
+            _ms(a.chosen_ms),
+            _ms(a.best_ms),
+            f"{a.regret:.0%}",
+            escape(a.best if a.regret else "the chosen one"),
+        )
+    whole = summary(agreements)
+    medians = (_two(whole["median_rank_correlation"]), "", "", "", f"{whole['median_regret']:.0%}", "")
+    made.add_section()
+    made.add_row("median", "", "", *medians)
+    return made
+
+
+def _two(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,36 +1,22 @@
-"""From a workload to a row: every contender checked against float64, then timed in turn."""
+"""From a workload to a row: every peer checked against float64, then timed in turn."""
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from bench import cold
 from bench.limits import Limits
 from bench.measure import Time, interleaved
-from bench.peers import Peer, Run
-from bench.setup import inputs_of
-from bench.workload import Inputs, Workload, in_double, nbytes, relative_error
+from bench.peers import Cost
+from bench.process import PeerProcess, Wrong, reference_of
+from bench.worker import WorkerError
+from bench.workload import Workload
 from eqsat.cost.machine import Machine
 
-log = logging.getLogger("bench")
-
 PAUSE = 0.1
-"""Seconds between contenders that use several threads (see ``interleaved``)."""
-
-
-class Contender(Protocol):
-    name: str
-    version: str
-
-    def prepare(self, workload: Workload, inputs: Inputs) -> Run | None: ...
-
-    def result(self, value: Any) -> Any: ...
+"""Seconds between peers that use several threads (see ``interleaved``)."""
 
 
 @dataclass
@@ -90,121 +76,66 @@ class Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """A contender that gave no right result for a workload."""
+    """A peer that gave no right result for a workload, or no time."""
 
     workload: Workload
-    contender: str
+    peer: str
     message: str
 
     def __str__(self) -> str:
-        return f"{self.workload.suite} / {self.workload.name}: {self.contender}: {self.message}"
-
-
-class Wrong(Exception):
-    """A result too far from the float64 reference."""
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A contender's call, its error against float64, and the seconds from ``prepare`` to its first result."""
-
-    run: Run
-    error: float
-    first_s: float
-
-
-def checked(
-    contender: Contender,
-    workload: Workload,
-    inputs: Inputs,
-    reference: Any,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Checked | None:
-    """A contender whose first result is right; None where it does not apply.
-
-    Raises:
-        Wrong: the result is too far from ``reference``.
-    """
-    begin = clock()
-    run = contender.prepare(workload, inputs)
-    if run is None:
-        return None
-    value = run()
-    first = clock() - begin
-    error = relative_error(contender.result(value), reference)
-    if not error <= workload.tolerance:
-        raise Wrong(f"relative error {error:.1e} against float64, where {workload.tolerance:.0e} is allowed")
-    return Checked(run, error, first)
+        return f"{self.workload.suite} / {self.workload.name}: {self.peer}: {self.message}"
 
 
 def compile_cold(
-    row: Row,
-    contenders: Collection[str],
-    threads: int,
-    *,
-    repeat: int,
-    seconds: Callable[..., float] = cold.seconds,
+    row: Row, peers: Collection[str], threads: int, *, repeat: int, seconds: Callable[..., float] = cold.seconds
 ) -> list[Problem]:
-    """Put the time of every contender's cold compilation (see ``cold``) into the row; what went wrong."""
+    """Put the time of every peer's cold compilation (see ``cold``) into the row; what went wrong."""
     problems = []
-    for name in cold.CONTENDERS:
-        if name in contenders:
+    for name in cold.COMPILERS:
+        if name in peers:
             try:
                 row.cold_compile_s[name] = seconds(row.workload, name, threads, repeat=repeat)
-            except cold.ColdError as error:
+            except (WorkerError, Wrong, ValueError) as error:
                 problems.append(Problem(row.workload, name, f"cold compilation: {error}"))
     return problems
 
 
 def run_workload(
     workload: Workload,
-    ours: Contender,
-    peers: Sequence[Peer],
+    ours: PeerProcess,
+    peers: Sequence[PeerProcess],
     limits: Limits,
     machine: Machine,
     *,
-    seconds: float,
-    least: int,
-    cost: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+    rounds: int,
 ) -> tuple[Row | None, list[Problem]]:
-    """The row of a workload and what went wrong; no row without a right result of ours."""
-    inputs = inputs_of(workload)
-    with np.errstate(all="ignore"):
-        reference = workload.function(*in_double(inputs).values())
+    """The row of a workload, and what went wrong; no row without a right result of ours.
+
+    One peer's failure does not stop the others: it is left out of the row.
+    """
+    reference = reference_of(workload)
     problems: list[Problem] = []
-    runs: dict[str, Run] = {}
-    error, searched, compiled = 0.0, 0.0, 0.0
-    contenders: list[Contender] = [ours, *peers]
-    for contender in contenders:
+    right: dict[str, PeerProcess] = {}
+    error, cost = 0.0, Cost()
+    for peer in (ours, *peers):
         try:
-            found = checked(contender, workload, inputs, reference)
-        except Exception as problem:  # reported, never a row: one system's failure must not stop the others
-            log.debug("%s", contender.name, exc_info=True)
-            text = str(problem).strip().split("\n")[0]
-            problems.append(Problem(workload, contender.name, f"{type(problem).__name__}: {text}"))
+            prepared = peer.prepare(workload)
+            if prepared is None:
+                continue
+            found = reference.error_of(prepared, workload)
+        except (WorkerError, Wrong, ValueError) as problem:
+            problems.append(Problem(workload, peer.name, str(problem)))
             continue
-        if found is None:
-            continue
-        runs[contender.name] = found.run
-        if contender is ours:
-            error = found.error
-            searched, compiled = cost()
-    if ours.name not in runs:
+        right[peer.name] = peer
+        if peer is ours:
+            error, cost = found, prepared.cost
+    if ours.name not in right:
         return None, problems
-    times = interleaved(runs, seconds=seconds, least=least, pause=PAUSE if limits.threads > 1 else 0.0)
-    touched = workload.touched if workload.touched is not None else nbytes(*inputs.values()) + _result_bytes(reference)
-    row = Row(
-        workload,
-        limits.milliseconds(workload, touched, machine),
-        times,
-        ours.name,
-        error,
-        searched,
-        compiled,
-    )
-    return row, problems
-
-
-def _result_bytes(reference: Any) -> float:
-    """Bytes of the results in float32, from those in float64."""
-    return nbytes(reference) / 2
+    turns = {name: peer.turn for name, peer in right.items()}
+    times, failed = interleaved(turns, rounds=rounds, pause=PAUSE if limits.threads > 1 else 0.0)
+    problems += [Problem(workload, name, str(problem)) for name, problem in failed.items()]
+    if ours.name not in times:
+        return None, problems
+    touched = workload.touched if workload.touched is not None else reference.nbytes
+    limit = limits.milliseconds(workload, touched, machine)
+    return Row(workload, limit, times, ours.name, error, cost.search_s, cost.compile_s), problems

@@ -1,22 +1,16 @@
-"""What every benchmark process is set up with: its threads, workloads and contenders."""
+"""What every benchmark process is set up with: its threads and workloads."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from bench.peers import NAMES, Peer, load
 from bench.workload import Inputs, Workload
 
-__all__ = ["MARK", "NAMES", "SUITES", "environment", "inputs_of", "limit_threads", "load_peers", "selected"]
-
 SUITES = ("gemm", "fused", "attention", "algebra", "models")
-MARK = "EQSAT_BENCH_THREADS"
-"""Says that a process has its :func:`environment`."""
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -24,7 +18,7 @@ def environment(threads: int) -> dict[str, str]:
     n = str(threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS")
     # NPROC sizes XLA's thread pools.
-    return {**dict.fromkeys((*names, "NPROC"), n), MARK: n, "JAX_PLATFORMS": "cpu"}
+    return {**dict.fromkeys((*names, "NPROC"), n), "JAX_PLATFORMS": "cpu"}
 
 
 def limit_threads(threads: int) -> None:
@@ -45,15 +39,3 @@ def selected(suites: Sequence[str], only: str | None) -> list[Workload]:
 def inputs_of(workload: Workload) -> Inputs:
     """A workload's inputs: random, and the same in every process."""
     return workload.inputs(np.random.default_rng(zlib.crc32(f"{workload.suite}/{workload.name}".encode())))
-
-
-def load_peers(names: Sequence[str], threads: int) -> tuple[list[Peer], list[str]]:
-    """Peers that are installed, and the names of those that are not."""
-    peers, missing = [], []
-    for name in names:
-        try:
-            peers.append(load(name, threads))
-        except ImportError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            missing.append(name)
-    return peers, missing

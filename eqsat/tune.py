@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +67,19 @@ def time_of(
     group: KernelGroup, nest: Nest, options: Options, machine: Machine, threads: int, deadline: Deadline = NEVER
 ) -> float:
     """Median seconds of one kernel group under one nest, on random operands. ``OutOfTime`` past ``deadline``."""
+    plan, const, arrays = alone(group, [nest])
+    made = backend(options.backend)
+    run = made.load(made.emit(plan, machine, deadline), const, threads, deadline)
+    deadline.check("tuning")
+    (once,) = run.profile(arrays, 1)
+    return once if once * REPEAT > deadline.left else run.profile(arrays, REPEAT)[0]
+
+
+def alone(group: KernelGroup, nests: Sequence[Nest]) -> tuple[Plan, dict[int, np.ndarray], list[np.ndarray]]:
+    """A program of one kernel group under each of ``nests``, its constants, and its other operands.
+
+    They are random, integers zero. All of its steps compute the same.
+    """
     from eqsat.ir import build
 
     rng = np.random.default_rng(0)
@@ -77,13 +90,8 @@ def time_of(
         if n not in group.outputs
     }
     const = {n: a for n, a in values.items() if group.operands[n].const}
-    step = KernelStep(group, tuple(types), Candidate(nest, 0.0, (), ""), "")
     inputs = tuple(n for n in values if n not in const)
     nodes = {n: build.const(a) for n, a in const.items()}
-    alone = Plan(types, inputs, group.outputs, nodes, (step,), SearchReport())
-    made = backend(options.backend)
-    run = made.load(made.emit(alone, machine, deadline), const, threads, deadline)
-    arrays = [values[n] for n in inputs]
-    deadline.check("tuning")
-    (once,) = run.profile(arrays, 1)
-    return once if once * REPEAT > deadline.left else run.profile(arrays, REPEAT)[0]
+    steps = tuple(KernelStep(group, tuple(types), Candidate(nest, 0.0, (), ""), "") for nest in nests)
+    plan = Plan(types, inputs, group.outputs, nodes, steps, SearchReport())
+    return plan, const, [values[n] for n in inputs]

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import itertools
 import json
 import math
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cold, report  # noqa: E402
+from bench import cold, model, report  # noqa: E402
 from bench.limits import Limits  # noqa: E402
-from bench.measure import Time, interleaved, rounds_of  # noqa: E402
+from bench.measure import Time, interleaved, loop  # noqa: E402
+from bench.peers import OURS, load, module_of  # noqa: E402
+from bench.process import PeerProcess, digest, reference_of  # noqa: E402
 from bench.run import Row, compile_cold, run_workload  # noqa: E402
-from bench.setup import SUITES, environment, load_peers, selected  # noqa: E402
-from bench.workload import (  # noqa: E402
-    Workload,
-    convert,
-    in_double,
-    leaves,
-    made_of,
-    nbytes,
-    normal,
-    relative_error,
-)
+from bench.setup import SUITES, environment, inputs_of, selected  # noqa: E402
+from bench.worker import Worker, WorkerError  # noqa: E402
+from bench.workload import Workload, convert, in_double, leaves, made_of, nbytes, relative_error  # noqa: E402
 from eqsat.cost.machine import Level, Machine  # noqa: E402
+from eqsat.cost.machine import load as load_machine  # noqa: E402
+from eqsat.ir.kernel import KernelGroup  # noqa: E402
+from eqsat.ir.nest import Loop, Nest, TileOp, show  # noqa: E402
+from eqsat.schedule import schedule  # noqa: E402
+from tests import bench_peer  # noqa: E402
+from tests.kernel_groups import gemm, reduction  # noqa: E402
 
 MACHINE = Machine(
     cpu="a test",
@@ -52,36 +59,26 @@ MACHINE = Machine(
 LIMITS = Limits("a test", 100.0, 10.0, 1)
 
 
-class Contender:
-    """Computes the workload with NumPy, times ``factor``."""
-
-    version = "1"
-
-    def __init__(self, name: str, factor: float = 1.0, applies: bool = True) -> None:
-        self.name, self.factor, self.applies = name, factor, applies
-
-    def prepare(self, workload: Workload, inputs: dict[str, Any]) -> Any:
-        if not self.applies:
-            return None
-        return lambda: workload.function(*inputs.values()) * np.float32(self.factor)
-
-    def result(self, value: Any) -> Any:
-        return value
+(PRODUCT,) = (w for w in selected(["gemm"], "64x64x64") if not w.const)
 
 
-PRODUCT = Workload(
-    "gemm", "8x8x8", "matmul", lambda a, b: a @ b, made_of(a=normal(8, 8), b=normal(8, 8)), flops=2.0 * 8**3
-)
+def process(fault: str = "", limit_s: float = 60.0, name: str = "") -> PeerProcess:
+    """NumPy in a process of its own, with a fault (see ``bench_peer``)."""
+    variables = {bench_peer.FAULT: fault}
+    return PeerProcess(name or fault or OURS, 1, variables, module="tests.bench_peer", limit_s=limit_s)
 
 
-def run(ours: Contender, *peers: Contender) -> Any:
-    return run_workload(PRODUCT, ours, peers, LIMITS, MACHINE, seconds=0.01, least=2)
+def run(ours: PeerProcess, *peers: PeerProcess) -> Any:
+    with ExitStack() as stack:
+        for peer in (ours, *peers):
+            stack.enter_context(peer)
+        return run_workload(PRODUCT, ours, peers, LIMITS, MACHINE, rounds=2)
 
 
-def test_a_row_has_every_contender_and_the_fields_of_the_report() -> None:
-    row, problems = run(Contender("eqsat"), Contender("numpy"), Contender("jax", applies=False))
+def test_a_row_has_every_peer_and_the_fields_of_the_report() -> None:
+    row, problems = run(process(), process(name="numpy"), process("does not apply"))
     assert problems == []
-    assert set(row.times) == {"eqsat", "numpy"}
+    assert set(row.times) == {OURS, "numpy"}
     record = row.record()
     wanted = ("suite", "name", "ours_ms", "limit_ms", "peers", "best_peer", "ratio", "of_limit", "max_rel_error")
     assert set(wanted) <= set(record)
@@ -90,27 +87,102 @@ def test_a_row_has_every_contender_and_the_fields_of_the_report() -> None:
     json.dumps(report.document([row], problems, LIMITS, {}, []))
 
 
-def test_a_wrong_result_of_ours_is_an_error_and_no_row() -> None:
-    row, problems = run(Contender("eqsat", 1.001), Contender("numpy"))
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("refuses", "RuntimeError: no kernel"),
+        ("is wrong", "relative error 1.*e-03 against float64"),
+        ("changes inputs", "other inputs"),
+        ("exhausts memory", "MemoryError: Unable to allocate"),
+        ("dies", "SIGABRT"),
+        ("hangs", "no answer after 1 s"),
+    ],
+)
+def test_a_peer_that_fails_is_an_error_and_left_out(fault: str, message: str) -> None:
+    row, problems = run(process(), process(fault, limit_s=1.0 if fault == "hangs" else 60.0), process(name="numpy"))
+    assert set(row.times) == {OURS, "numpy"}
+    assert [p.peer for p in problems] == [fault]
+    assert re.search(message, problems[0].message)
+    assert "\n" not in str(problems[0])
+
+
+@pytest.mark.parametrize("fault", ["is wrong", "dies"])
+def test_without_a_right_result_of_ours_there_is_no_row(fault: str) -> None:
+    row, problems = run(process(fault, name=OURS), process(name="numpy"))
     assert row is None
-    assert [p.contender for p in problems] == ["eqsat"]
-    assert "relative error" in problems[0].message
+    assert [p.peer for p in problems] == [OURS]
 
 
-def test_a_wrong_peer_is_an_error_and_left_out() -> None:
-    row, problems = run(Contender("eqsat"), Contender("torch", 1.001), Contender("numpy"))
-    assert set(row.times) == {"eqsat", "numpy"}
-    assert [p.contender for p in problems] == ["torch"]
+def test_a_peer_that_died_takes_part_in_the_next_row() -> None:
+    with process("dies") as peer:
+        expected = reference_of(PRODUCT)
+        for _ in range(2):
+            prepared = peer.prepare(PRODUCT)
+            assert prepared is not None
+            assert expected.error_of(prepared, PRODUCT) < 1e-5
+            with pytest.raises(WorkerError, match="SIGABRT"):
+                peer.turn()
 
 
-def test_a_peer_that_raises_does_not_stop_the_others() -> None:
-    class Raising(Contender):
-        def prepare(self, workload: Workload, inputs: dict[str, Any]) -> Any:
-            raise RuntimeError("no kernel\nand more")
+def test_all_processes_have_the_same_inputs() -> None:
+    """Whatever the hash seed; and none of them zero."""
+    digests = set()
+    for seed in "1", "2":
+        with PeerProcess("numpy", 1, {"PYTHONHASHSEED": seed}) as peer:
+            prepared = peer.prepare(PRODUCT)
+            assert prepared is not None
+            digests.add(prepared.inputs)
+    inputs = inputs_of(PRODUCT)
+    assert digests == {digest(inputs)}
+    assert all(np.count_nonzero(leaf) == leaf.size for leaf in leaves(inputs))
+    other = inputs_of(next(w for w in selected(["gemm"], "64x64x64") if w.const))
+    changed = {**inputs, "a": np.nextafter(inputs["a"], np.float32(9))}
+    assert len({digest(x) for x in (inputs, other, changed, {"a": inputs["b"], "b": inputs["a"]})}) == 4
 
-    row, problems = run(Contender("eqsat"), Raising("jax"), Contender("numpy"))
-    assert set(row.times) == {"eqsat", "numpy"}
-    assert problems[0].message == "RuntimeError: no kernel"
+
+def test_workers_call_wait_and_end() -> None:
+    with Worker({"SOME_VARIABLE": "its own"}, limit_s=20.0) as worker:
+        assert worker.call(os.getenv, "SOME_VARIABLE") == "its own"
+        pid = worker.started
+        assert pid not in (os.getpid(), None)
+        with pytest.raises(WorkerError, match=r"ValueError: invalid literal") as raised:
+            worker.call(int, "x")
+        assert raised.value.kind == "ValueError"
+        assert worker.call(os.getpid) == pid, "a worker survives what it is asked for"
+        with pytest.raises(WorkerError, match="exit status 3"):
+            worker.call(os._exit, 3)
+        with pytest.raises(WorkerError, match="SIGKILL, as the system does when memory runs out"):
+            worker.call(signal.raise_signal, signal.SIGKILL)
+        worker.limit_s = 0.2
+        worker.ready()
+        with pytest.raises(WorkerError, match=r"no answer after 0.2 s"):
+            worker.call(time.sleep, 60)
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker.started, 0)
+
+
+def test_ctrl_c_ends_workers() -> None:
+    """Of a terminal, it goes to all of them; only the first process heeds it, and ends the others."""
+    code = """
+import time
+from bench.worker import Worker
+with Worker({}) as worker:
+    worker.ready()
+    print(worker.started, flush=True)
+    worker.call(time.sleep, 60)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as main:
+        assert main.stdout is not None
+        pid = int(main.stdout.readline())
+        os.killpg(main.pid, signal.SIGINT)
+        _, told = main.communicate(timeout=20)
+    assert main.returncode != 0
+    assert told.count("Traceback") == 1, told
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_the_limit_is_the_larger_of_arithmetic_and_memory() -> None:
@@ -144,20 +216,36 @@ def test_errors_are_relative_to_each_output() -> None:
         relative_error((big,), (big, small))
 
 
-def test_contenders_take_turns() -> None:
+def test_peers_take_turns() -> None:
     order: list[str] = []
 
     def call(name: str) -> Any:
-        return lambda: (order.append(name), np.linalg.norm(np.ones((256, 256)) @ np.ones((256, 256))))[0]
+        def turn() -> float:
+            order.append(name)
+            if name == "c":
+                raise WorkerError("gone")
+            return len(order) / 1e3
 
-    times = interleaved({"a": call("a"), "b": call("b")}, seconds=0.0, least=4)
-    assert set(times) == {"a", "b"}
-    assert all(t.minimum <= t.median for t in times.values())
-    changes = sum(x != y for x, y in itertools.pairwise(order))
-    assert changes >= 5
-    assert rounds_of(1.0, 3.0, 7, 40) == 7
-    assert rounds_of(0.01, 3.0, 7, 40) == 40
-    assert rounds_of(0.2, 3.0, 7, 40) == 15
+        return turn
+
+    times, failed = interleaved({name: call(name) for name in "abc"}, rounds=4)
+    assert "".join(order) == "abc" + "ba" + "ab" + "ab"
+    assert times == {"a": Time(1.0, 5.5), "b": Time(2.0, 5.5)}
+    assert list(failed) == ["c"]
+
+
+def test_a_turn_is_as_many_calls_as_fill_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, 0
+
+    def run() -> None:
+        nonlocal now, calls
+        now, calls = now + 0.0625, calls + 1
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    assert loop(run, 10.0) == 0.0625
+    assert calls == 160
+    assert loop(run, 0.0) == 0.0625
+    assert calls == 161
 
 
 def test_nested_inputs() -> None:
@@ -191,10 +279,10 @@ def shrunk(inputs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["numpy", "torch", "onnxruntime", "jax", "numexpr"])
 def test_peers_compute_the_workloads(name: str) -> None:
     """Each implementation of a peer against float64, on small inputs."""
-    peers, missing = load_peers([name], 1)
-    if missing:
+    try:
+        peer = load(module_of(name), 1)
+    except ImportError:
         pytest.skip(f"{name} is not installed")
-    (peer,) = peers
     seen = set()
     for workload in selected([s for s in SUITES if s != "models"], None):
         key = (workload.kind, bool(workload.const), str(workload.options))
@@ -209,35 +297,39 @@ def test_peers_compute_the_workloads(name: str) -> None:
         assert relative_error(peer.result(call()), reference) < 1e-4, workload.name
 
 
-def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "numexpr", None)
-    sys.modules.pop("bench.peers.numexpr_peer", None)
-    peers, missing = load_peers(["numpy", "numexpr"], 1)
-    assert [p.name for p in peers] == ["numpy"]
+def test_a_missing_peer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    (tmp_path / "numexpr.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(tmp_path)
+    started = importlib.import_module("bench.__main__").started
+    with ExitStack() as stack:
+        ready, missing = started(["numpy", "numexpr"], 1, stack)
+        assert [(p.name, p.version) for p in ready[1:]] == [("numpy", np.__version__)]
     assert missing == ["numexpr"]
-    assert "numexpr is left out" in capsys.readouterr().err
+    assert "numexpr is left out: ImportError: not here" in capsys.readouterr().err
 
 
 def test_threads_are_set_before_libraries_load() -> None:
     variables = environment(2)
     assert variables["OPENBLAS_NUM_THREADS"] == variables["OMP_NUM_THREADS"] == variables["NPROC"] == "2"
+    with PeerProcess("numpy", 2) as peer:
+        assert peer.call(os.getenv, "OPENBLAS_NUM_THREADS") == "2"
 
 
 def test_cold_compilations_fill_the_row() -> None:
-    row, _ = run(Contender("eqsat"), Contender("torch_compile"))
+    row = Row(PRODUCT, 0.1, {n: Time(1.0, 1.0) for n in (OURS, "torch_compile")}, OURS, 0.0, 0.0, 0.0)
     assert "cold_compile_s" not in row.record()
     asked: list[Any] = []
 
-    def seconds(workload: Workload, contender: str, threads: int, *, repeat: int) -> float:
-        asked.append((contender, threads, repeat))
-        if contender == "torch_compile":
-            raise cold.ColdError("no compiler")
+    def seconds(workload: Workload, peer: str, threads: int, *, repeat: int) -> float:
+        asked.append((peer, threads, repeat))
+        if peer == "torch_compile":
+            raise WorkerError("no compiler")
         return 2.5
 
     problems = compile_cold(row, row.times, 1, repeat=3, seconds=seconds)
     assert asked == [("eqsat", 1, 3), ("torch_compile", 1, 3)]
     assert row.record()["cold_compile_s"] == {"eqsat": 2.5}
-    assert [str(p) for p in problems] == ["gemm / 8x8x8: torch_compile: cold compilation: no compiler"]
+    assert [str(p) for p in problems] == ["gemm / 64x64x64: torch_compile: cold compilation: no compiler"]
     assert "cold s eqsat" in [column.header for column in report.table("gemm", [row]).columns]
     assert compile_cold(row, {"eqsat", "jax"}, 1, repeat=1, seconds=seconds) == []
 
@@ -249,7 +341,7 @@ def test_a_cold_compilation_finds_nothing_of_earlier_ones(tmp_path: Path, monkey
     assert cold.seconds(workload, "eqsat", 1) > 0
     assert not list(tmp_path.rglob("*"))
     assert cold.caches(str(tmp_path)).keys() >= {"EQSAT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
-    with pytest.raises(cold.ColdError, match="abacus"):
+    with pytest.raises(WorkerError, match="abacus"):
         cold.seconds(workload, "abacus", 1)
 
 
@@ -273,3 +365,81 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
     assert [row["name"] for row in written["rows"]] == ["64x64x64", "64x64x64 known"]
     assert written["errors"] == []
     assert list(written["geomean"]) == ["gemm"]
+
+
+def nests_named(count: int) -> list[Nest]:
+    return [Loop("m", 8, step, TileOp("vector", (("lanes", 1),))) for step in range(1, count + 1)]
+
+
+def timed_by_hand(monkeypatch: pytest.MonkeyPatch, seconds: list[float], results: list[float | None]) -> Any:
+    """Programs that take so many seconds of a clock of their own; None: no kernel. Equal times are equal sources."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def program(taken: float, result: float) -> Any:
+        def run() -> list[np.ndarray]:
+            nonlocal now
+            now += taken
+            return [np.full(3, result, np.float32)]
+
+        return run
+
+    def made(nests: Any) -> Any:
+        assert len(nests) == len(seconds)
+        return [(str(s), None if r is None else program(s, r)) for s, r in zip(seconds, results, strict=True)]
+
+    return made
+
+
+def test_the_model_is_held_against_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions of different programs are compared with their times; what is printed alike counts once."""
+    predicted = [0.1, 0.2, 0.3, 0.4, 0.25, 0.15]
+    seconds = [0.125, 0.25, 0.5, 1.0, 0.25, 2.0]
+    nests = list(zip(nests_named(6), predicted, strict=True))
+    found = model.agreement("k", nests, timed_by_hand(monkeypatch, seconds, [1.0, 1.0, 1.0, 1.0, 1.0, None]), 2)
+    assert found.correlation == pytest.approx(1.0)
+    assert [p.nests for p in found.programs] == [1, 2, 1, 1]
+    assert [p.predicted_ms for p in found.programs] == pytest.approx([100, 200, 300, 400])
+    assert [p.minimum_ms for p in found.programs] == [125, 250, 500, 1000]
+    assert found.refused == (show(nests[5][0]),)
+    assert (found.chosen_ms, found.best_ms, found.regret) == (125, 125, 0)
+
+    seconds = [1.0, 0.5, 0.25, 0.125, 0.0625, 2.0]
+    found = model.agreement("k", nests, timed_by_hand(monkeypatch, seconds, [1.0, 1.0, 1.0, 1.0, 2.0, 1.0]), 2)
+    assert found.wrong == (show(nests[4][0]),), "a wrong program has no time"
+    assert found.correlation == pytest.approx(
+        float(spearmanr(predicted[:4] + predicted[5:], [4, 3, 2, 1, 5]).statistic)
+    )
+    assert found.regret == pytest.approx(7.0)
+    assert found.best == show(nests[3][0])
+    assert {"distinct", "rank_correlation", "regret", "programs", "nests"} <= set(found.record())
+
+    whole = model.summary([found, dataclasses.replace(found, chosen_ms=found.best_ms, programs=found.programs[:2])])
+    assert whole["median_rank_correlation"] == found.correlation, "of two programs there is none"
+    assert (whole["median_regret"], whole["worst_regret"]) == (3.5, 7.0)
+    document = json.loads(json.dumps(report.document([], [], LIMITS, {}, [], [found])))
+    assert document["model"]["rows"][0]["name"] == "k"
+    assert report.model_table([found]).row_count == 2
+
+    made = timed_by_hand(monkeypatch, seconds, [None, 1.0, 1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(RuntimeError, match="chosen nest"):
+        model.agreement("k", nests, made, 2)
+
+
+@pytest.mark.parametrize("group", [gemm(24, 40, 16), reduction((24, 40, 16), 2, (0, 1, 2))], ids=["product", "sum"])
+def test_nests_of_a_kernel_are_compiled_and_timed(group: KernelGroup) -> None:
+    machine = load_machine()
+    nests = model.drawn(group, machine, 1, 5)
+    assert nests[0][0] == schedule(group, machine).nest
+    assert len(dict(nests)) == len(nests) > 1
+    found = model.agreement("k", nests, partial(model.programs, group, machine, 1, "numba_cpu"), 1)
+    assert (found.refused, found.wrong) == ((), ())
+    assert sum(p.nests for p in found.programs) == found.nests == len(nests)
+    assert found.regret >= 0
+    assert all(0 < p.minimum_ms <= p.median_ms for p in found.programs)
+
+
+def test_the_kernels_of_the_model_suite() -> None:
+    found = model.workloads()
+    assert len({w.name for w in found}) == len(found) >= 12
+    assert {w.suite for w in found} == {model.SUITE}

@@ -1,4 +1,4 @@
-"""Systems that eqsat is measured against. Each is one module here with a class :class:`Peer`.
+"""Implementations that are timed. Each is one module here with a class :class:`Peer`; eqsat is one of them.
 
 A peer that is not installed is left out and named; none is a dependency of eqsat.
 """
@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.workload import Inputs, Workload
 
+OURS = "eqsat"
 NAMES = ("numpy", "torch", "torch_compile", "onnxruntime", "jax", "numexpr")
+"""The others."""
 Run = Callable[[], Any]
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one compilation: search (saturation, extraction, schedules), and all the rest of it."""
+
+    search_s: float = 0.0
+    compile_s: float = 0.0
+
+
 class Peer(Protocol):
-    """A system that runs workloads."""
+    """A system that runs workloads. A peer that knows what its compilation took has a ``cost``."""
 
     name: str
     version: str
@@ -31,8 +42,11 @@ class Peer(Protocol):
         """What ``prepare``'s call returned, as NumPy arrays in NumPy's nesting."""
 
 
-def load(name: str, threads: int) -> Peer:
-    """The peer, set to this number of threads. ``ImportError`` where it is not installed."""
-    module = importlib.import_module(f"bench.peers.{name}_peer")
-    peer: Peer = module.make(threads)
+def module_of(name: str) -> str:
+    return f"bench.peers.{name}_peer"
+
+
+def load(module: str, threads: int) -> Peer:
+    """The peer of a module, set to this number of threads. ``ImportError`` where it is not installed."""
+    peer: Peer = importlib.import_module(module).make(threads)
     return peer
