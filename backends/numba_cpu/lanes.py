@@ -8,10 +8,12 @@ flags, so results do not depend on the compiler's taste.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
+
+from eqsat.cost.machine import vector_limit
 
 Value = Any
 """An LLVM value (llvmlite has no types to offer)."""
@@ -30,12 +32,27 @@ _KINDS = {str(element): kind for kind, element in ELEMENTS.items()}
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
+_WIDER_THAN = {
+    256: ("avx512", "avx10", "amx"),
+    128: ("avx", "fma", "f16c", "vaes", "vpclmul", "xop", "sha512", "sm3", "sm4"),
+}
+"""How the names of x86 extensions begin that need registers wider than so many bits, or the encodings of such."""
+
+
+@functools.cache
+def host_features() -> Mapping[str, bool]:
+    """What LLVM knows of this machine's instruction-set extensions, without those past ``EQSAT_VECTOR_BITS``."""
+    import llvmlite.binding as llvm
+
+    wider = tuple(name for bits, names in _WIDER_THAN.items() if vector_limit() <= bits for name in names)
+    found = llvm.get_host_cpu_features().items()
+    return {name: bool(present) and not name.startswith(wider) for name, present in found}
+
+
 @functools.cache
 def cpu_features() -> frozenset[str]:
     """Instruction-set extensions of this machine, in LLVM's spelling (``avx512f``, ``fma``, …)."""
-    import llvmlite.binding as llvm
-
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    return frozenset(name for name, present in host_features().items() if present)
 
 
 def native_lanes(bits: int = 32) -> int:

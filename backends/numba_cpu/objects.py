@@ -28,6 +28,7 @@ import llvmlite.binding as llvm
 from eqsat.cache import kernel_store
 from eqsat.contents import code_files, files_digest
 from eqsat.forks import hold_over_fork
+from eqsat_backends.numba_cpu.lanes import host_features
 
 MAGIC = b"eqsat code object 1\n"
 
@@ -69,12 +70,12 @@ class Host:
 
 @functools.cache
 def host() -> Host:
-    """This machine's processor with all its features, and the LLVM in use."""
+    """This machine's processor with all the features that may be used, and the LLVM in use."""
     _initialize()
     return Host(
         triple=llvm.get_process_triple(),
         cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        features=",".join(("+" if present else "-") + name for name, present in sorted(host_features().items())),
         llvm="llvmlite " + version("llvmlite") + " LLVM " + ".".join(map(str, llvm.llvm_version_info)),
     )
 

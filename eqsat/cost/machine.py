@@ -32,6 +32,9 @@ from eqsat.cost.plausible import doubts, repaired
 from eqsat.forks import IMPORTING
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
+VECTOR_VARIABLE = "EQSAT_VECTOR_BITS"
+"""Names the width that vectors are held to: what a processor with wider ones would do with these."""
+VECTOR_BITS = (128, 256, 512)
 FORMAT = 2
 READABLE = (1, 2)
 """Format 1 lacks the fields that have defaults; a stored model of it is measured anew."""
@@ -191,8 +194,39 @@ def load(probe: Probe | None = None) -> Machine:
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
-        return _from_file(chosen)
+        return held(_from_file(chosen), vector_limit())
     return _stored_or_measured(probe)
+
+
+@functools.cache
+def vector_limit() -> int:
+    """Bits that vector registers are held to by ``EQSAT_VECTOR_BITS``, which a process reads once; 512 where unset.
+
+    Raises:
+        MachineError: it is set to something else than 128, 256 (AVX2) or 512.
+    """
+    given = os.environ.get(VECTOR_VARIABLE) or str(VECTOR_BITS[-1])
+    if given not in map(str, VECTOR_BITS):
+        raise MachineError(f"{VECTOR_VARIABLE} must be one of {', '.join(map(str, VECTOR_BITS))}, not {given!r}")
+    return int(given)
+
+
+def held(machine: Machine, bits: int) -> Machine:
+    """A model measured with wider vectors, as it is taken to be with registers of ``bits``: its peak is in proportion.
+
+    That is a guess (some processors split their widest vectors in two): models measured while vectors are held to that
+    width know better, and come through unchanged.
+    """
+    width = bits // 8
+    if machine.vector_bytes <= width:
+        return machine
+    share = width / machine.vector_bytes
+    return dataclasses.replace(
+        machine,
+        vector_bytes=width,
+        registers=min(machine.registers, 16),  # the others came with the wider ones
+        fma_gflops=tuple((name, peak * share) for name, peak in machine.fma_gflops),
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -290,8 +324,10 @@ def find_probe() -> Probe:
 
 @functools.cache
 def document_key() -> str:
-    """What this computer's model is kept under: it follows the processor and the core count."""
-    identity = "\0".join((platform.machine(), cpu_name(), _cpu_flags(), str(usable_cores())))
+    """What this computer's model is kept under: it follows the processor, the core count and the width of vectors."""
+    limit = vector_limit()
+    width = () if limit == VECTOR_BITS[-1] else (str(limit),)
+    identity = "\0".join((platform.machine(), cpu_name(), _cpu_flags(), str(usable_cores()), *width))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
