@@ -23,7 +23,7 @@ from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, Operand, walk
+from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, Operand, walk
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
@@ -288,6 +288,8 @@ def describe_group(group: KernelGroup) -> str:
         for e in walk(expr):
             if isinstance(e, Load) and e.gathers:
                 names["take"] = None
+            elif isinstance(e, Guarded):
+                names["guard"] = None
             elif isinstance(e, Call) and e.fn not in ("cast", "wrap_index"):
                 names[e.fn] = None
 

@@ -37,6 +37,7 @@ from eqsat.cost.machine import Level, Machine  # noqa: E402
 from eqsat.cost.machine import load as load_machine  # noqa: E402
 from eqsat.ir.kernel import KernelGroup  # noqa: E402
 from eqsat.ir.nest import Loop, Nest, TileOp, show  # noqa: E402
+from eqsat.plan.backend import backend  # noqa: E402
 from eqsat.schedule import schedule  # noqa: E402
 from tests import bench_peer  # noqa: E402
 from tests.kernel_groups import gemm, reduction  # noqa: E402
@@ -429,8 +430,9 @@ def test_the_model_is_held_against_the_clock(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("group", [gemm(24, 40, 16), reduction((24, 40, 16), 2, (0, 1, 2))], ids=["product", "sum"])
 def test_nests_of_a_kernel_are_compiled_and_timed(group: KernelGroup) -> None:
     machine = load_machine()
-    nests = model.drawn(group, machine, 1, 5)
-    assert nests[0][0] == schedule(group, machine).nest
+    target = backend("numba_cpu").target(machine, 1)
+    nests = model.drawn(group, target, 5)
+    assert nests[0][0] == schedule(group, target).nest
     assert len(dict(nests)) == len(nests) > 1
     found = model.agreement("k", nests, partial(model.programs, group, machine, 1, "numba_cpu"), 1)
     assert (found.refused, found.wrong) == ((), ())

@@ -194,13 +194,22 @@ def test_expensive_operands_of_large_products_are_stored() -> None:
     assert [k.op for k in stored] == ["pow", "contract"]
 
 
-def test_joins_are_roots_and_their_parts_are_computed_in_place() -> None:
+def test_joins_are_computed_in_what_reads_them_or_part_by_part() -> None:
     x, y = arg(0, 64, 300), arg(1, 64, 200)
     joined = build.concat([build.call("exp", x), build.call("neg", y)], 1)
-    stored = kernels(egraph_of(build.call("tanh", joined)))
-    check = [k.op for k in stored]
-    assert check == ["concat", "tanh"]
-    assert sorted(ops(stored[0])) == ["concat", "exp", "neg"]
+    (kernel,) = kernels(egraph_of(build.call("tanh", joined)))
+    assert sorted(ops(kernel)) == ["concat", "exp", "neg", "tanh"]
+    many = build.concat([build.call("exp", build.take_range(x, 1, n, n + 60)) for n in range(0, 300, 60)], 1)
+    stored = kernels(egraph_of(build.call("tanh", many)))
+    assert [k.op for k in stored] == ["concat", "tanh"]
+    assert set(ops(stored[0])) == {"concat", "exp", "view"}
+
+
+def test_joins_and_paddings_of_what_is_accumulated_are_not_inlined() -> None:
+    total = build.reduce("reduce_sum", arg(0, 64, 300), (1,))
+    for joined in (build.concat([total, build.call("neg", total)], 0), build.pad(total, [(1, 2)], 0.0)):
+        for kernel in kernels(egraph_of(build.call("tanh", joined))):
+            assert not {"reduce_sum", "tanh"} <= set(ops(kernel))
 
 
 def test_opaque_operators_run_over_stored_operands() -> None:

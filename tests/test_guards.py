@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat.cost.movement import accesses, dependences, work
 from eqsat.ir.interpret import evaluate_expr, run_group, run_kernel
 from eqsat.ir.kernel import (
@@ -35,6 +37,7 @@ from eqsat.ir.kernel import (
 )
 from eqsat.ir.types import float32, int64, row_major
 from eqsat.plan.fallback import interpret
+from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import merge_axes, permute, share_costly_parts
 from eqsat_backends.numba_cpu.axes import simplify
 from eqsat_backends.numba_cpu.emit import emit_group
@@ -292,3 +295,156 @@ def test_reductions_read_nothing_outside_of_a_guard(combine: str, parallel: int,
     run(single(kernel), [x, got])
     run_kernel(kernel, [x], want)
     np.testing.assert_array_equal(got, want)
+
+
+# programs
+
+DTYPES = (np.float32, np.float64, np.int32, np.int64, np.bool_)
+shapes = st.lists(st.integers(1, 9) | st.sampled_from([16, 17, 33, 40]), min_size=1, max_size=3).map(tuple)
+
+
+def array(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if dtype is np.bool_:
+        return rng.random(shape) < 0.5
+    if np.issubdtype(dtype, np.integer):
+        return rng.integers(-9, 9, shape, dtype)
+    special = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan], shape)
+    return np.where(rng.random(shape) < 0.2, special, rng.standard_normal(shape)).astype(dtype)
+
+
+Moves = tuple[tuple[str, Any], ...]
+
+
+@st.composite
+def movements(draw: st.DrawFn, ndim: int) -> Moves:
+    """Rolls, paddings, concatenations with what was there before, slices and transposes, one after another."""
+    found: list[tuple[str, Any]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        axis, by = draw(st.integers(0, ndim - 1)), draw(st.integers(-20, 20))
+        widths = tuple(draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 20])] * 2)) for _ in range(ndim))
+        fill = draw(st.sampled_from([0, 1, -1, -0.0, np.inf, np.nan]))
+        step = draw(st.sampled_from([1, 2, -1]))
+        found.append(
+            draw(
+                st.sampled_from(
+                    [
+                        ("roll", (by, axis)),
+                        ("pad", (widths, fill)),
+                        ("join", axis),
+                        ("slice", (axis, step)),
+                        ("turn", 0),
+                    ]
+                )
+            )
+        )
+    return tuple(found)
+
+
+def move(x: Any, moves: Moves, dtype: Any) -> Any:
+    for name, how in moves:
+        if name == "roll":
+            x = np.roll(x, how[0], how[1])
+        elif name == "pad":
+            fill = how[1] if np.issubdtype(dtype, np.floating) else bool(how[1]) if dtype is np.bool_ else 3
+            x = np.pad(x, how[0], constant_values=fill)
+        elif name == "join":
+            x = np.concatenate([x, np.flip(x, how)], how)
+        elif name == "slice":
+            x = x[(slice(None),) * how[0] + (slice(None, None, how[1]),)]
+        else:
+            x = x.transpose(tuple(range(x.ndim))[::-1])
+    return x
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(DTYPES))
+    shape = data.draw(shapes)
+    moves = data.draw(movements(len(shape)))
+    x = array(shape, dtype, data.draw(st.integers(0, 99)))
+
+    def f(x: Any) -> Any:
+        return move(x, moves, dtype)
+
+    want, got = f(x), eqsat.optimize(f)(x)
+    assert got.dtype == want.dtype and got.shape == want.shape
+    assert np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+    if want.dtype.kind == "f":
+        assert np.array_equal(np.signbit(got), np.signbit(want) | (np.isnan(want) & np.signbit(got)))
+
+
+def kernels(function: Callable[..., Any], *arguments: np.ndarray) -> list[KernelStep]:
+    plan = eqsat.optimize(function).compile(*arguments).search()
+    return [step for step in plan.steps if isinstance(step, KernelStep)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int64]))
+    shape = data.draw(shapes)
+    moves = data.draw(movements(len(shape)))
+    x = array(shape, np.int32, data.draw(st.integers(0, 99))).astype(dtype)
+    axis = data.draw(st.sampled_from([None, 0, len(shape) - 1]))
+    reduce = data.draw(st.sampled_from(["sum", "max", "argmin", "none"]))
+    row = np.arange(move(x, moves, dtype).shape[-1]).astype(dtype)
+
+    def f(x: Any, row: Any) -> Any:
+        y = np.nan_to_num(move(x * 2, moves, dtype)) if dtype is np.float32 else move(x + x, moves, np.int64)
+        y = np.maximum(y, -50) + row
+        return y if reduce == "none" else getattr(np, reduce)(np.minimum(y, 100), axis=axis)
+
+    want, got = f(x, row), eqsat.optimize(f)(x, row)
+    assert np.asarray(got).dtype == np.asarray(want).dtype
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def five_points(x: Any) -> Any:
+    return np.roll(x, 1, 0) + np.roll(x, -1, 0) + np.roll(x, 1, 1) + np.roll(x, -1, 1) - 4 * x
+
+
+def test_a_stencil_by_rolls_is_one_kernel() -> None:
+    x = np.random.default_rng(0).standard_normal((200, 300)).astype(np.float32)
+    assert len(kernels(five_points, x)) == 1
+    np.testing.assert_allclose(eqsat.optimize(five_points)(x), five_points(x), rtol=1e-4, atol=1e-5)
+
+
+def test_paddings_are_part_of_what_makes_and_reads_them() -> None:
+    x = np.random.default_rng(0).standard_normal((200, 300)).astype(np.float32)
+
+    def blurred(x: Any) -> Any:
+        y = np.pad(x * 2, 1)
+        return (y[:-2, 1:-1] + y[2:, 1:-1] + y[1:-1, :-2] + y[1:-1, 2:]) / 4
+
+    assert len(kernels(blurred, x)) == 1
+    assert len(kernels(lambda x: np.pad(np.abs(x), 2), x)) == 1
+    assert len(kernels(lambda x: np.pad(np.abs(x), 2).max(1), x)) == 1
+
+
+def test_interpreted_and_compiled_kernels_agree() -> None:
+    x = np.random.default_rng(0).standard_normal((20, 33)).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        return np.pad(np.roll(x, 3, 1), ((2, 1), (0, 4)), constant_values=np.inf)
+
+    (step,) = kernels(f, x)
+    made, want = (np.zeros(23 * 37 + 16, np.float32) for _ in range(2))
+    made = made[-made.ctypes.data % 64 // 4 :][: 23 * 37]
+    given_x = np.zeros(x.size + 16, np.float32)
+    given_x = given_x[-given_x.ctypes.data % 64 // 4 :][: x.size]
+    given_x[:] = x.reshape(-1)
+    run(step.group, [given_x, made])
+    run_group(step.group, [x.reshape(-1), want])
+    assert made.tobytes() == want[: made.size].tobytes() == f(x).tobytes()
+
+
+def test_interiors_have_no_test() -> None:
+    """The loop over the inside of a row neither selects nor masks; its ends do."""
+    x = np.zeros((50, 400), np.float32)
+    source = eqsat.optimize(five_points).source(x)
+    loops = source.split("for ")[1:]
+    inner = [text for text in loops if ", 16):" in text.splitlines()[0] or ", 8):" in text.splitlines()[0]]
+    assert any("within" in text for text in loops)
+    assert any("loadm" not in text and "where" not in text and "load_" in text for text in inner)

@@ -96,7 +96,8 @@ class View:
     ``axes[a]``: Python expression for the position along axis a (of lane 0 along ``vector``).
     ``vector``: the vectorized axis, None if none is (then every value is uniform).
     ``count``: number of lanes in use, as an expression; None for all. ``acc``: the combined value.
-    ``mask``: in a branch of a guard, the lanes whose value it is; no other may be read.
+    In a branch of a guard, ``mask`` has the lanes whose value it is: no other may be read. ``within``: names that must be
+    bound before anything is read or checked (see :meth:`Printer.mark`).
     """
 
     axes: tuple[str, ...]
@@ -105,6 +106,7 @@ class View:
     count: str | None = None
     acc: Value | None = None
     mask: Value | None = None
+    within: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -281,6 +283,8 @@ class Printer:
                 base = affine(base, 0, (stride,), (view.axes[view.vector],), guard.dtype.itemsize)
                 depends |= names_in(base)
             return self.load(base, guard.dtype, stride, depends, view.count, self._lanes_read(view))
+        if step == 0 and any(isinstance(e, Call) for branch in (guard.inside, guard.outside) for e in unique(branch)):
+            return self._branches(guard, view)
         start = affine("", index.offset, index.strides, view.axes)
         text = f"within_{self.type(bool_)}({start}, {step}, {guard.low}, {guard.high})"
         holds = self.emit(text, bool_, names_in(start), step == 0)
@@ -290,6 +294,20 @@ class Printer:
         else:
             outside = self.value(guard.outside, self._masked(view, self.call("logical_not", holds)))
         return self.call("where", holds, inside, outside)
+
+    def _branches(self, guard: Guarded, view: View) -> Value:
+        """A test that is the same for all lanes, as a statement: what takes arithmetic is not computed in vain."""
+        start, name = affine("", guard.index.offset, guard.index.strides, view.axes), self.fresh()
+        uniform = True
+        test = f"if {guard.low} <= {start} < {guard.high}:"
+        for header, branch in ((test, guard.inside), ("else:", guard.outside)):
+            here = self.fresh("in")
+            with self.scope(header, here):
+                value = self.value(branch, replace(view, within=view.within | {here}))
+                self.line(f"{name} = {value.name}")
+                uniform &= value.uniform
+        self.mark(name)
+        return Value(name, guard.dtype, frozenset((name,)), uniform)
 
     def _masked(self, view: View, mask: Value) -> View:
         return replace(view, mask=mask if view.mask is None else self.call("logical_and", view.mask, mask))
@@ -377,7 +395,7 @@ class Printer:
         words = [x.name, *map(str, arguments), self.status]
         partial = view.count is not None and not x.uniform
         text = f"{check}n({', '.join(words)}, {view.count})" if partial else f"{check}({', '.join(words)})"
-        return self.emit(text, x.dtype, x.depends, x.uniform)
+        return self.emit(text, x.dtype, x.depends | view.within, x.uniform)
 
     def _load(self, load: Load, view: View, done: dict[int, Value]) -> Value:
         access = view.load(load)
@@ -422,7 +440,7 @@ class Printer:
         """Address of lane 0, with the indices that are the same in all lanes added as scalars."""
         size = load.dtype.itemsize
         text = affine(access.base, access.offset, access.strides, view.axes, size)
-        depends = names_in(text) | access.after
+        depends = names_in(text) | access.after | view.within
         for value, stride in self._indices(load, access, view, done):
             if value.uniform:
                 text = f"{text} + {stride * size} * {self._scalar(value)}"

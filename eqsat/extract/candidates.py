@@ -35,8 +35,6 @@ POOL = 10
 SLICES = 2
 """Slices of a product from which one kernel for all of them is considered."""
 
-ROOT_KINDS = ("concat", "pad", "opaque")
-
 
 class Candidates:
     """Streams and kernels of a saturated e-graph's classes.
@@ -251,7 +249,7 @@ class Candidates:
                 if const and stream.reads:
                     continue
                 stream.rank = self._rank(stream, stored)
-                if kind in ROOT_KINDS:
+                if stream.root:
                     roots.append(stream)
                 else:
                     found[stream.uid] = stream

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, PANEL, PANEL_PACK_SLOTS
+from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, GUARD_SLOTS, PANEL, PANEL_PACK_SLOTS
 from eqsat.cost.roofline import Roofline, opaque_slots
 from eqsat.ir import views
 from eqsat.ir.spec import Spec
+from eqsat.ir.structure import PadAttrs
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 
@@ -26,6 +27,9 @@ READ = -1
 MAX_SIZE = 192
 """Operators of a kernel's term written out as a tree; larger ones are cut by storing. So no kernel's expression is
 deeper than this, and what walks one may recurse."""
+
+GUARDED_PARTS = 4
+"""Parts of a concatenation that is inlined: each point tests for all of them."""
 
 compose = lru_cache(maxsize=65536)(views.compose)
 broadcast = lru_cache(maxsize=8192)(views.broadcast)
@@ -38,8 +42,8 @@ class Stream:
     ``node`` is the position of its e-node in the class. ``reads`` gives bytes touched of every stored tensor;
     ``work`` the vector instructions (per element, whole domain) of each distinct inlined sub-stream outside
     the core, so that a sub-stream used twice is paid once. ``maps``: how its loads are reached from its own
-    index space (None: as they lie). ``seconds``: as a kernel of its own; ``needs``: the stored tensors that
-    other kernels must have made; ``rank`` adds the time of those.
+    index space (None: as they lie). ``root``: it is not inlined. ``seconds``: as a kernel of its own; ``needs``: the
+    stored tensors that other kernels must have made; ``rank`` adds the time of those.
     """
 
     uid: int
@@ -51,6 +55,7 @@ class Stream:
     work: dict[int, float]
     maps: tuple[ViewMap | None, ...]
     size: int = 1
+    root: bool = False
     core: Stream | None = None
     core_map: ViewMap | None = None
     multiply_adds: float = 0.0
@@ -252,19 +257,52 @@ class Builder:
         s.maps = (None,)
         return True
 
+    def _guarded(self, s: Stream, starts: Sequence[Sequence[int]]) -> bool:
+        """Operands that lie in the result from these positions on, each read there alone; whether that may be inlined.
+
+        What the loops around make of the tests is not known yet: a guard counts as one selection.
+        """
+        shape, ndim = s.type.shape, s.type.ndim
+        axes = [a for a in range(ndim) if any(child.type.shape[a] != shape[a] for child in s.children)]
+        maps: list[ViewMap | None] = [views.strided(shape, [int(a == axis) for a in range(ndim)]) for axis in axes]
+        for child, start in zip(s.children, starts, strict=True):
+            if child.core is not None or child.root:
+                return False
+            for map in child.maps:
+                inner = views.identity(child.type.shape) if map is None else map
+                wide = views.lifted(inner, shape, start)
+                if wide is None:
+                    return False
+                maps.append(wide)
+        s.maps = _unique(maps)
+        for child in s.children:
+            s.work.update(child.work)
+        s.work[s.uid] = GUARD_SLOTS * max(len(axes), len(s.children) - 1) * s.type.size
+        return True
+
     def _concat(self, s: Stream, op: str, attrs: object) -> bool:
-        """Each part is a kernel that stores its own slice."""
+        """Where it is stored, each part is a kernel that stores its own slice."""
+        assert isinstance(attrs, int)
         rate = self.roofline
+        starts, at = [], 0
         for part in s.children:
             moved = sum(part.reads.values()) + part.type.nbytes
             s.seconds += rate.seconds(part.multiply_adds, part.slots, moved, s.type.dtype)
+            starts.append([at if axis == attrs else 0 for axis in range(s.type.ndim)])
+            at += part.type.shape[attrs]
         s.reads = merge_reads(s.children, self.sizes)
+        small = s.size <= MAX_SIZE and len(s.children) <= GUARDED_PARTS
+        s.root = not (small and self._guarded(s, starts))
         return True
 
     def _pad(self, s: Stream, op: str, attrs: object) -> bool:
-        """A fill of the whole, then the inside."""
+        """Of elements a guard, stored or inlined; of what is accumulated a fill of the whole, then the inside."""
+        assert isinstance(attrs, PadAttrs)
         (part,) = s.children
-        s.reads, s.multiply_adds, s.core_slots = part.reads, part.multiply_adds, part.slots + s.type.size
+        s.reads = part.reads
+        if self._guarded(s, [[low for low, _ in attrs.widths]]):
+            return True
+        s.root, s.multiply_adds, s.core_slots = True, part.multiply_adds, part.slots + s.type.size
         moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes
         s.seconds = self.roofline.seconds(part.multiply_adds, part.slots, moved, s.type.dtype, steps=2)
         return True
@@ -273,6 +311,7 @@ class Builder:
         """Runs through the reference, over stored operands."""
         if not all(child.is_read for child in s.children):
             return False
+        s.root = True
         s.reads = merge_reads(s.children, self.sizes)
         s.core_slots = opaque_slots(op, s.children[0].type, attrs)
         moved = sum(s.reads.values()) + s.type.nbytes

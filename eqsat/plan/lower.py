@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.extract.terms import Read, Term
 from eqsat.ir import views
-from eqsat.ir.kernel import Acc, Call, Combine, Expr, Index, Kernel, Literal, Load, Operand
+from eqsat.ir.kernel import Acc, Call, Combine, Expr, Guarded, Index, Kernel, Literal, Load, Operand, map_expr, settle
 from eqsat.ir.node import ConstArray
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import IotaAttrs, PadAttrs, pad_offset, part_offsets
@@ -41,6 +41,41 @@ class Lowered:
 
 class _Inexpressible(Exception):
     """An index map that is not affine in any cut of the axes; the operand must be stored first."""
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Where a part of a tensor of ``shape`` begins, and how that tensor is seen."""
+
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    whole: _Seen
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """How a node is seen: ``map`` from the axes of the kernel, or from those of the part of a tensor that ``box`` is.
+
+    Maps of a part are composed within the part, where every address is in range, and continued to the axes of the
+    kernel at the leaves: guards keep what is out of range from being read.
+    """
+
+    map: ViewMap
+    box: _Box | None = None
+
+    def through(self, inner: ViewMap) -> _Seen:
+        """An operand that the node is a view of."""
+        return replace(self, map=_through(inner, self.map))
+
+    def flat(self) -> ViewMap:
+        """The map from the axes of the kernel."""
+        map, box = self.map, self.box
+        while box is not None:
+            wide = views.lifted(map, box.shape, box.start)
+            if wide is None:
+                raise _Inexpressible(f"view {map} continued to {box.shape}")
+            map, box = _through(wide, box.whole.map), box.whole.box
+        return map
 
 
 @dataclass
@@ -73,15 +108,16 @@ class _Lowering:
             self.operands.append(read)
         return number
 
-    def leaf(self, map: ViewMap, build: Callable[[int, tuple[int, ...]], Expr]) -> _Leaf:
+    def leaf(self, seen: _Seen, build: Callable[[int, tuple[int, ...]], Expr]) -> _Leaf:
+        map = seen.flat()
         self.leaves.append(map)
         return _Leaf(map, build)
 
-    def visit(self, node: Term | Read, map: ViewMap, inside: bool) -> _Draft:
-        """The draft of ``node`` seen through ``map``; ``inside`` the core's operands no second core may come."""
+    def visit(self, node: Term | Read, seen: _Seen, inside: bool) -> _Draft:
+        """The draft of ``node``; ``inside`` the core's operands and branches of guards no second core may come."""
         if isinstance(node, Read):
             number, dtype = self.operand(node), node.type.dtype
-            return self.leaf(map, lambda offset, strides: Load(number, offset, strides, dtype))
+            return self.leaf(seen, lambda offset, strides: Load(number, offset, strides, dtype))
         kind = OPS[node.op].kind
         if node.op == "const":
             assert isinstance(node.attrs, ConstArray)
@@ -91,25 +127,72 @@ class _Lowering:
         if node.op == "iota":
             assert isinstance(node.attrs, IotaAttrs)
             dtype = node.attrs.dtype
-            return self.leaf(map, lambda offset, strides: Index(offset, strides, dtype))
+            return self.leaf(seen, lambda offset, strides: Index(offset, strides, dtype))
         if kind == "map":
-            return self._map(node, map, inside)
+            return self._map(node, seen, inside)
         if kind == "view":
             assert isinstance(node.attrs, ViewMap)
-            return self.visit(node.children[0], _through(node.attrs, map), inside)
+            return self.visit(node.children[0], seen.through(node.attrs), inside)
         if kind == "gather":
-            return self._gather(node, map, inside)
+            return self._gather(node, seen)
+        if kind == "pad":
+            return self._pad(node, seen)
+        if kind == "concat":
+            return self._concat(node, seen)
         if kind in ("contract", "reduce") and not inside:
-            return self._accumulate(node, map)
+            return self._accumulate(node, seen.map)
         raise _Inexpressible(f"{node.op} cannot be inlined")
 
-    def _map(self, node: Term, map: ViewMap, inside: bool) -> _Draft:
+    def _part(self, node: Term, child: Term | Read, start: Sequence[int], seen: _Seen) -> _Draft:
+        """An operand that lies in ``node`` from ``start`` on, read only there."""
+        box = _Box(node.type.shape, tuple(start), seen)
+        return self.visit(child, _Seen(views.identity(child.type.shape), box), True)
+
+    def _guarded(
+        self, node: Term, axis: int, bounds: tuple[int, int], seen: _Seen, inside: _Draft, outside: _Draft
+    ) -> _Draft:
+        """``inside`` where the position along an axis of ``node`` is within ``bounds``."""
+        shape = node.type.shape
+        position = seen.through(views.strided(shape, [int(a == axis) for a in range(len(shape))]))
+        index = self.leaf(position, lambda offset, strides: Index(offset, strides, int64))
+        return ("guarded", (index, inside, outside), node.type.dtype, bounds)
+
+    def _pad(self, node: Term, seen: _Seen) -> _Draft:
+        (child,) = node.children
+        assert isinstance(node.attrs, PadAttrs)
+        widths, fill = node.attrs.widths, Literal(node.attrs.value, node.type.dtype)
+        if not child.type.size:
+            return fill
+        draft = self._part(node, child, [low for low, _ in widths], seen)
+        for axis, (n, (low, high)) in reversed(list(enumerate(zip(child.type.shape, widths, strict=True)))):
+            if low or high:
+                draft = self._guarded(node, axis, (low, low + n), seen, draft, fill)
+        return draft
+
+    def _concat(self, node: Term, seen: _Seen) -> _Draft:
+        assert isinstance(node.attrs, int)
+        axis, at = node.attrs, 0
+        parts: list[tuple[_Draft, tuple[int, int]]] = []
+        for child in node.children:
+            width = child.type.shape[axis]
+            if child.type.size:
+                start = [at if a == axis else 0 for a in range(child.type.ndim)]
+                parts.append((self._part(node, child, start, seen), (at, at + width)))
+            at += width
+        if not parts:
+            raise _Inexpressible("a concatenation of nothing")
+        draft, _ = parts.pop()
+        for part, bounds in reversed(parts):
+            draft = self._guarded(node, axis, bounds, seen, part, draft)
+        return draft
+
+    def _map(self, node: Term, seen: _Seen, inside: bool) -> _Draft:
         args = []
         for child in node.children:
-            seen = map
+            through = seen
             if child.type.shape != node.type.shape:
-                seen = _through(views.broadcast(child.type.shape, node.type.shape), map)
-            args.append(self.visit(child, seen, inside))
+                through = seen.through(views.broadcast(child.type.shape, node.type.shape))
+            args.append(self.visit(child, through, inside))
         dtype = node.type.dtype
         if node.op == "add_n":
             assert isinstance(node.attrs, tuple)
@@ -119,7 +202,7 @@ class _Lowering:
             return total
         return (node.op, tuple(args), dtype, None if node.op == "cast" else node.attrs)
 
-    def _gather(self, node: Term, map: ViewMap, inside: bool) -> _Draft:
+    def _gather(self, node: Term, seen: _Seen) -> _Draft:
         table, index = node.children
         assert isinstance(node.attrs, int)
         axis, width = node.attrs, index.type.ndim
@@ -127,21 +210,20 @@ class _Lowering:
         steps = row_major(table.type.shape)
         around = strides_around(steps, axis, width)
         within = (0,) * axis + row_major(index.type.shape) + (0,) * (len(shape) - axis - width)
-        at = self.visit(index, _through(views.strided(shape, within), map), True)
-        base, map_of_table = table, _through(views.strided(shape, around), map)
+        at = self.visit(index, seen.through(views.strided(shape, within)), True)
+        base, table_seen = table, seen.through(views.strided(shape, around))
         pitch = steps[axis]
         while isinstance(base, Term) and base.op == "view":
             assert isinstance(base.attrs, ViewMap)
             column = views.compose(base.attrs, views.strided((table.type.shape[axis],), (pitch,)))
-            through = views.compose(base.attrs, map_of_table)
-            if column is None or through is None or column.strides is None:
+            if column is None or column.strides is None:
                 raise _Inexpressible("a gather through this view of the table")
             # The gathered axis contributes its own steps; the rest keeps the view's offset once.
-            pitch, map_of_table, base = column.strides[0], through, base.children[0]
+            pitch, table_seen, base = column.strides[0], table_seen.through(base.attrs), base.children[0]
         if not isinstance(base, Read):
             raise _Inexpressible("a gather needs its table stored")
         number, dtype = self.operand(base), node.type.dtype
-        leaf = self.leaf(map_of_table, lambda offset, strides: Load(number, offset, strides, dtype))
+        leaf = self.leaf(table_seen, lambda offset, strides: Load(number, offset, strides, dtype))
         return ("gather", (leaf, at), dtype, pitch)
 
     def _accumulate(self, node: Term, map: ViewMap) -> _Draft:
@@ -163,7 +245,7 @@ class _Lowering:
             for child, labels in ((a, spec.a), (b, spec.b)):
                 step = dict(zip(labels, row_major(child.type.shape), strict=True))
                 outer = _through(views.strided(shape, [step.get(x, 0) for x in spec.out]), map)
-                factors.append(self.visit(child, _extend(outer, spec.summed, step, self.reduced), True))
+                factors.append(self.visit(child, _Seen(_extend(outer, spec.summed, step, self.reduced)), True))
             self.core_body = ("mul", tuple(factors), node.type.dtype, None)
         else:
             (child,) = node.children
@@ -173,7 +255,7 @@ class _Lowering:
             self.combine, self.reduced = COMBINES[node.op], tuple(child.type.shape[a] for a in axes)
             outer = _through(views.strided(shape, [s for a, s in enumerate(steps) if a not in axes]), map)
             step = dict(enumerate(steps))
-            self.core_body = self.visit(child, _extend(outer, axes, step, self.reduced), True)
+            self.core_body = self.visit(child, _Seen(_extend(outer, axes, step, self.reduced)), True)
         return Acc(node.type.dtype)
 
 
@@ -239,13 +321,18 @@ def _finish(draft: _Draft, cuts: Sequence[Sequence[int]]) -> Expr:
         load, index = exprs
         assert isinstance(load, Load) and isinstance(attrs, int)
         return replace(load, gathers=((index, attrs),))
+    if fn == "guarded":
+        index, inside, outside = exprs
+        assert isinstance(index, Index) and isinstance(attrs, tuple)
+        low, high = attrs
+        return Guarded(index, low, high, inside, outside)
     return Call(fn, exprs, dtype, attrs)
 
 
 def _one(node: Term | Read, shape: Sequence[int], out: TensorType, offset: int) -> tuple[Kernel, tuple[Read, ...]]:
     """The kernel that stores ``node`` (of ``shape``) into its place in ``out``, and what it reads."""
     lowering = _Lowering()
-    draft = lowering.visit(node, views.identity(shape), False)
+    draft = lowering.visit(node, _Seen(views.identity(shape)), False)
     cuts = _cut(lowering, shape)
     extents = [n for sizes in cuts for n in sizes]
     parallel = sum(len(sizes) for sizes in cuts[: len(shape)])
@@ -268,12 +355,13 @@ def _one(node: Term | Read, shape: Sequence[int], out: TensorType, offset: int) 
     else:
         body = _finish(draft, cuts)
         epilogue = Acc(body.dtype)
+    bounds = tuple((0, n) for n in extents)
     kernel = Kernel(
         tuple(extents),
         parallel,
         lowering.combine,
-        body,
-        epilogue,
+        settle(body, bounds),
+        settle(epilogue, bounds),
         tuple(Operand(r.type.dtype, r.type.size, r.const) for r in lowering.operands),
         Operand(out.dtype, out.size),
         offset,
@@ -284,33 +372,34 @@ def _one(node: Term | Read, shape: Sequence[int], out: TensorType, offset: int) 
 
 def _with_acc(expr: Expr, value: Expr) -> Expr:
     """An epilogue with the accumulated value in its place."""
-    match expr:
-        case Acc():
-            return value
-        case Call(_, args, _, _):
-            return replace(expr, args=tuple(_with_acc(a, value) for a in args))
-        case _:
-            return expr
+    return map_expr(expr, lambda e: value if isinstance(e, Acc) else e)
 
 
 def _padded(expr: Expr, axes: int) -> Expr:
     """An epilogue's accesses with stride 0 along the reduced axes."""
-    match expr:
-        case Load(_, _, strides, _, gathers):
-            wide = strides + (0,) * (axes - len(strides))
-            return replace(expr, strides=wide, gathers=tuple((_padded(e, axes), s) for e, s in gathers))
-        case Index(_, strides, _):
-            return replace(expr, strides=strides + (0,) * (axes - len(strides)))
-        case Call(_, args, _, _):
-            return replace(expr, args=tuple(_padded(a, axes) for a in args))
-        case _:
-            return expr
+
+    def wide(e: Expr) -> Expr:
+        return replace(e, strides=e.strides + (0,) * (axes - len(e.strides))) if isinstance(e, Load | Index) else e
+
+    return map_expr(expr, wide)
+
+
+def _filled(term: Term) -> list[tuple[Kernel, tuple[Read, ...]]]:
+    """The kernels of a padding: one that fills the whole, and one that stores the inside."""
+    (child,) = term.children
+    out = term.type
+    assert isinstance(term.attrs, PadAttrs)
+    fill, buffer = Literal(term.attrs.value, out.dtype), Operand(out.dtype, out.size)
+    offset = pad_offset(child.type.shape, term.attrs)
+    whole = Kernel((out.size,), 1, None, fill, Acc(out.dtype), (), buffer, 0, (1,))
+    return [(whole, ()), _one(child, child.type.shape, out, offset)]
 
 
 def lower(term: Term) -> Lowered | None:
     """The kernels of a term, or None where an index map is not expressible and an operand must be stored.
 
-    A concatenation gives one kernel per part; a padding, a fill and the interior.
+    Where it is stored, a concatenation gives one kernel per part, and so does the padding of an accumulated tensor: a
+    fill and the interior. Elsewhere they are guards.
     """
     out = term.type
     made: list[tuple[Kernel, tuple[Read, ...]]] = []
@@ -322,14 +411,10 @@ def lower(term: Term) -> Lowered | None:
                 if child.type.size:
                     made.append(_one(child, child.type.shape, out, offset))
         elif term.op == "pad":
-            (child,) = term.children
-            assert isinstance(term.attrs, PadAttrs)
-            fill = Literal(term.attrs.value, out.dtype)
-            buffer = Operand(out.dtype, out.size)
-            made.append((Kernel((out.size,), 1, None, fill, Acc(out.dtype), (), buffer, 0, (1,)), ()))
-            if child.type.size:
-                offset = pad_offset(child.type.shape, term.attrs)
-                made.append(_one(child, child.type.shape, out, offset))
+            try:
+                made.append(_one(term, out.shape, out, 0))
+            except _Inexpressible:
+                made.extend(_filled(term))
         elif OPS[term.op].kind in ("opaque", "composite"):
             return None
         else:
