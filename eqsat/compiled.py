@@ -289,6 +289,7 @@ class Compiled:
                 "extraction_gap": r.extraction_gap,
                 "extractions_late": r.extractions_late,
                 "loop_terms": r.loop_terms,
+                "loop_matches": r.loop_matches,
                 "predicted": r.predicted,
                 "team": r.team,
                 "rules": r.rules,

@@ -354,6 +354,8 @@ def _arrange(
             continue
         scheduled = schedule(item.group, target, disable=options.no_loops, deadline=deadline)
         report.loop_terms += scheduled.loop_terms
+        for rule, count in scheduled.matches:
+            report.loop_matches[rule] = report.loop_matches.get(rule, 0) + count
         report.predicted += scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.best, label))
     report.team = options.threads

@@ -33,7 +33,8 @@ def why(program: Compiled, rule: str) -> str:
     if rule in program.options.disable:
         return f"{rule}: switched off by disable="
     if rule in docs:
-        return f"{rule}: a rule over the loops of one kernel, which are not counted: {docs[rule]}"
+        count = search["loop_matches"].get(rule, 0)
+        return f"{rule}: matched {count} times over the loop nests of the program's kernels: {docs[rule]}"
     if rules.get(rule).builtin and not search["matches"].get(rule, {}).get("matches"):
         return f"{rule}: not a pattern but the work of a later stage, which is not counted: {rules.get(rule).doc}"
     stats = search["matches"].get(rule)

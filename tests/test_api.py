@@ -75,7 +75,7 @@ def test_rules_over_loops_are_listed_disabled_and_explained_alike() -> None:
     every, fewer = (eqsat.optimize(lambda x: x @ x, threads=1, disable=d) for d in ((), "loop.hoist"))
     np.testing.assert_allclose(fewer(x), every(x), rtol=1e-4, atol=1e-4)
     assert "switched off" in fewer.explain(x).why("loop.hoist")
-    assert "loops of one kernel" in every.explain(x).why("loop.hoist")
+    assert "over the loop nests of the program's kernels" in every.explain(x).why("loop.hoist")
     assert "later stage" in every.explain(x).why("fuse.read_store")
     with pytest.raises(OptionError, match=r"without the disabled rules loop\.tensorize"):
         eqsat.optimize(lambda x: x @ x, disable="loop.tensorize")(x)

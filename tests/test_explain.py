@@ -245,6 +245,17 @@ def test_why_a_rule_lost_on_cost() -> None:
     assert any("lost on cost" in text and "µs against" in text and "+" in text for text in said), said
 
 
+def test_why_counts_loop_rules() -> None:
+    args = normal(200, 300), normal(300, 200)
+    f = eqsat.optimize(np.matmul, threads=1)
+    counts = f.compile(*args).report["search"]["loop_matches"]
+    assert counts["loop.tile"] > counts["loop.tensorize"] > 0
+    assert f"matched {counts['loop.tile']} times" in f.explain(*args).why("loop.tile")
+    assert counts["loop.fuse"] == 0
+    without = eqsat.optimize(np.matmul, threads=1, disable="loop.pack")
+    assert "loop.pack" not in without.compile(*args).report["search"]["loop_matches"]
+
+
 def test_why_a_guard_failed() -> None:
     a, _ = eqsat.rules.tensors("a b")
 

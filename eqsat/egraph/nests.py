@@ -75,10 +75,14 @@ class ENode:
 
 @dataclass(frozen=True)
 class NestGraph:
-    """``classes[c]``: the e-nodes of e-class ``c``, in a total order without hashing; ``root``: the whole nest."""
+    """``classes[c]``: the e-nodes of e-class ``c``, in a total order without hashing; ``root``: the whole nest.
+
+    ``matches``: (rule, how often it matched), for every rule that was run.
+    """
 
     classes: tuple[tuple[ENode, ...], ...]
     root: int
+    matches: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
@@ -140,7 +144,9 @@ def saturate_nests(
         name = f"r{position}"
         names.append(name)
         lines.append(f"(ruleset {name})")
-        lines.append(text.format(ruleset=name))
+        parts = text.split("{ruleset}")
+        lines.append("".join(f'{part}{name} :name "{name}.{n}"' for n, part in enumerate(parts[:-1])) + parts[-1])
+    matches = dict.fromkeys((identity for identity, _ in rules), 0)
     lines += [f"(let $root {root})", "(spmd $root)", *facts]
     ids = ", ".join(identity for identity, _ in rules)
     try:
@@ -151,16 +157,18 @@ def saturate_nests(
             deadline.check("searching schedules")
             outcomes: Any = graph.run_program(*rounds)
             (outcome,) = outcomes
+            for name, count in outcome.report.num_matches_per_rule.items():
+                matches[rules[int(name[1:].partition(".")[0])][0]] += count
             functions = graph.freeze().functions
             size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
             if not outcome.report.updated or size > limit:
                 break
     except egglog.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
-    return _read(graph)
+    return _read(graph, tuple(matches.items()))
 
 
-def _read(graph: Any) -> NestGraph:
+def _read(graph: Any, matches: tuple[tuple[str, int], ...]) -> NestGraph:
     functions = graph.freeze().functions
     decode = {"i64": graph.value_to_i64, "String": graph.value_to_string, "bool": graph.value_to_bool}
     literals: dict[Any, str | int | bool] = {}  # keyed by (sort, value): sorts share one numbering
@@ -187,4 +195,4 @@ def _read(graph: Any) -> NestGraph:
         )
         for nodes in raw.values()
     )
-    return NestGraph(classes, numbers[functions["$root"].rows[0].output])
+    return NestGraph(classes, numbers[functions["$root"].rows[0].output], matches)

@@ -54,6 +54,7 @@ class SearchReport:
     (see :mod:`eqsat.extract.credit`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
+    ``loop_matches``: how often each loop rule matched, over all kernels' nests.
     ``untuned``: kernels whose schedules there was no time to measure.
     ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
     """
@@ -71,6 +72,7 @@ class SearchReport:
     schedule_seconds: float = 0.0
     rules: dict[str, int] = field(default_factory=dict)
     loop_terms: int = 0
+    loop_matches: dict[str, int] = field(default_factory=dict)
     untuned: int = 0
 
     @property

@@ -46,9 +46,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """What was chosen. ``loop_terms``: size of the e-graph. ``candidates``: the best few nests, best first."""
+    """What was chosen. ``loop_terms``: size of the e-graph. ``candidates``: the best few nests, best first.
+
+    ``matches``: (loop rule, how often it matched).
+    """
 
     loop_terms: int
+    matches: tuple[tuple[str, int], ...]
     candidates: tuple[Candidate, ...]
 
     @property
@@ -139,7 +143,7 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
     if not ranked:
         raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
-    return Scheduled(graph.size, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
+    return Scheduled(graph.size, graph.matches, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
 
 
 def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidate:
