@@ -120,6 +120,7 @@ def _machine_tables(model: Machine) -> list[Table]:
         ("call from Python, 3 arrays", f"{model.call_us:.2f} us"),
         ("kernel step", f"{model.step_us:.3f} us"),
         ("parallel launch", f"{model.launch_us:.2f} us"),
+        ("the same, threads asleep", f"{model.wake_us:.1f} us"),
         ("barrier", f"{model.barrier_us:.2f} us"),
     ):
         units.add_row(figure, value)

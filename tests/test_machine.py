@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 
 from eqsat import cache, cli
 from eqsat.cache import store as stores
-from eqsat.cost import machine
+from eqsat.cost import calibration, machine
 from eqsat.cost.machine import Level, Machine, MachineError
 from eqsat_backends.numba_cpu import probes
 
 positive = st.floats(min_value=1e-6, max_value=1e6)
 names = st.text(min_size=1, max_size=8)
-levels = st.builds(Level, names, st.integers(0, 1 << 40), st.booleans(), positive, positive, positive, positive)
+rates = (positive, positive, positive, positive)
+shape = (st.sampled_from([32, 64, 128]), st.integers(0, 1 << 20), st.integers(0, 64))
+levels = st.builds(Level, names, st.integers(0, 1 << 40), st.booleans(), *rates, *shape)
 pairs = st.lists(st.tuples(names, positive), min_size=1, max_size=4).map(tuple)
 machines = st.builds(
     Machine,
@@ -39,6 +41,7 @@ machines = st.builds(
     launch_us=positive,
     barrier_us=positive,
     function_ns=pairs,
+    wake_us=positive,
 )
 SAMPLE = Machine(
     cpu="sample",
@@ -91,6 +94,7 @@ def test_the_document_says_everything(model: Machine) -> None:
         {"call_us": -1.0},
         {"step_us": float("nan")},
         {"barrier_us": float("inf")},
+        {"wake_us": 0},
         {"levels": []},
         {"levels": [{"name": "L1"}]},
         {"fma_gflops": []},
@@ -104,6 +108,21 @@ def test_impossible_documents_are_refused(change: dict[str, object]) -> None:
     assert Machine.from_json(json.dumps(document)) == SAMPLE
     with pytest.raises(MachineError):
         Machine.from_json(json.dumps({**document, **change}))
+
+
+def test_a_document_of_the_first_format_is_read_but_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lacks what was not measured then: a file that the user names will do, the stored one is measured anew."""
+    document = {**json.loads(SAMPLE.to_json()), "format": 1}
+    del document["wake_us"]
+    document["levels"] = [
+        {k: v for k, v in lv.items() if k not in ("line", "sets", "ways")} for lv in document["levels"]
+    ]
+    old = Machine.from_json(json.dumps(document))
+    assert (old.wake_us, {level.line for level in old.levels}) == (calibration.WAKE_US, {calibration.LINE})
+    machine.machine_store().write("machine", machine.document_key(), json.dumps(document).encode(), name="old")
+    assert machine.load(lambda: SAMPLE) == SAMPLE
+    forget(monkeypatch)
+    assert machine.load(lambda: pytest.fail("it was stored")) == SAMPLE
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", '{"format": 1}'])

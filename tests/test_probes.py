@@ -24,6 +24,8 @@ SECONDS = {
     "one step": 0.15e-6,
     "steps": 0.75e-6,
     "launch": 2.2e-6,
+    "rested step": 1.1e-6,
+    "rested launch": 21.1e-6,
     "barriers": 50e-6,
     "neg": 0.4e-6,
 }
@@ -78,6 +80,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     assert dict(model.fma_gflops)["float32"] == pytest.approx(3.84e6 / 33e-6 / 1e9)
     assert model.step_us == pytest.approx(0.6 / 199)
     assert model.launch_us == pytest.approx(2.05)
+    assert model.wake_us == pytest.approx(20.0)
     assert model.barrier_us == pytest.approx(47.8 / 199)
     assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
     assert dict(model.function_ns)["sqrt"] == pytest.approx(0.7e3 / probe_code.ELEMENTS)
@@ -88,7 +91,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
 def test_other_programs_hardly_show(seed: int, slice_s: float, share: float) -> None:
     model = Computer(preempted(seed, slice_s, share)).measure()
     assert doubts(model) == []
-    for name in ("call_us", "step_us", "launch_us", "barrier_us"):
+    for name in ("call_us", "step_us", "launch_us", "wake_us", "barrier_us"):
         assert getattr(model, name) == pytest.approx(getattr(QUIET, name), rel=0.1, abs=2e-4)
     assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops), rel=0.05)
     for got, want in zip(model.levels, QUIET.levels, strict=True):

@@ -6,14 +6,17 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import eqsat
 from eqsat.cost import calibration
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import MemorySpace, Target, TargetError, TileOpRow
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import float32, float64
 from eqsat.plan.backend import backend
+from eqsat.plan.plan import KernelStep
 from eqsat.schedule import schedule
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
@@ -161,6 +164,33 @@ def test_a_backend_brings_its_target(name: str) -> None:
     assert two.alone == one == one.alone
     assert [space.name for space in two.spaces] == [level.name for level in DESK.levels]
     assert {row.name for row in one.tiles} == {"numba_cpu": {"fma", "update", "vector"}, "numpy": {"vector"}}[name]
+
+
+@pytest.mark.parametrize(("launch_us", "wake_us", "team"), [(0.3, 1.0, 2), (0.3, 500.0, 1), (90.0, 100.0, 1)])
+def test_a_program_gets_a_team_where_calling_it_pays(
+    monkeypatch: pytest.MonkeyPatch, launch_us: float, wake_us: float, team: int
+) -> None:
+    """A product of 18 microseconds on one thread: half of that is saved, which waking may cost or not."""
+    machine = replace(DESK, launch_us=launch_us, wake_us=wake_us, barrier_us=0.2)
+    monkeypatch.setattr("eqsat.api.machine_model.load", lambda: machine)
+    x = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)
+    program = eqsat.optimize(lambda a, b: a @ b, threads=2, cache=False)
+    np.testing.assert_allclose(program(x, x), x @ x, rtol=1e-4, atol=1e-4)
+    plan = program.compile(x, x).search()
+    assert plan.report.team == team
+    assert ["*" in show(step.nest) for step in plan.steps if isinstance(step, KernelStep) and step.nest] == [True]
+
+
+def test_between_awake_and_asleep_the_mean_decides() -> None:
+    cores = cpu_target(replace(DESK, launch_us=2.0, wake_us=30.0, barrier_us=0.5), 2)
+    assert cores.call(3) == pytest.approx(17.5e-6)
+    assert cores.alone.call(3) == 0.0
+
+
+def test_a_kernel_of_a_team_is_shared_where_meeting_pays() -> None:
+    for barrier_us, shared in ((0.1, True), (50.0, False)):
+        target = cpu_target(replace(DESK, barrier_us=barrier_us), 4)
+        assert ("*:" in show(schedule(reduction((100, 1000), 1, (0, 1)), target).nest)) == shared
 
 
 def test_every_calibrated_figure_says_what_it_is() -> None:

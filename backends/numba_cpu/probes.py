@@ -41,6 +41,11 @@ _CLOSE = 0.04
 _STEPS = 200
 _STREAMS = ("read", "copy")
 
+_REST_S = 0.002
+"""After so long without a job the driver's workers sleep."""
+_RESTED = 16
+"""Calls after a rest that are timed."""
+
 Sizes = tuple[str, int, bool, int, int]
 """A memory level: (name, bytes, shared, bytes to touch with one thread, with all)."""
 
@@ -92,6 +97,22 @@ class Timer:
         for _ in range(calls):
             run()
         return max((clock() - begin) / calls, 1e-9)
+
+
+class Rested(Timer):
+    """A timer of runs that come after a rest. How long waking takes varies by itself: ``best`` is the first octile."""
+
+    @property
+    def best(self) -> float:
+        return self._shortest[len(self._shortest) // 8]
+
+    @property
+    def settled(self) -> bool:
+        return len(self._shortest) >= _RESTED
+
+    def sample(self) -> None:
+        time.sleep(_REST_S)
+        bisect.insort(self._shortest, self._batch(1))
 
 
 def figures(
@@ -149,6 +170,7 @@ _MADE_OF = {
     "call_us": ("call",),
     "step_us": ("steps", "one step"),
     "launch_us": ("launch", "one step"),
+    "wake_us": ("rested launch", "rested step"),
     "barrier_us": ("barriers", "launch"),
 }
 
@@ -159,6 +181,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         return max(1e6 * (timers[longer].best - timers[shorter].best) / times, 1e-4)
 
     step_us = spread("steps", "one step", _STEPS - 1)
+    launch_us = spread("launch", "one step", 1) if cores > 1 else step_us
     return Machine(
         cpu=cpu_name(),
         cores=cores,
@@ -168,11 +191,12 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         levels=tuple(_level(timers, name, size, shared, cores) for name, size, shared, *_ in sizes),
         call_us=1e6 * timers["call"].best,
         step_us=step_us,
-        launch_us=spread("launch", "one step", 1) if cores > 1 else step_us,
+        launch_us=launch_us,
         barrier_us=spread("barriers", "launch", _STEPS - 1) if cores > 1 else step_us,
         function_ns=tuple(
             (name, max(1e9 * (timers[name].best - timers["neg"].best) / ELEMENTS, 1e-3)) for name in FUNCTIONS
         ),
+        wake_us=max(spread("rested launch", "rested step", 1), launch_us) if cores > 1 else step_us,
     )
 
 
@@ -194,6 +218,8 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         "one step": _empty_timer(loops, 1, 1),
         "steps": _empty_timer(loops, _STEPS, 1),
         "launch": _empty_timer(loops, 1, cores),
+        "rested step": _empty_timer(loops, 1, 1, Rested),
+        "rested launch": _empty_timer(loops, 1, cores, Rested),
         "barriers": _empty_timer(loops, _STEPS, cores),
         **_stream_timers(loops, sizes, cores),
         **_function_timers(),
@@ -260,9 +286,9 @@ def _call_timer(loops: dict[str, int]) -> Timer:
     return Timer(lambda: program(arrays))
 
 
-def _empty_timer(loops: dict[str, int], steps: int, threads: int) -> Timer:
+def _empty_timer(loops: dict[str, int], steps: int, threads: int, timer: type[Timer] = Timer) -> Timer:
     program = _program([loops["empty"]] * steps, [np.zeros(8)] * 4, threads)
-    return Timer(lambda: program((), threads))
+    return timer(lambda: program((), threads))
 
 
 def _function_timers() -> dict[str, Timer]:

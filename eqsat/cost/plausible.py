@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from eqsat.cost import calibration
+
 if TYPE_CHECKING:
     from eqsat.cost.machine import Level, Machine
 
@@ -38,6 +40,7 @@ TOGETHER = 1.25
 CALL_US = (0.02, 20.0)
 STEP_US = (0.001, 1.0)
 LAUNCH_US = (0.02, 100.0)
+WAKE_US = (0.02, 1000.0)
 BARRIER_US = (0.01, 5.0)
 BARRIER_US_PER_CORE = 0.1
 """Added to the upper bound for every core."""
@@ -100,6 +103,7 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
     yield "step_us", machine.step_us, STEP_US
     if machine.cores > 1:
         yield "launch_us", machine.launch_us, LAUNCH_US
+        yield "wake_us", machine.wake_us, WAKE_US
         yield "barrier_us", machine.barrier_us, (BARRIER_US[0], BARRIER_US[1] + BARRIER_US_PER_CORE * machine.cores)
     for name, cost in machine.function_ns:
         yield f"function {name}", cost, FUNCTION_NS
@@ -164,6 +168,7 @@ def _within_bounds(machine: Machine) -> Machine:
         call_us=us("call_us", SAFE_CALL_US),
         step_us=us("step_us", SAFE_STEP_US),
         launch_us=us("launch_us", SAFE_LAUNCH_US),
+        wake_us=us("wake_us", calibration.WAKE_US),
         barrier_us=us("barrier_us", SAFE_BARRIER_US),
         function_ns=tuple((n, v) for n, v in machine.function_ns if f"function {n}" not in wrong),
     )
