@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MODEL = "model"
 """The suite that times nothing but eqsat, and runs when it is named."""
 
-ROUNDS, QUICK = 9, 3
+ROUNDS, QUICK = 7, 3
 """Turns of every peer, and with ``--quick``."""
 
 
