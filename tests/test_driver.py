@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -332,3 +332,93 @@ def test_programs_that_make_no_sense_are_refused(steps: list[Step], slots: list[
         Program(steps, slots, PAIR, 64)
     with pytest.raises(ValueError, match="threads"):
         Program([], [], (), 0, 0)
+
+
+class Placement:
+    """A pool whose threads are told that they run on ``processor(thread)``, and what they may run on."""
+
+    def __init__(self, processor: Callable[[int], int], allowed: set[int]) -> None:
+        self.wanted: list[tuple[int, set[int]]] = []
+        self.asked: dict[int, int] = {}
+        self.pool = Runtime()
+
+        def where() -> int:
+            thread = threading.get_native_id()
+            self.asked[thread] = self.asked.get(thread, 0) + 1
+            return processor(thread)
+
+        def get(pid: int, nbytes: int, to: int) -> int:
+            words = (ctypes.c_uint64 * (nbytes // 8)).from_address(to)
+            for number in allowed:
+                words[number // 64] |= 1 << number % 64
+            return 0
+
+        def put(pid: int, nbytes: int, at: int) -> int:
+            words = (ctypes.c_uint64 * (nbytes // 8)).from_address(at)
+            found = {n for n in range(8 * nbytes) if words[n // 64] >> n % 64 & 1}
+            self.wanted.append((threading.get_native_id(), found))
+            return 0
+
+        mask = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
+        functions = ctypes.CFUNCTYPE(ctypes.c_int)(where), mask(get), mask(put)
+        words = (ctypes.c_int64 * 12).from_address(self.pool.address)
+        words[9:12] = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
+        self.pool.keep_for_ever()
+        for function in functions:  # its workers may be polling after the test
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+
+    def run(self, kernels: dict[str, int], threads: int, enough: Callable[[], bool]) -> None:
+        """Call until ``enough``: a worker may come too late for many calls."""
+        notes = np.zeros(8, np.int64)
+        specs = (ArraySpec((8,), np.dtype(np.int64), writeable=True),)
+        program = Program([Step(kernels["note_team"], (0,))], [Argument(0)], specs, 0, threads, pool=self.pool)
+        end = time.monotonic() + 60
+        while not enough() and time.monotonic() < end:
+            assert program((notes,), threads) == 0
+            time.sleep(0.001)  # the workers' turn
+        assert enough()
+        assert list(notes[:threads]) == [100 + threads] * threads
+
+
+@pytest.mark.skipif(not runtime().parallel, reason="no POSIX threads here")
+def test_a_team_on_one_processor_moves_apart(kernels: dict[str, int]) -> None:
+    """Each worker forbids itself the processors of those before it, and allows itself all again."""
+    place = Placement(lambda thread: 70, {3, 70, 900})
+
+    def moves() -> dict[int, list[set[int]]]:
+        found: dict[int, list[set[int]]] = {}
+        for thread, processors in list(place.wanted):
+            found.setdefault(thread, []).append(processors)
+        return found
+
+    place.run(kernels, 3, lambda: [len(sets) >= 2 for sets in moves().values()] == [True, True])
+    assert len(moves()) == 2 and threading.get_native_id() not in moves()
+    for found in moves().values():
+        assert found[:2] == [{3, 900}, {3, 70, 900}]
+
+
+@pytest.mark.skipif(not runtime().parallel, reason="no POSIX threads here")
+def test_a_team_that_is_apart_or_cannot_be_stays(kernels: dict[str, int]) -> None:
+    threads: dict[int, int] = {}
+    apart = Placement(lambda thread: threads.setdefault(thread, len(threads)), {0, 1, 2, 3})
+    only = Placement(lambda thread: 2, {2})
+    unknown = Placement(lambda thread: -1, {0, 1})
+    for place in (apart, only, unknown):
+        place.run(kernels, 3, lambda: sorted(place.asked.values())[-3:-1] > [3, 3])  # the caller asks most often
+        assert place.wanted == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not place threads")
+def test_threads_may_run_where_they_could_before(kernels: dict[str, int]) -> None:
+    program = ping_pong(kernels, 3, 2)
+    x, y = np.zeros(N), np.zeros(N)
+    for _ in range(200):
+        assert program((x, y), 2) == 0
+
+    def masks() -> set[frozenset[int]]:
+        return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
+
+    end = time.monotonic() + 60
+    while masks() != {frozenset(os.sched_getaffinity(0))} and time.monotonic() < end:
+        time.sleep(0.01)  # a worker may be on its way
+    assert masks() == {frozenset(os.sched_getaffinity(0))}

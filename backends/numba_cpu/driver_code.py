@@ -14,10 +14,12 @@ Layout of a *context* (64-bit words, 64-byte aligned; one per call in flight)::
 
 Runtime words: 0 sched_yield, 1 pthread_create, 2 pthread_mutex_init, 3 pthread_cond_init, 4 pthread_mutex_lock,
 5 pthread_mutex_unlock, 6 pthread_cond_wait, 7 pthread_cond_signal, 8 the pool. All zero without POSIX threads.
+9 sched_getcpu, 10 sched_getaffinity, 11 sched_setaffinity: zero where the system has none of these.
 
-The pool: blocks of 64 words. Block 0: [1 while a call has it, number of blocks]. Block i is worker i: 0 job (a
-context; 1 while it is at one; or 0), 1 its number, 2 size of the team, 8 asleep, 9 started, 10 runtime, 16 mutex,
-32 condition.
+The pool: blocks of 64 words. Block 0: 0 [1 while a call has it], 1 number of blocks, 11 the caller's processor.
+Block i is worker i: 0 job (a context; 1 while it is at one; or 0), 1 its number, 2 size of the team, 8 asleep, 9
+started, 10 runtime, 11 its processor, 12 steps looked at, 16 mutex, 32 condition. Processors are counted from 1; 0 is
+unknown.
 
 Python words: 0 PyLong_AsSsize_t, 1 PyLong_FromSsize_t, 2 PyEval_SaveThread, 3 PyEval_RestoreThread, 4 the type
 ndarray, 5 the type tuple.

@@ -13,6 +13,11 @@ SPINS = 60
 # Offers of the processor after that, before a worker without a job sleeps
 IDLE_YIELDS = 2000
 
+# Jobs from one look at the processors to the next: moving takes as long as a small job
+LOOK_EVERY = 16
+# Words of a set of processors, as the system's functions take it: 1024 of them
+SET_WORDS = 16
+
 _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
@@ -28,6 +33,10 @@ def team_ir(triple: str) -> str:
         .replace("{pause}", pause)
         .replace("{spins}", str(SPINS))
         .replace("{idle_spins}", str(SPINS + IDLE_YIELDS))
+        .replace("{look_every}", str(LOOK_EVERY))
+        .replace("{set_words}", str(SET_WORDS))
+        .replace("{set_bytes}", str(8 * SET_WORDS))
+        .replace("{set_bits}", str(64 * SET_WORDS))
     )
 
 
@@ -152,6 +161,108 @@ done:
   ret void
 }
 
+; The processor that this thread is on, noted in a block of the pool. 0 where the system does not tell.
+define internal i64 @note_processor(ptr %runtime, ptr %block) {
+entry:
+  %getcpu.at = getelementptr i64, ptr %runtime, i64 9
+  %getcpu = load ptr, ptr %getcpu.at
+  %none = icmp eq ptr %getcpu, null
+  br i1 %none, label %unknown, label %ask
+unknown:
+  ret i64 0
+ask:
+  %cpu.32 = call i32 %getcpu()
+  %cpu = sext i32 %cpu.32 to i64
+  %mine = add i64 %cpu, 1
+  %note.at = getelementptr i64, ptr %block, i64 11
+  %before = load atomic i64, ptr %note.at monotonic, align 8
+  %same = icmp eq i64 %before, %mine
+  br i1 %same, label %done, label %note
+note:
+  store atomic i64 %mine, ptr %note.at monotonic, align 8
+  br label %done
+done:
+  ret i64 %mine
+}
+
+; Threads of one team on one processor take turns, though another may be free: the system puts a thread that is woken
+; beside the one that woke it. Worker tid leaves a processor that the caller or a worker before it is on: it forbids
+; itself all of theirs, and allows them again at once.
+define internal void @move_apart(ptr %runtime, ptr %slot, i64 %tid) {
+entry:
+  %allowed = alloca [{set_words} x i64], align 64
+  %wanted = alloca [{set_words} x i64], align 64
+  %pool.at = getelementptr i64, ptr %runtime, i64 8
+  %pool = load ptr, ptr %pool.at
+  %mine = call i64 @note_processor(ptr %runtime, ptr %slot)
+  %unknown = icmp eq i64 %mine, 0
+  br i1 %unknown, label %done, label %look
+look:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %look.on ]
+  %block = getelementptr [64 x i64], ptr %pool, i64 %i
+  %theirs.at = getelementptr i64, ptr %block, i64 11
+  %theirs = load atomic i64, ptr %theirs.at monotonic, align 8
+  %crowded = icmp eq i64 %theirs, %mine
+  br i1 %crowded, label %ask, label %look.on
+look.on:
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %tid
+  br i1 %more, label %look, label %done
+ask:
+  %get.at = getelementptr i64, ptr %runtime, i64 10
+  %get = load ptr, ptr %get.at
+  %set.at = getelementptr i64, ptr %runtime, i64 11
+  %set = load ptr, ptr %set.at
+  call void @llvm.memset.p0.i64(ptr %allowed, i8 0, i64 {set_bytes}, i1 false)
+  %code = call i32 %get(i32 0, i64 {set_bytes}, ptr %allowed)
+  %failed = icmp slt i32 %code, 0
+  br i1 %failed, label %done, label %copy
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr %wanted, ptr %allowed, i64 {set_bytes}, i1 false)
+  br label %strike
+strike:
+  %j = phi i64 [ 0, %copy ], [ %j.next, %strike.on ]
+  %other = getelementptr [64 x i64], ptr %pool, i64 %j
+  %taken.at = getelementptr i64, ptr %other, i64 11
+  %taken = load atomic i64, ptr %taken.at monotonic, align 8
+  %number = sub i64 %taken, 1
+  %inside = icmp ult i64 %number, {set_bits}
+  br i1 %inside, label %clear, label %strike.on
+clear:
+  %word.number = lshr i64 %number, 6
+  %word.at = getelementptr i64, ptr %wanted, i64 %word.number
+  %word = load i64, ptr %word.at
+  %position = and i64 %number, 63
+  %bit = shl i64 1, %position
+  %others = xor i64 %bit, -1
+  %left = and i64 %word, %others
+  store i64 %left, ptr %word.at
+  br label %strike.on
+strike.on:
+  %j.next = add i64 %j, 1
+  %again = icmp ult i64 %j.next, %tid
+  br i1 %again, label %strike, label %any
+any:
+  %k = phi i64 [ 0, %strike.on ], [ %k.next, %any.on ]
+  %part.at = getelementptr i64, ptr %wanted, i64 %k
+  %part = load i64, ptr %part.at
+  %some = icmp ne i64 %part, 0
+  br i1 %some, label %move, label %any.on
+any.on:
+  %k.next = add i64 %k, 1
+  %rest = icmp ult i64 %k.next, {set_words}
+  br i1 %rest, label %any, label %done
+move:
+  %ignored.1 = call i32 %set(i32 0, i64 {set_bytes}, ptr %wanted)
+  %ignored.2 = call i32 %set(i32 0, i64 {set_bytes}, ptr %allowed)
+  %now = call i64 @note_processor(ptr %runtime, ptr %slot)
+  br label %done
+done:
+  ret void
+}
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
 ; A worker of the pool. It polls for a job, sleeps when there is none for a while, and never ends. A job is offered (the
 ; context), taken (1) for the shares of one step, offered again, and at last withdrawn (0). So a worker that waits for
 ; the next step has no context in its hands: nobody has to wait until it runs again.
@@ -212,13 +323,24 @@ work:
   %at = load ptr, ptr %step.at
   %ran = call i64 @run_shares(ptr %context, i64 %number, ptr %at, i64 %tid, i64 %nt)
   store atomic i64 %seen, ptr %slot release, align 8
+  %takes.at = getelementptr i64, ptr %slot, i64 12
+  %takes = load i64, ptr %takes.at
+  %takes.next = add i64 %takes, 1
+  store i64 %takes.next, ptr %takes.at
+  %phase = urem i64 %takes, {look_every}
+  %due = icmp eq i64 %phase, 0
+  br i1 %due, label %apart, label %rested
+apart:
+  call void @move_apart(ptr %runtime, ptr %slot, i64 %tid)
+  br label %rested
+rested:
   %idled = icmp eq i64 %ran, 0
   br i1 %idled, label %pass, label %back
 pass:
   %waited.on = call i64 @relax(ptr %runtime, i64 %spins)
   br label %back
 back:
-  %rest = phi i64 [ 0, %work ], [ %waited.on, %pass ]
+  %rest = phi i64 [ 0, %rested ], [ %waited.on, %pass ]
   br label %poll
 }
 
@@ -285,6 +407,7 @@ spawn:
   %unlock = load ptr, ptr %unlock.at
   %signal.at = getelementptr i64, ptr %runtime, i64 7
   %signal = load ptr, ptr %signal.at
+  %here = call i64 @note_processor(ptr %runtime, ptr %pool)
   %completed.at = getelementptr i64, ptr %context, i64 8
   store atomic i64 0, ptr %completed.at monotonic, align 8
   %current.at = getelementptr i64, ptr %context, i64 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,25 +26,24 @@ _FUNCTIONS = (
     "pthread_cond_wait",
     "pthread_cond_signal",
 )
+_PLACEMENT = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
 
 
 class Runtime:
-    """Addresses of the thread functions and of the pool, in the order that the driver expects them in.
+    """Addresses of the thread functions, of the pool, and of what places threads, in the driver's order.
 
     ``threads=False``, or a system without POSIX threads: programs run on the calling thread alone.
     """
 
     def __init__(self, threads: bool = True) -> None:
-        self._words = np.zeros(len(_FUNCTIONS) + 1, np.int64)
+        self._words = np.zeros(len(_FUNCTIONS) + 1 + len(_PLACEMENT), np.int64)
         self._pool = np.zeros((MAX_THREADS if threads else 1) * POOL_BLOCK_WORDS + 8, np.int64)
         self._start = -(self._pool.ctypes.data // 8) % 8  # whole cache lines
         self._pool[self._start + 1] = MAX_THREADS if threads else 1
         if threads and os.name == "posix":
-            process = ctypes.CDLL(None)
-            found = [getattr(process, name, None) for name in _FUNCTIONS]
-            if all(found):
-                self._words[:-1] = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found if function]
-        self._words[-1] = self._pool[self._start :].ctypes.data
+            self._words[: len(_FUNCTIONS)] = _addresses(_FUNCTIONS)
+            self._words[len(_FUNCTIONS) + 1 :] = _addresses(_PLACEMENT)
+        self._words[len(_FUNCTIONS)] = self._pool[self._start :].ctypes.data
 
     @property
     def address(self) -> int:
@@ -64,6 +64,15 @@ class Runtime:
         blocks = int(self._pool[self._start + 1])
         self._pool[:] = 0
         self._pool[self._start + 1] = blocks
+
+
+def _addresses(names: Sequence[str]) -> list[int]:
+    """Addresses of the C library's functions; zeros where it lacks any of them."""
+    process = ctypes.CDLL(None)
+    found = [getattr(process, name, None) for name in names]
+    if not all(found):
+        return [0] * len(names)
+    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found if function]
 
 
 @functools.cache
