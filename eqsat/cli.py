@@ -117,6 +117,8 @@ def _machine_tables(model: Machine) -> list[Table]:
         ("cores", str(model.cores)),
         ("vector registers", f"{model.registers} x {8 * model.vector_bytes} bits"),
         *((f"FMA peak, {dtype}, one core", f"{peak:.0f} GFLOP/s") for dtype, peak in model.fma_gflops),
+        ("multiply-add latency", f"{model.fma_latency_ns:.2f} ns"),
+        ("broadcasts from L1", f"{model.broadcast_gs:.1f} G/s"),
         ("call from Python, 3 arrays", f"{model.call_us:.2f} us"),
         ("kernel step", f"{model.step_us:.3f} us"),
         ("parallel launch", f"{model.launch_us:.2f} us"),

@@ -41,6 +41,8 @@ machines = st.builds(
     launch_us=positive,
     barrier_us=positive,
     function_ns=pairs,
+    fma_latency_ns=positive,
+    broadcast_gs=positive,
     wake_us=positive,
 )
 SAMPLE = Machine(
@@ -95,6 +97,8 @@ def test_the_document_says_everything(model: Machine) -> None:
         {"step_us": float("nan")},
         {"barrier_us": float("inf")},
         {"wake_us": 0},
+        {"fma_latency_ns": -1.0},
+        {"broadcast_gs": float("nan")},
         {"levels": []},
         {"levels": [{"name": "L1"}]},
         {"fma_gflops": []},
@@ -113,7 +117,8 @@ def test_impossible_documents_are_refused(change: dict[str, object]) -> None:
 def test_a_document_of_the_first_format_is_read_but_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lacks what was not measured then: a file that the user names will do, the stored one is measured anew."""
     document = {**json.loads(SAMPLE.to_json()), "format": 1}
-    del document["wake_us"]
+    for name in ("wake_us", "fma_latency_ns", "broadcast_gs"):
+        del document[name]
     document["levels"] = [
         {k: v for k, v in lv.items() if k not in ("line", "sets", "ways")} for lv in document["levels"]
     ]

@@ -20,6 +20,8 @@ SIZES: list[Sizes] = [("L1", 32 << 10, False, 1, 4), ("L2", 1 << 20, False, 1, 4
 SECONDS = {
     "fma4": 33e-6,
     "fma8": 33e-6,
+    "chain4": 20e-6,
+    "broadcast": 10e-6,
     "call": 0.2e-6,
     "one step": 0.15e-6,
     "steps": 0.75e-6,
@@ -29,7 +31,7 @@ SECONDS = {
     "barriers": 50e-6,
     "neg": 0.4e-6,
 }
-WORK = {"fma4": 3.84e6, "fma8": 1.92e6}
+WORK = {"fma4": 3.84e6, "fma8": 1.92e6, "chain4": 1e4, "broadcast": 4e4}
 GBS = {"read L1": 200.0, "copy L1": 220.0, "read L2": 100.0, "copy L2": 90.0, "read memory": 20.0, "copy memory": 18.0}
 
 
@@ -81,6 +83,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     assert model.step_us == pytest.approx(0.6 / 199)
     assert model.launch_us == pytest.approx(2.05)
     assert model.wake_us == pytest.approx(20.0)
+    assert (model.fma_latency_ns, model.broadcast_gs) == (pytest.approx(2.0), pytest.approx(4.0))
     assert model.barrier_us == pytest.approx(47.8 / 199)
     assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
     assert dict(model.function_ns)["sqrt"] == pytest.approx(0.7e3 / probe_code.ELEMENTS)

@@ -11,7 +11,10 @@ from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.lanes import I64, Lanes, cpu_features, native_lanes
 from eqsat_backends.numba_cpu.objects import host, load_ir
 
-__all__ = ["ELEMENTS", "fma_chains", "functions", "loops", "registers"]
+__all__ = ["BROADCASTS", "ELEMENTS", "fma_chains", "functions", "loops", "registers"]
+
+BROADCASTS = 8
+"""Numbers that a round of the broadcasting loop copies to all lanes."""
 
 ELEMENTS = 2048
 """Numbers that a run of an elementwise function takes."""
@@ -29,18 +32,20 @@ def fma_chains() -> int:
 
 @functools.cache
 def loops() -> dict[str, int]:
-    """Addresses of ``empty``, ``fma4``, ``fma8`` (bytes an element), ``read`` and ``copy``."""
+    """Addresses of ``empty``, ``fma4``, ``fma8`` (bytes an element), ``chain4``, ``broadcast``, ``read``, ``copy``."""
     text = "\n".join(
         (
             f'target triple = "{host().triple}"',
             _EMPTY,
-            _fma_ir("fma4", "float", 4),
-            _fma_ir("fma8", "double", 8),
+            _fma_ir("fma4", "float", 4, fma_chains()),
+            _fma_ir("fma8", "double", 8, fma_chains()),
+            _fma_ir("chain4", "float", 4, 1),
+            _broadcast_ir("broadcast"),
             _stream_ir("read", copy=False),
             _stream_ir("copy", copy=True),
         )
     )
-    return _compiled(text, ("empty", "fma4", "fma8", "read", "copy"))
+    return _compiled(text, ("empty", "fma4", "fma8", "chain4", "broadcast", "read", "copy"))
 
 
 @functools.cache
@@ -104,12 +109,12 @@ entry:
 """
 
 
-def _fma_ir(name: str, scalar: str, itemsize: int) -> str:
-    """``count`` rounds of independent multiply-adds, enough of them to fill the pipelines.
+def _fma_ir(name: str, scalar: str, itemsize: int, chains: int) -> str:
+    """``count`` rounds of ``chains`` independent multiply-adds: enough fill the pipelines, a single one shows latency.
 
     ``fmuladd``, as in kernels: without such an instruction a product and a sum, never a call of the C library.
     """
-    lanes, chains = native_lanes(8 * itemsize), fma_chains()
+    lanes = native_lanes(8 * itemsize)
     vector = f"<{lanes} x {scalar}>"
     function = f"@llvm.fmuladd.v{lanes}f{8 * itemsize}"
     lines = [_HEAD.format(name=name)]
@@ -124,7 +129,32 @@ def _fma_ir(name: str, scalar: str, itemsize: int) -> str:
     for c in range(chains):
         lines.append(f"  %p{c} = getelementptr {vector}, ptr %b, i64 {c}")
         lines.append(f"  store {vector} %n{c}, ptr %p{c}, align {itemsize}")
-    lines.append(f"  ret void\n}}\ndeclare {vector} {function}({vector}, {vector}, {vector})")
+    lines.append("  ret void\n}")
+    if chains > 1:  # one declaration for all
+        lines.append(f"declare {vector} {function}({vector}, {vector}, {vector})")
+    return "\n".join(lines)
+
+
+def _broadcast_ir(name: str) -> str:
+    """``count`` rounds in which ``BROADCASTS`` numbers of a page of array 0 are copied to all lanes."""
+    lanes = native_lanes(32)
+    vector = f"<{lanes} x i32>"
+    first = ", ".join(["i32 0"] * lanes)
+    lines = [_HEAD.format(name=name)]
+    lines.append("  br label %loop\nloop:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]")
+    lines.extend(f"  %s{v} = phi {vector} [ zeroinitializer, %entry ], [ %n{v}, %loop ]" for v in range(BROADCASTS))
+    lines.append(f"  %start = mul i64 %i, {BROADCASTS}\n  %wrapped = and i64 %start, 1023")
+    lines.append("  %row = getelementptr i32, ptr %a, i64 %wrapped")
+    for v in range(BROADCASTS):
+        lines.append(f"  %p{v} = getelementptr i32, ptr %row, i64 {v}\n  %x{v} = load i32, ptr %p{v}, align 4")
+        lines.append(f"  %e{v} = insertelement {vector} undef, i32 %x{v}, i32 0")
+        lines.append(f"  %b{v} = shufflevector {vector} %e{v}, {vector} undef, <{lanes} x i32> <{first}>")
+        lines.append(f"  %n{v} = xor {vector} %s{v}, %b{v}")
+    lines.append("  %i.next = add i64 %i, 1\n  %more = icmp ult i64 %i.next, %count")
+    lines.append("  br i1 %more, label %loop, label %done\ndone:")
+    for v in range(BROADCASTS):
+        lines.append(f"  %q{v} = getelementptr {vector}, ptr %b, i64 {v}\n  store {vector} %n{v}, ptr %q{v}, align 4")
+    lines.append("  ret void\n}")
     return "\n".join(lines)
 
 

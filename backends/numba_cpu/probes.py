@@ -167,6 +167,8 @@ def _behind(figure: str, cores: int) -> Iterator[str]:
 _MADE_OF = {
     "float32": ("fma4",),
     "float64": ("fma8",),
+    "fma_latency_ns": ("chain4",),
+    "broadcast_gs": ("broadcast",),
     "call_us": ("call",),
     "step_us": ("steps", "one step"),
     "launch_us": ("launch", "one step"),
@@ -196,6 +198,8 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         function_ns=tuple(
             (name, max(1e9 * (timers[name].best - timers["neg"].best) / ELEMENTS, 1e-3)) for name in FUNCTIONS
         ),
+        fma_latency_ns=1 / timers["chain4"].rate,
+        broadcast_gs=timers["broadcast"].rate,
         wake_us=max(spread("rested launch", "rested step", 1), launch_us) if cores > 1 else step_us,
     )
 
@@ -214,6 +218,8 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
     return {
         "fma4": _fma_timer(loops, 4),
         "fma8": _fma_timer(loops, 8),
+        "chain4": _chain_timer(loops),
+        "broadcast": _broadcast_timer(loops),
         "call": _call_timer(loops),
         "one step": _empty_timer(loops, 1, 1),
         "steps": _empty_timer(loops, _STEPS, 1),
@@ -239,6 +245,20 @@ def _fma_timer(loops: dict[str, int], itemsize: int) -> Timer:
     x, out = np.full(lanes, 0.5, dtype), np.zeros(lanes * fma_chains(), dtype)
     program = _program([loops[f"fma{itemsize}"]], (x, out, np.array([rounds, 0], np.int64)))
     return Timer(lambda: program(()), 2.0 * lanes * fma_chains() * rounds)
+
+
+def _chain_timer(loops: dict[str, int]) -> Timer:
+    lanes, rounds = native_lanes(32), 10_000
+    x, out = np.full(lanes, 0.5, np.float32), np.zeros(lanes, np.float32)
+    program = _program([(loops["chain4"], False)], (x, out, np.array([rounds, 0], np.int64)))
+    return Timer(lambda: program(()), rounds)
+
+
+def _broadcast_timer(loops: dict[str, int]) -> Timer:
+    rounds, count = 5_000, probe_code.BROADCASTS
+    x, out = np.zeros(1024 + count, np.int32), np.zeros(native_lanes(32) * count, np.int32)
+    program = _program([(loops["broadcast"], False)], (x, out, np.array([rounds, 0], np.int64)))
+    return Timer(lambda: program(()), rounds * count)
 
 
 def _level_sizes(cores: int) -> list[Sizes]:

@@ -89,6 +89,8 @@ class Machine:
         launch_us: starting the threads for a call (all cores), where they are awake.
         barrier_us: one barrier between kernels (all cores).
         function_ns: (function name, one element in float32 on one core, operands in L1).
+        fma_latency_ns: from a float32 multiply-add to one that needs its result; 0 where it was not measured.
+        broadcast_gs: 1e9 numbers a second that one core copies from L1 to all lanes of a register; 0 likewise.
         wake_us: starting the threads for a call where they sleep, as they do a millisecond after the last one.
     """
 
@@ -103,6 +105,8 @@ class Machine:
     launch_us: float
     barrier_us: float
     function_ns: tuple[tuple[str, float], ...] = ()
+    fma_latency_ns: float = 0.0
+    broadcast_gs: float = 0.0
     wake_us: float = WAKE_US
 
     def peak_gflops(self, dtype: str, threads: int = 1) -> float:
@@ -177,6 +181,7 @@ class Machine:
                 raise MachineError(f"machine model with an impossible cache: {level!r}")
         if not self.levels or not self.fma_gflops:
             raise MachineError("machine model without memory levels or FMA peaks")
+        figures += [figure for figure in (self.fma_latency_ns, self.broadcast_gs) if figure != 0]
         for figure in figures:
             if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 < figure < math.inf:
                 raise MachineError(f"machine model with an impossible figure: {figure!r}")

@@ -44,6 +44,10 @@ WAKE_US = (0.02, 1000.0)
 BARRIER_US = (0.01, 5.0)
 BARRIER_US_PER_CORE = 0.1
 """Added to the upper bound for every core."""
+FMA_LATENCY_NS = (0.2, 40.0)
+"""From three cycles to ten."""
+BROADCAST_GS = (0.05, 28.0)
+"""From one in eight cycles to four a cycle."""
 FUNCTION_NS = (0.001, 200.0)
 
 SAFE_CLOCK_GHZ = 2.5
@@ -105,6 +109,9 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
         yield "launch_us", machine.launch_us, LAUNCH_US
         yield "wake_us", machine.wake_us, WAKE_US
         yield "barrier_us", machine.barrier_us, (BARRIER_US[0], BARRIER_US[1] + BARRIER_US_PER_CORE * machine.cores)
+    for name, bounds in (("fma_latency_ns", FMA_LATENCY_NS), ("broadcast_gs", BROADCAST_GS)):
+        if getattr(machine, name):  # 0: it was not measured
+            yield name, getattr(machine, name), bounds
     for name, cost in machine.function_ns:
         yield f"function {name}", cost, FUNCTION_NS
 
@@ -169,6 +176,8 @@ def _within_bounds(machine: Machine) -> Machine:
         step_us=us("step_us", SAFE_STEP_US),
         launch_us=us("launch_us", SAFE_LAUNCH_US),
         wake_us=us("wake_us", calibration.WAKE_US),
+        fma_latency_ns=us("fma_latency_ns", 0.0),
+        broadcast_gs=us("broadcast_gs", 0.0),
         barrier_us=us("barrier_us", SAFE_BARRIER_US),
         function_ns=tuple((n, v) for n, v in machine.function_ns if f"function {n}" not in wrong),
     )

@@ -241,6 +241,20 @@ class Target:
         return longest + shown
 
 
+def _ports(machine: Machine, slots: tuple[tuple[int, float], ...]) -> Ports:
+    """Latency in whole slots and loads in halves: what ports do is a small number, which a loop just misses."""
+    slot = next(seconds for bits, seconds in slots if bits == 32)
+    latency = max(1.0, float(round(machine.fma_latency_ns * 1e-9 / slot))) if machine.fma_latency_ns else c.FMA_LATENCY
+    if not machine.broadcast_gs:
+        return Ports(slots, latency)
+
+    def a_slot(rate: float) -> float:
+        return max(0.5, round(2 * rate * slot) / 2)
+
+    loads = a_slot(1e9 * machine.levels[0].read_gbs / machine.vector_bytes)
+    return Ports(slots, latency, loads, a_slot(1e9 * machine.broadcast_gs))
+
+
 @lru_cache(maxsize=64)
 def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = ()) -> Target:
     """The target that ``threads`` threads of a measured machine are; more threads than cores count as the cores.
@@ -282,7 +296,7 @@ def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = (
     return Target(
         tuple(spaces),
         (cores,),
-        Ports(tuple(slots)),
+        _ports(machine, tuple(slots)),
         machine.vector_bytes * 8,
         machine.registers,
         machine.step_us * 1e-6,
