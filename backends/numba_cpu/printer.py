@@ -96,8 +96,8 @@ class View:
     ``axes[a]``: Python expression for the position along axis a (of lane 0 along ``vector``).
     ``vector``: the vectorized axis, None if none is (then every value is uniform).
     ``count``: number of lanes in use, as an expression; None for all. ``acc``: the combined value.
-    In a branch of a guard, ``mask`` has the lanes whose value it is: no other may be read. ``within``: names that must
-    be bound before anything is read or checked (see :meth:`Printer.mark`).
+    In a branch of a guard, ``mask`` has the lanes whose value it is: no other may be read. ``within``: names that
+    must be bound before anything is read or checked (see :meth:`Printer.mark`).
     """
 
     axes: tuple[str, ...]

@@ -42,8 +42,8 @@ class Stream:
     ``node`` is the position of its e-node in the class. ``reads`` gives bytes touched of every stored tensor;
     ``work`` the vector instructions (per element, whole domain) of each distinct inlined sub-stream outside
     the core, so that a sub-stream used twice is paid once. ``maps``: how its loads are reached from its own
-    index space (None: as they lie). ``root``: it is not inlined. ``seconds``: as a kernel of its own; ``needs``: the
-    stored tensors that other kernels must have made; ``rank`` adds the time of those.
+    index space (None: as they lie). ``root``: it is not inlined. ``guarded``: some of its loads are. ``seconds``: as a
+    kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
     """
 
     uid: int
@@ -56,6 +56,7 @@ class Stream:
     maps: tuple[ViewMap | None, ...]
     size: int = 1
     root: bool = False
+    guarded: bool = False
     core: Stream | None = None
     core_map: ViewMap | None = None
     multiply_adds: float = 0.0
@@ -154,6 +155,7 @@ class Builder:
         fits = getattr(self, "_" + kind)(stream, op, attrs)
         if not fits or eclass in stream.reads:
             return None
+        stream.guarded |= any(child.guarded for child in children)
         stream.slots = sum(stream.work.values()) + stream.core_slots
         stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
         if not stream.seconds:
@@ -230,6 +232,8 @@ class Builder:
         a, b = s.children
         extents = attrs.extents(a.type.shape, b.type.shape)
         rows, cols = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols))
+        if min(rows, cols) > 1 and any(operand.guarded for operand in (a, b)):
+            return False  # register tiles read in place, or what was copied in blocks: guards are stored first
         s.multiply_adds = float(math.prod(extents.values()))
         # Operands with arithmetic have to be packed, once per panel of the other one.
         for operand, other in ((a, cols), (b, rows)):
@@ -274,7 +278,7 @@ class Builder:
                 if wide is None:
                     return False
                 maps.append(wide)
-        s.maps = _unique(maps)
+        s.maps, s.guarded = _unique(maps), True
         for child in s.children:
             s.work.update(child.work)
         s.work[s.uid] = GUARD_SLOTS * max(len(axes), len(s.children) - 1) * s.type.size
