@@ -300,7 +300,9 @@ def test_reductions_read_nothing_outside_of_a_guard(combine: str, parallel: int,
 # programs
 
 DTYPES = (np.float32, np.float64, np.int32, np.int64, np.bool_)
-shapes = st.lists(st.integers(1, 9) | st.sampled_from([16, 17, 33, 40]), min_size=1, max_size=3).map(tuple)
+shapes = st.lists(st.integers(1, 9) | st.sampled_from([16, 17, 33, 40]), min_size=1, max_size=3).map(tuple) | st.tuples(
+    *[st.integers(1, 5)] * 4
+)
 
 
 def array(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
@@ -421,6 +423,60 @@ def test_paddings_are_part_of_what_makes_and_reads_them() -> None:
     assert len(kernels(blurred, x)) == 1
     assert len(kernels(lambda x: np.pad(np.abs(x), 2), x)) == 1
     assert len(kernels(lambda x: np.pad(np.abs(x), 2).max(1), x)) == 1
+
+
+def gaussian(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+AMONG: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "rows of a softmax": (lambda x: softmax(np.pad(x, ((0, 0), (3, 5)), constant_values=-np.inf)), (gaussian(40, 50),)),
+    "after a softmax": (lambda x: np.pad(softmax(x), ((1, 0), (0, 2))) * 2, (gaussian(40, 50),)),
+    "between stages": (lambda x: np.roll(softmax(x), 1, 1) - np.roll(x, 1, 0), (gaussian(40, 50),)),
+    "epilogue": (
+        lambda a, b, c: a @ b + np.pad(c, ((2, 0), (0, 3))),
+        (gaussian(40, 30), gaussian(30, 50), gaussian(38, 47)),
+    ),
+    "epilogue of rows": (
+        lambda a, b, c: softmax(a @ b + np.roll(c, 2, 1)),
+        (gaussian(40, 30), gaussian(30, 50), gaussian(40, 50)),
+    ),
+    "factor": (lambda a, b: np.pad(a, 3) @ np.exp(np.roll(b, 1, 0)), (gaussian(40, 30), gaussian(36, 50))),
+    "vector": (lambda a, b: np.pad(a, 3) @ np.roll(b, 1), (gaussian(40, 30), gaussian(36))),
+    "columns": (lambda x: np.pad(x, ((700, 3), (5, 0))).max(0) + np.roll(x, 3, 0).sum(0).mean(), (gaussian(50, 600),)),
+    "broadcast": (
+        lambda x, y: np.pad(x[:, None] * y, ((1, 1), (2, 2))) + np.roll(y, 1)[0],
+        (gaussian(40), gaussian(50)),
+    ),
+    "indices": (lambda x: np.pad(np.take(x, [3, -1, 0], axis=1), 2).sum(1), (gaussian(40, 50),)),
+    "transposed": (
+        lambda x, y: np.roll(x.T, 1, 0) + np.pad(y, ((0, 10), (1, 0))),
+        (gaussian(40, 50), gaussian(40, 39)),
+    ),
+    "long rows": (lambda x: np.pad(np.roll(x, 5), (9, 1)).sum() + np.pad(x, 1).argmax(), (gaussian(100_000),)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", AMONG)
+def test_guards_among_stages_tiles_and_threads(name: str, threads: int) -> None:
+    function, arguments = AMONG[name]
+    got = eqsat.optimize(function, threads=threads)(*arguments)
+    np.testing.assert_allclose(got, function(*arguments), rtol=2e-4, atol=1e-4)
+
+
+def test_matrix_products_read_what_is_stored() -> None:
+    a, b = gaussian(60, 60), gaussian(64, 64)
+    steps = kernels(lambda a, b: np.pad(np.exp(a), 2) @ b, a, b)
+    products = [stage.kernel for step in steps for stage in step.group.stages if stage.kernel.is_contraction]
+    assert products and all(isinstance(e, Call | Load) for kernel in products for e in walk(kernel.body))
+    (step,) = kernels(lambda a, b: np.pad(np.exp(a), 2) @ b, a, gaussian(64))
+    assert any(isinstance(e, Guarded) for stage in step.group.stages for e in walk(stage.kernel.body))
 
 
 def test_interpreted_and_compiled_kernels_agree() -> None:
