@@ -404,7 +404,8 @@ def test_a_team_that_is_apart_or_cannot_be_stays(kernels: dict[str, int]) -> Non
     only = Placement(lambda thread: 2, {2})
     unknown = Placement(lambda thread: -1, {0, 1})
     for place in (apart, only, unknown):
-        place.run(kernels, 3, lambda: sorted(place.asked.values())[-3:-1] > [3, 3])  # the caller asks most often
+        asked = place.asked
+        place.run(kernels, 3, lambda asked=asked: sorted(asked.values())[-3:-1] > [3, 3])  # the caller most often
         assert place.wanted == []
 
 

@@ -250,14 +250,14 @@ def _fma_timer(loops: dict[str, int], itemsize: int) -> Timer:
 def _chain_timer(loops: dict[str, int]) -> Timer:
     lanes, rounds = native_lanes(32), 10_000
     x, out = np.full(lanes, 0.5, np.float32), np.zeros(lanes, np.float32)
-    program = _program([(loops["chain4"], False)], (x, out, np.array([rounds, 0], np.int64)))
+    program = _program([loops["chain4"]], (x, out, np.array([rounds, 0], np.int64)))
     return Timer(lambda: program(()), rounds)
 
 
 def _broadcast_timer(loops: dict[str, int]) -> Timer:
     rounds, count = 5_000, probe_code.BROADCASTS
     x, out = np.zeros(1024 + count, np.int32), np.zeros(native_lanes(32) * count, np.int32)
-    program = _program([(loops["broadcast"], False)], (x, out, np.array([rounds, 0], np.int64)))
+    program = _program([loops["broadcast"]], (x, out, np.array([rounds, 0], np.int64)))
     return Timer(lambda: program(()), rounds * count)
 
 
