@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"unknown peers {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if options.threads < 1:
         parser().error("--threads is at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that workers end, too
     try:
         return run(options, names)
     except KeyboardInterrupt:

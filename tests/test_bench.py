@@ -445,3 +445,17 @@ def test_the_kernels_of_the_model_suite() -> None:
     found = model.workloads()
     assert len({w.name for w in found}) == len(found) >= 12
     assert {w.suite for w in found} == {model.SUITE}
+
+
+def test_the_command_runs_the_model_suite(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    command = [sys.executable, "-m", "bench", "--suite", "model", "--only", "axis 2", "--quick", "--json", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads(out.read_text())
+    assert (written["rows"], written["errors"]) == ([], [])
+    (row,) = written["model"]["rows"]
+    assert row["distinct"] == len(row["programs"]) >= 1
+    assert sum(p["nests"] for p in row["programs"]) == row["nests"]
+    assert written["model"]["kernels"] == 1
+    assert written["model"]["median_regret"] == row["regret"] >= 0
