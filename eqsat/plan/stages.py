@@ -334,12 +334,33 @@ def _merge(kernel: Kernel, axis: int) -> Kernel:
     return rewrite_kernel(kernel, fix, extents=extents, store_strides=store, parallel=kernel.parallel - inner)
 
 
+def _widened(kernel: Kernel, axis: int) -> Kernel:
+    """Tests that move along ``axis`` step by step, and not along the next one, in terms of both.
+
+    ``low <= i + r < high`` is ``low·n <= i·n + j + r·n < high·n`` for every j of n positions.
+    """
+    inner = kernel.extents[axis + 1]
+
+    def fix(expr: Expr) -> Expr:
+        if not isinstance(expr, Guarded) or expr.index.strides[axis + 1] or abs(expr.index.strides[axis]) != 1:
+            return expr
+        sign = expr.index.strides[axis]
+        strides = [s * inner for s in expr.index.strides]
+        strides[axis + 1] = sign
+        offset = expr.index.offset * inner + (inner - 1 if sign < 0 else 0)
+        index = replace(expr.index, offset=offset, strides=tuple(strides))
+        return replace(expr, index=index, low=expr.low * inner, high=expr.high * inner)
+
+    return rewrite_kernel(kernel, fix)
+
+
 def merge_axes(kernel: Kernel, start: int) -> Kernel:
     """Neighbouring axes from ``start`` on that step as one in every access, merged."""
     axis = start
     while axis + 1 < len(kernel.extents):
-        if _mergeable(kernel, axis):
-            kernel = _merge(kernel, axis)
+        found = next((k for k in (kernel, _widened(kernel, axis)) if _mergeable(k, axis)), None)
+        if found is not None:
+            kernel = _merge(found, axis)
         else:
             axis += 1
     return kernel
