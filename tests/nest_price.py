@@ -90,6 +90,8 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
                 fixed = child.fixed * steps + pricer.barrier
                 return Price(child.compute * steps + control, moved, fixed, child.scratch), block
+            case Pack(body=inside, ahead=True):
+                return price(inside, packed, above, spmd, columns)
             case Pack(operand, inside):
                 factor, _, number = operand.partition("@")
                 stage = int(number) if number else min(_stages(inside))

@@ -16,12 +16,15 @@ from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGro
 from eqsat.ir.kernel import Literal as Number
 from eqsat.ir.nest import Loop, TileOp
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
+from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.loops import emit
 from eqsat_backends.numba_cpu.printer import Access, Printer, View
 from eqsat_backends.numba_cpu.target import host
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import machine
 
 Strides = tuple[int, ...]
 
@@ -423,12 +426,9 @@ def test_far_columns_are_summed_through_scratch() -> None:
 
 
 @pytest.mark.parametrize(("columns", "cache", "packed"), [(2048, 1, False), (2048, 1 << 40, True), (512, 1, True)])
-def test_known_matrices_from_memory_are_read_by_long_rows(
-    columns: int, cache: int, packed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_matrices_from_memory_are_read_by_long_rows(columns: int, cache: int, packed: bool) -> None:
     """Those that caches hold, or whose rows are short, are packed."""
-    sized = replace(host(), cache_bytes=cache)
-    monkeypatch.setattr("eqsat_backends.numba_cpu.emit.host", lambda: sized)
+    sized = machine(l1=cache, l2=cache, l3=cache)
     body = call("mul", Load(0, 0, (0, 1), float32), Load(1, 0, (1, columns), float32))
     group = single((columns, 40), 1, "sum", body, [(float32, 40), (float32, 40 * columns)])
     matrix = replace(group.operands[1], const=True)
@@ -438,7 +438,7 @@ def test_known_matrices_from_memory_are_read_by_long_rows(
         stages=(replace(group.stages[0], kernel=kernel),),
         operands=(group.operands[0], matrix, group.operands[2]),
     )
-    assert bool(emit_group(known, None).packs) == packed
+    assert bool(emit_group(known, schedule(known, cpu_target(sized)).nest, sized).packs) == packed
     assert "prefetch(" in check(group).source or columns < 2048
 
 

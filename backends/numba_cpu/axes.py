@@ -119,10 +119,17 @@ def _empty(kernel: Kernel) -> Kernel:
     return _drop(kernel, set(range(kernel.parallel, len(kernel.extents))) - {kept})
 
 
+def _reducing(kernel: Kernel) -> Kernel:
+    """A reduction without an axis to reduce has one of extent 1."""
+    if kernel.combine is None or len(kernel.extents) > kernel.parallel:
+        return kernel
+    return replace(map_axes(kernel, lambda s: (*s, 0), kernel.parallel), extents=(*kernel.extents, 1))
+
+
 def simplify(group: KernelGroup) -> KernelGroup:
     """The group over fewer axes. Shared axes change for all stages alike."""
     shared = group.shared
-    kernels = [_empty(stage.kernel) for stage in group.stages]
+    kernels = [_empty(_reducing(stage.kernel)) for stage in group.stages]
     units = {a for a in range(shared) if kernels[0].extents[a] == 1}
     kernels = [_drop(k, units) for k in kernels]
     shared -= len(units)

@@ -1,69 +1,56 @@
 """Groups with contractions: attention, multi-layer perceptrons, products with a softmax or a layer norm behind them.
 
 Blocks of rows (positions of the last shared axis) go through all stages one after the other, and what flows
-between stages stays in a scratch that fits the second-level cache. The second factors of contractions are packed
-once for all blocks of rows that use them.
+between stages stays in a scratch. How many rows a block has, in which loops each contraction runs and what is packed
+where is what the nest says.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Stage, rewrite_kernel, walk
+from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
+from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.schedule.tiles import EVEN_STEPS, balanced, ceil_div, round_up
+from eqsat.schedule import below, check, is_parallel
 from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.axes import map_strides, simplify
-from eqsat_backends.numba_cpu.contract import in_place, needs_copy, packs_for
-from eqsat_backends.numba_cpu.contract_layout import padded_row, tile_size
+from eqsat_backends.numba_cpu.contract import pack_spec
+from eqsat_backends.numba_cpu.contract_layout import Factor, padded_row, tile_size
 from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
-from eqsat_backends.numba_cpu.factors import Contraction, contraction_of, depends_on, loads, plain
 from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
 from eqsat_backends.numba_cpu.places import weight
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
-from eqsat_backends.numba_cpu.target import host
-from eqsat_backends.numba_cpu.tiles import tile_shape
-
-BLOCK_BYTES = 96 * 1024
-"""Bytes of intermediates in flight, which choose the number of rows of a block."""
+from eqsat_backends.numba_cpu.target import Target
 
 SHORT = 16
 """Vectors of a row up to which all rows are reduced before any is used."""
 
-CHAIN = 512
-"""Steps of k after which partial sums are put down, which bounds the rounding error."""
-
 
 @dataclass(frozen=True)
 class _Product:
-    """A stage that is a contraction over a block of rows: its kernel over local places, its tile, its packing."""
+    """A stage that is a contraction over a block of rows: over local places, its nest, and positions of m for a row."""
 
-    stage: int
     contraction: Contraction
+    nest: Nest
     tile: TileOp
-    per_row: int  # positions of m for one row
-    pack: bool
-    prepacked: bool
-    by_outer: bool  # the second factor depends on the outer shared axes
+    per_row: int
 
 
-def emit(group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None) -> Emitted:
-    """Print a group of several stages, some of which are contractions.
-
-    ``nest`` chooses the number of rows of a block; tiles and packing follow from shapes. ``lanes``: float32
-    lanes of a vector (the machine's by default).
+def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
+    """Print a group of several stages, some of which are contractions, by a nest (see ``eqsat.ir.nest``).
 
     Raises:
-        ValueError: the stages share no axis.
+        ValueError: the nest is not a legal one of the group.
     """
-    if group.shared < 1:
-        raise ValueError(f"the stages of group {group.name!r} share no axis, so they cannot run block by block")
+    check(nest, group, target.lanes(), target.registers)
     simple = simplify(group)
     stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
-    return _Blocks(replace(simple, stages=stages), nest, lanes or host().lanes()).emit()
+    return _Blocks(replace(simple, stages=stages), nest, target).emit()
 
 
 def _without_unit_steps(kernel: Kernel) -> Kernel:
@@ -77,83 +64,67 @@ def _without_unit_steps(kernel: Kernel) -> Kernel:
 
 
 class _Blocks:
-    def __init__(self, group: KernelGroup, nest: Nest | None, lanes: int) -> None:
+    def __init__(self, group: KernelGroup, nest: Nest, target: Target) -> None:
         self.group, self.nest = group, nest
         wide = any(stage.kernel.body.dtype.name == "float64" for stage in group.stages if stage.kernel.combine == "sum")
-        self.lanes = max(2, lanes // 2) if wide else lanes
-        self.p, self.module = Printer(self.lanes), Module("")
+        self.lanes = target.lanes(64 if wide else 32)
+        self.p, self.module = Printer(self.lanes), Module(f"{group.name}: {show(nest)}")
         self.scratch, self.shared = Scratch(), Scratch()
         self.bases = [f"x{i}" for i in range(len(group.operands))]
         first = group.stages[0].kernel.extents
-        self.outer = first[: max(0, group.shared - 1)]
+        self.fixed = max(0, group.shared - 1)
         self.rows = first[group.shared - 1] if group.shared else 1
         self.places: dict[int, Place] = {}
+        sequence = below(nest)
+        assert isinstance(sequence, Seq), "a nest of several stages, which has been checked"
+        self.block = min(_step(nest, "rows"), self.rows)
+        self.loop_nests = dict(enumerate(sequence.bodies))
         self.products: dict[int, _Product] = {}
+        self.ahead: set[int] = set()
+        self.packed: dict[int, Factor] = {}
+        """Where the second factors lie that are packed outside of the loop over rows."""
 
     def emit(self) -> Emitted:
         group = self.group
-        local = [self._candidate(stage, stage.kernel) for stage in group.stages]
-        self.products = {n: product for n, product in enumerate(local) if product}
-        self.block = self._block_rows()
-        self._make_places()
-        self.products = {n: self._product(n) for n in self.products}
-        phases = self._pack_phases()
+        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name != "vector"}
+        self._make_places(set(products))
+        self.products = {n: self._product(n, product) for n, product in products.items()}
+        phases = self._shared_packings()
         phases.append("blocks")
         with self.p.scope("def blocks(args, tid, nt):", "args", "tid", "nt"):
             self._arguments()
-            if all(stage.kernel.results for stage in group.stages if stage.result is not None):
-                self._units()
-            else:
+            if not all(stage.kernel.results for stage in group.stages if stage.result is not None):
                 self.p.line("return")
+            elif is_parallel(self.nest):
+                self._walk(self.nest, ("0",) * self.fixed)
+            else:
+                with self.p.scope("if tid == 0:"):
+                    self._walk(self.nest, ("0",) * self.fixed)
         thread_bytes = -(-self.scratch.bytes // 64) * 64
-        self.module.title = self._describe()
         source = self.module.render(self.p.text().replace("THREAD_BYTES", str(thread_bytes)))
-        return Emitted(source, tuple(phases), self.shared.bytes, thread_bytes, tuple(self._packs()))
+        packs = tuple(self._pack_spec(number) for number in sorted(self.ahead))
+        return Emitted(source, tuple(phases), self.shared.bytes, thread_bytes, packs)
 
     # planning
 
-    def _candidate(self, stage: Stage, kernel: Kernel) -> _Product | None:
-        """The contraction that a stage is on a block of rows; None where it has to go row by row."""
-        fixed = len(self.outer)
-        c = contraction_of(kernel, fixed, fixed if self.group.shared else None)
-        if c is None or any(isinstance(stage.sources[load.operand], FromStage) for load in _loads_of(c.b)):
-            return None
-        rows, vectors = tile_shape(self.lanes * c.dtype.itemsize // 4)
-        per_row = c.extent("m") // max(1, self.rows)
-        chain = min(max(1, c.extent("k")), CHAIN)
-        tile = TileOp("fma", (("m", rows), ("n", vectors * self.lanes), ("k", chain)))
-        load = plain(c.b, c.dtype)
-        by_outer = bool(depends_on(c.b) & set(range(fixed)))
-        uses = 0
-        if load is not None:
-            uses = sum(s == stage.sources[load.operand] for s in self._reads())
-        const = load is not None and c.kernel.operands[load.operand].const and uses == 1 and not by_outer
-        pack = not const and not in_place(c, *tile_size(c, tile, self.lanes))
-        return _Product(-1, c, tile, per_row, pack, const, by_outer)
+    def _recognized(self, number: int) -> Product:
+        stage = self.group.stages[number]
+        late = [operand for operand, source in enumerate(stage.sources) if isinstance(source, FromStage)]
+        product = product_of(stage.kernel, self.fixed, self.group.shared - self.fixed, late)
+        if product is None:
+            raise ValueError(f"stage {number} of group {self.group.name!r} is no contraction, its nest is one of it")
+        return product
 
-    def _reads(self) -> list[int | FromStage]:
-        return [stage.sources[load.operand] for stage in self.group.stages for load in loads(stage.kernel)]
+    def _product(self, number: int, product: Product) -> _Product:
+        nest = self.loop_nests[number]
+        c = contraction_of(self._local(number), product, self.fixed)
+        return _Product(c, nest, _tile(nest), c.extent("m") // max(1, self.rows))
 
-    def _block_rows(self) -> int:
-        """Rows that go through all stages together: enough blocks to share out, a few even ones or whole tiles."""
-        tile = max((product.tile.size("m") for product in self.products.values()), default=1)
-        asked = _rows_step(self.nest)
-        if asked is None:
-            outer = max(1, math.prod(self.outer))
-            kept = sum(s.kernel.out.dtype.itemsize * s.kernel.results for s in self.group.stages if s.result is None)
-            asked = BLOCK_BYTES // max(1, kept // (outer * max(1, self.rows)))
-            asked = min(asked, 8 * tile, -(-self.rows * outer // 8))
-        if self.rows <= tile:
-            return max(1, self.rows)
-        asked = max(1, asked)
-        few = ceil_div(self.rows, asked) <= EVEN_STEPS
-        return balanced(self.rows, asked) if few else round_up(asked, tile)
-
-    def _make_places(self) -> None:
+    def _make_places(self, products: set[int]) -> None:
         """Scratch for results that are read by another run of stages, or by a contraction."""
         group = self.group
-        wanted = set(Rows(self.p, group, self.bases, {}).needs_place()) | set(self.products)
-        run = self._runs()
+        wanted = set(Rows(self.p, group, self.bases, {}).needs_place()) | products
+        run = self._runs(products)
         for number, stage in enumerate(group.stages):
             for load in loads(stage.kernel):
                 source = stage.sources[load.operand]
@@ -166,10 +137,10 @@ class _Blocks:
             size = kernel.out.dtype.itemsize
             _, length = place_of(kernel, group.shared, "")
             pitch = padded_row(length * size) // size if length * size > 64 else length
-            pitches = (*(0 for _ in self.outer), pitch)[-group.shared :] if group.shared else ()
+            pitches = (*(0 for _ in range(self.fixed)), pitch)[-group.shared :] if group.shared else ()
             self.places[number], _ = place_of(kernel, group.shared, f"s{number}", pitches)
 
-    def _runs(self) -> list[int]:
+    def _runs(self, products: Collection[int]) -> list[int]:
         """For each stage, which run of stages it is in: a contraction alone, or neighbours that go row by row.
 
         What needs the reduction of a short row starts a run of its own. All rows are reduced first: the latency of
@@ -177,7 +148,7 @@ class _Blocks:
         """
         runs: list[int] = []
         for number, stage in enumerate(self.group.stages):
-            joins = number and number not in self.products and number - 1 not in self.products
+            joins = number and number not in products and number - 1 not in products
             for source in stage.sources if joins else ():
                 if isinstance(source, FromStage) and runs[source.stage] == runs[-1]:
                     joins = joins and not self._latency_bound(self.group.stages[source.stage].kernel)
@@ -209,43 +180,10 @@ class _Blocks:
         strides = (*place.shared, *(place.move(s) for s in kernel.store_strides[shared:]))
         return replace(kernel, store_offset=0, store_strides=strides)
 
-    def _product(self, number: int) -> _Product:
-        product = self._candidate(self.group.stages[number], self._local(number))
-        assert product is not None
-        return replace(product, stage=number)
-
-    def _stage_nest(self, product: _Product) -> Nest:
-        """Loops of one contraction over one block of rows."""
-        c, tile = product.contraction, product.tile
-        rows, columns = tile_size(c, tile, self.lanes)
-        nest: Nest = tile
-        if c.extent("k") > CHAIN:
-            nest = Loop("k", c.extent("k"), CHAIN, nest)
-        nest = Loop("n", c.extent("n"), columns, Loop("m", self.block * product.per_row, rows, nest))
-        if needs_copy(c, rows):
-            nest = Pack("a", nest)
-        if c.batch and product.pack and product.by_outer:
-            nest = Pack("b", nest)
-        return Loop("b", c.extent("b"), 1, nest) if c.batch else nest
-
-    def _packs(self) -> list[PackSpec]:
-        found: list[PackSpec] = []
-        for number, product in self.products.items():
-            if product.prepacked:
-                load = plain(product.contraction.b, product.contraction.dtype)
-                assert load is not None
-                places = [s if isinstance(s, int) else -1 for s in self.group.stages[number].sources]
-                tile = tile_size(product.contraction, product.tile, self.lanes)
-                found += packs_for(product.contraction, {load.operand: "b"}, places, tile)
-        return found
-
-    def _describe(self) -> str:
-        parts = []
-        for number, stage in enumerate(self.group.stages):
-            extents = "×".join(map(str, stage.kernel.extents))
-            product = self.products.get(number)
-            parts.append(f"{extents}: {show(self._stage_nest(product)) if product else stage.kernel.combine or 'map'}")
-        return f"{self.group.name}: blocks of {self.block} rows: " + "; ".join(parts)
+    def _pack_spec(self, number: int) -> PackSpec:
+        product = self.products[number]
+        places = [s if isinstance(s, int) else -1 for s in self.group.stages[number].sources]
+        return pack_spec(product.contraction, "b", places, tile_size(product.contraction, product.tile, self.lanes))
 
     # printing
 
@@ -269,60 +207,71 @@ class _Blocks:
             assert place is not None
             bases[operand] = self.bases[place]
         store = self.places[number].base if number in self.places else self.bases[stage.result or 0]
-        load = plain(product.contraction.b, product.contraction.dtype)
-        packed = frozenset({load.operand} if product.prepacked and load else ())
-        return ContractPrinter(
-            self.module, self.p, self.scratch, product.contraction, bases, store, product.tile, fixed, packed
+        ahead = "b" if number in self.ahead else ""
+        printer = ContractPrinter(
+            self.module, self.p, self.scratch, product.contraction, bases, store, product.tile, fixed, ahead
         )
+        if number in self.packed:
+            printer.sources["b"] = self.packed[number]
+        return printer
 
-    def _pack_phases(self) -> list[str]:
-        """Second factors that all outer positions share: packed by all threads beforehand."""
-        phases = []
-        self.offsets: dict[int, int] = {}
-        for number, product in self.products.items():
-            if product.pack and not product.by_outer:
-                phases.append(f"pack_{number}")
-                with self.p.scope(f"def pack_{number}(args, tid, nt):", "args", "tid", "nt"):
-                    self._arguments()
-                    printer = self._printer(number, ("0",) * len(self.outer))
-                    self.offsets[number] = printer.pack_shared("b", self.shared)
-                self.p.line("")
-                self.p.line("")
+    def _shared_packings(self) -> list[str]:
+        """Print what all threads pack before the threads' loop; what is packed at compile time is noted."""
+        phases, nest = [], self.nest
+        while isinstance(nest, Loop | Pack):
+            if isinstance(nest, Pack):
+                number = int(nest.operand.partition("@")[2])
+                if nest.ahead:
+                    self.ahead.add(number)
+                elif is_parallel(nest.body):
+                    phases.append(f"pack_{number}")
+                    with self.p.scope(f"def pack_{number}(args, tid, nt):", "args", "tid", "nt"):
+                        self._arguments()
+                        printer = self._printer(number, ("0",) * self.fixed)
+                        offset = printer.pack_shared("b", self.shared)
+                    self.packed[number] = printer.panels("b", address("shared", (1, str(offset))))
+                    self.p.line("")
+                    self.p.line("")
+            nest = nest.body
         return phases
 
-    def _units(self) -> None:
-        """The loop over this thread's blocks of rows."""
-        p, blocks = self.p, -(-self.rows // self.block)
-        units = math.prod(self.outer) * blocks
-        private = [n for n, x in self.products.items() if x.pack and x.by_outer and not x.contraction.batch]
-        if private:
-            p.bind("packed", "-1")
-        unit = p.fresh("unit")
-        with p.scope(f"for {unit} in range({units} * tid // nt, {units} * (tid + 1) // nt):", unit):
-            outer, start, stop = p.fresh("outer"), p.fresh("row"), p.fresh("row_stop")
-            p.bind(outer, f"{unit} // {blocks}")
-            p.bind(start, address("0", (self.block, f"{unit} % {blocks}")))
-            p.bind(stop, f"min({start} + {self.block}, {self.rows})")
-            fixed = self._coordinates(outer)
-            for number, place in self.places.items():
-                size = self.group.stages[number].kernel.out.dtype.itemsize
-                pitch = (place.shared[-1] if place.shared else 0) * size
-                offset = self.scratch.take(max(1, self._place_bytes(number)))
-                p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
-            printers = {number: self._printer(number, fixed) for number in self.products}
-            for number, offset in self.offsets.items():
-                printers[number].sources["b"] = printers[number].panels("b", address("shared", (1, str(offset))))
-            if private:
-                with p.scope(f"if packed != {outer}:"):
-                    for number in private:
-                        printers[number].sources["b"] = printers[number].pack_private("b")
-                    p.line(f"packed = {outer}")
-            asks = self._asks(outer) if blocks == 1 and units > 1 else []
-            self._stages(printers, fixed, start, stop, asks)
+    def _walk(self, nest: Nest, fixed: tuple[str, ...], asks: Sequence[tuple[str, Share]] = ()) -> None:
+        """Print a nest down to its stages. ``fixed``: positions of the outer axes; ``asks``: see :meth:`_asks`."""
+        p = self.p
+        match nest:
+            case Pack(operand, body):
+                number = int(operand.partition("@")[2])
+                if number not in self.ahead and number not in self.packed:
+                    p.line(f"# pack {operand}")
+                    self.packed[number] = self._printer(number, fixed).pack_private("b")
+                self._walk(body, fixed, asks)
+            case Loop("outer", block, _, body, parallel) if block > 1:
+                position = p.fresh("outer")
+                bounds = f"{block} * tid // nt, {block} * (tid + 1) // nt" if parallel else str(block)
+                with p.scope(f"for {position} in range({bounds}):", position):
+                    asks = self._asks(position) if self.block >= self.rows else []
+                    self._walk(body, self._coordinates(position), asks)
+            case Loop("rows", block, step, body, parallel) if parallel or step < block:
+                position, steps = p.fresh("rows"), -(-block // step)
+                first, end = "0", str(block)
+                if parallel:
+                    first, end = "rows_start", "rows_stop"
+                    p.bind(first, address("0", (step, f"{steps} * tid // nt")))
+                    p.bind(end, f"min({address('0', (step, f'{steps} * (tid + 1) // nt'))}, {block})")
+                with p.scope(f"for {position} in range({first}, {end}, {step}):", position):
+                    stop = p.fresh("stop")
+                    p.bind(stop, f"min({position} + {step}, {end})")
+                    self._stages(body, fixed, position, stop, asks)
+            case Loop("rows", block, _, body):
+                self._stages(body, fixed, "0", str(block), asks)
+            case Loop(body=body):
+                self._walk(body, fixed, asks)
+            case _:
+                raise ValueError(f"{show(nest)}: a sequence of stages is inside of the loop over rows")
 
     def _asks(self, outer: str) -> list[tuple[str, Share]]:
         """Addresses, and shares of each row, of what the products of the next outer position read."""
-        p, fixed = self.p, len(self.outer)
+        p, fixed = self.p, self.fixed
         wanted: dict[tuple[int, Load], Share] = {}
         for number, product in self.products.items():
             c, sources = product.contraction, self.group.stages[number].sources
@@ -346,10 +295,11 @@ class _Blocks:
 
     def _coordinates(self, outer: str) -> tuple[str, ...]:
         """Names of the positions along the outer shared axes."""
-        if len(self.outer) <= 1:
-            return (outer,) * len(self.outer)
-        names, below = [], math.prod(self.outer)
-        for axis, extent in enumerate(self.outer):
+        extents = self.group.stages[0].kernel.extents[: self.fixed]
+        if len(extents) <= 1:
+            return (outer,) * len(extents)
+        names, below = [], math.prod(extents)
+        for axis, extent in enumerate(extents):
             below //= max(1, extent)
             names.append(self.p.fresh("o"))
             text = f"{outer} // {below}" if below > 1 else outer
@@ -362,32 +312,33 @@ class _Blocks:
         return row * self.block * kernel.out.dtype.itemsize
 
     def _stages(
-        self,
-        printers: dict[int, ContractPrinter],
-        fixed: tuple[str, ...],
-        start: str,
-        stop: str,
-        asks: list[tuple[str, Share]],
+        self, nest: Nest, fixed: tuple[str, ...], start: str, stop: str, asks: Sequence[tuple[str, Share]]
     ) -> None:
+        """Print all stages for the rows from ``start`` to ``stop``."""
+        if not isinstance(nest, Seq):
+            raise ValueError(f"{show(nest)}: nothing is between the loop over rows and the sequence of stages")
         p, group = self.p, self.group
-        rest = len(printers) < len(group.stages)
+        for number, place in self.places.items():
+            pitch = (place.shared[-1] if place.shared else 0) * group.stages[number].kernel.out.dtype.itemsize
+            offset = self.scratch.take(max(1, self._place_bytes(number)))
+            p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
+        rest = len(self.products) < len(group.stages)
         wide = address("scratch", (1, str(self.scratch.take(WIDE * 8)))) if rest else None
         rows = Rows(p, group, self.bases, self.places, wide)
-        runs = self._runs()
-        work = {run: 0 for run in runs if run not in printers}
+        runs = self._runs(self.products)
+        work = {run: 0 for run in runs if run not in self.products}
         for number, run in enumerate(runs):
             if run in work:
                 work[run] += weight(group.stages[number].kernel)
         busiest = max(work, key=lambda run: work[run], default=None)  # requests hide best behind arithmetic
         for run in sorted(set(runs)):
-            if run in printers:
-                product, printer = self.products[run], printers[run]
+            if run in self.products:
+                product, printer = self.products[run], self._printer(run, fixed)
                 if group.shared:
-                    scaled = product.per_row
-                    printer.range["m"] = address("0", (scaled, start)), address("0", (scaled, stop))
-                    printer.span["m"] = min(self.block, self.rows) * scaled
-                    printer.block["m"], printer.limit["m"] = self.block * scaled, printer.range["m"][1]
-                printer.walk(self._stage_nest(product))
+                    sizes = {self.block, self.rows % self.block} if self.block < self.rows else {self.rows}
+                    low, high = (address("0", (product.per_row, end)) for end in (start, stop))
+                    printer.narrow("m", low, high, frozenset(product.per_row * n for n in sizes))
+                printer.walk(product.nest)
                 p.mark(f"stage {run}")
                 continue
             members = [number for number, other in enumerate(runs) if other == run]
@@ -402,18 +353,16 @@ class _Blocks:
                 rows.emit((*fixed, row), members)
 
 
-def _loads_of(expr: Expr) -> list[Load]:
-    return [part for part in walk(expr) if isinstance(part, Load)]
+def _tile(nest: Nest) -> TileOp:
+    tile = below(nest)
+    assert isinstance(tile, TileOp), "the nest of a stage, which has been checked"
+    return tile
 
 
-def _rows_step(nest: Nest | None) -> int | None:
-    """The number of rows of a block that a nest asks for."""
-    match nest:
-        case Loop("rows", _, step):
-            return step
-        case Loop(body=body) | Pack(body=body):
-            return _rows_step(body)
-        case Seq(bodies):
-            return next((step for step in map(_rows_step, bodies) if step), None)
-        case _:
-            return None
+def _step(nest: Nest, axis: str) -> int:
+    """The step of the loop over a shared axis."""
+    while isinstance(nest, Loop | Pack):
+        if isinstance(nest, Loop) and nest.axis == axis:
+            return nest.step
+        nest = nest.body
+    raise ValueError(f"the nest has no loop over {axis}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from eqsat.ir.contraction import Contraction, plain
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.contract_layout import Factor, Range, Sums, Target, tile_size
-from eqsat_backends.numba_cpu.factors import Contraction, plain
 from eqsat_backends.numba_cpu.printer import Access, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
 
@@ -17,7 +17,7 @@ class ContractElements:
     """What printing a contraction builds on: its factors, the ranges at hand, sweeps over elements.
 
     ``bases``: address expressions of the operands; ``store``: of the output; ``fixed``: names of the coordinates of
-    the axes that are in no group. ``packed``: operands that come packed by a ``PackSpec``. ``tile``: the nest's
+    the axes that are in no group. ``ahead``: factors that come packed by a ``PackSpec``. ``tile``: the nest's
     tile operation, which says how wide panels are.
     """
 
@@ -31,7 +31,7 @@ class ContractElements:
         store: str,
         tile: TileOp,
         fixed: tuple[str, ...] = (),
-        packed: frozenset[int] = frozenset(),
+        ahead: str = "",
     ) -> None:
         self.module, self.p, self.scratch = module, printer, scratch
         self.c, self.bases, self.store_base = contraction, bases, store
@@ -40,16 +40,22 @@ class ContractElements:
         self.dtype = contraction.dtype.name
         self.extent = {group: contraction.extent(group) for group in "bmnk"}
         self.rows, self.columns = tile_size(contraction, tile, lanes)
-        self.unit = {"b": 1, "m": self.rows, "n": self.columns, "k": 1}
+        self.unit = {"m": self.rows, "n": self.columns}
         self.range: dict[str, Range] = {group: ("0", str(extent)) for group, extent in self.extent.items()}
-        self.span = dict(self.extent)
-        self.block, self.limit = dict(self.extent), {group: str(extent) for group, extent in self.extent.items()}
+        self.sizes = {group: frozenset({extent}) - {0} for group, extent in self.extent.items()}
+        """The numbers of positions that the range at hand can have."""
+        self.limit = {group: str(extent) for group, extent in self.extent.items()}
+        """Where the loop at hand over a group ends."""
         self.coordinates = dict(enumerate(fixed))
         self.batch = "0"
-        self.packed = packed
         self.sums: Sums | None = None
         self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
-        self.sources: dict[str, Factor | None] = {which: self.constant(which) for which in "ab"}
+        self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
+        self.sources |= {which: self.constant(which) for which in ahead}
+
+    def span(self, group: str) -> int:
+        """Positions of the range at hand, at most."""
+        return max(self.sizes[group], default=0)
 
     # factors
 
@@ -60,11 +66,10 @@ class ContractElements:
         """Positions in a register tile."""
         return self.rows if which == "a" else self.columns
 
-    def constant(self, which: str) -> Factor | None:
+    def constant(self, which: str) -> Factor:
         """The factor as packed when the plan was built."""
         load = plain(self.factor(which), self.c.dtype)
-        if load is None or load.operand not in self.packed:
-            return None
+        assert load is not None, "what comes packed is a plain load"
         return self.panels(which, self.bases[load.operand])
 
     def panels(self, which: str, base: str) -> Factor:
@@ -172,7 +177,7 @@ class ContractElements:
 
     def evaluate_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
         """Print the evaluation of a block of the first factor, row by row."""
-        row = self.p.fresh("m")
+        row = self.p.fresh("row")
         with self.p.scope(f"for {row} in range({m}, {m_stop}):", row):
             at_row = self.split("m", row)
 
@@ -180,11 +185,11 @@ class ContractElements:
                 value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
                 self.p.store(packed.at(row, position), 0 if view.vector is None else 1, value, view.count)
 
-            self.sweep("k", k, k_stop, vector, self.span["k"] % self.lanes == 0 or self.span["k"] == self.extent["k"])
+            self.sweep("k", k, k_stop, vector, self.span("k") % self.lanes == 0 or self.span("k") == self.extent["k"])
 
     def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
         """Print the evaluation of one panel of a factor."""
-        depth = self.p.fresh("k")
+        depth = self.p.fresh("depth")
         with self.p.scope(f"for {depth} in range({k}, {k_stop}):", depth):
             at_depth = self.split("k", depth)
 

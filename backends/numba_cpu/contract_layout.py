@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eqsat.ir.contraction import Contraction
 from eqsat.ir.nest import Loop, Nest, Pack, TileOp
-from eqsat_backends.numba_cpu.factors import Contraction
 from eqsat_backends.numba_cpu.source import address, minus
 
 Range = tuple[str, str]
 """Python expressions of the first position and of the end."""
-
-UPDATE_DEPTH = 8
-"""Steps of k that one rank update takes."""
 
 STREAMED = 1024 * 1024
 """Bytes past which a factor that is read once is taken to come from memory."""
@@ -85,19 +82,6 @@ def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     rows = min(tile.size("m"), max(1, c.extent("m")))
     columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
     return rows, columns
-
-
-def sink(which: str, nest: Nest) -> Nest:
-    """A packing moved inside the loop over batches: private scratch holds one batch."""
-    match nest:
-        case Loop("b", block, step, body, parallel):
-            return Loop("b", block, step, Pack(which, body), parallel)
-        case Loop(axis, block, step, body, parallel):
-            return Loop(axis, block, step, sink(which, body), parallel)
-        case Pack(other, body):
-            return Pack(other, sink(which, body))
-        case _:
-            return nest
 
 
 def loops_over(nest: Nest, axis: str) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from eqsat.ir.contraction import plain
 from eqsat_backends.numba_cpu.contract_elements import ContractElements
 from eqsat_backends.numba_cpu.contract_layout import Factor, padded_row
-from eqsat_backends.numba_cpu.factors import plain
 from eqsat_backends.numba_cpu.source import Scratch, address, minus
 
 
@@ -41,13 +41,13 @@ class ContractPacking(ContractElements):
         return offset
 
     def pack_private(self, which: str, on_the_fly: bool = False) -> Factor:
-        """Copy the current block of a factor to this thread's scratch.
+        """Copy the current block of a factor to this thread's scratch, of every batch of the range at hand.
 
         ``on_the_fly``: a second factor may be copied by the first row of tiles, which reads it where it lies.
         """
         group = "m" if which == "a" else "n"
-        (start, stop), (k, k_stop) = self.range[group], self.range["k"]
-        span, k_span = self.span[group], self.span["k"]
+        start, k = self.range[group][0], self.range["k"][0]
+        span, k_span, batches = self.span(group), self.span("k"), self.span("b")
         load = plain(self.factor(which), self.c.dtype)
         if which == "b":
             size = -(-span // self.columns) * self.columns * k_span * self.size
@@ -60,18 +60,33 @@ class ContractPacking(ContractElements):
             row = padded_row(k_span * self.size)
             size = row * span
             packed = Factor("", row, self.size, row, start, k)
-        packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(size)))))
+        room = size * (self.extent["b"] if batches > 1 else 1)
+        packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(room)))))
+        if batches == 1:
+            if which == "b" and on_the_fly and self.direct("b") is not None:
+                self.keeping = self.range["m"][0]
+            else:
+                self.copy_block(packed, which)
+            return replace(packed, batch_step=0)
+        kept = dict(self.coordinates), self.batch
+        self.batch = self.p.fresh("batch")
+        with self.p.scope(f"for {self.batch} in range({self.extent['b']}):", self.batch):
+            self.coordinates.update(self.split("b", self.batch))
+            self.copy_block(replace(packed, batch_step=size, batch=self.batch), which)
+        self.coordinates, self.batch = kept
+        return replace(packed, batch_step=size)
+
+    def copy_block(self, packed: Factor, which: str) -> None:
+        """Print the copy of the current block of a factor, of one batch."""
+        (start, stop), (k, k_stop) = self.range["m" if which == "a" else "n"], self.range["k"]
         if which == "a":
             self.copy_rows(packed, start, stop, k, k_stop)
-        elif self.direct("b") is not None and on_the_fly:
-            self.keeping = self.range["m"][0]
         elif self.direct("b") is not None:
-            self.copy_panels(packed, start, stop, k, k_stop, k_span)
+            self.copy_panels(packed, start, stop, k, k_stop, self.span("k"))
         else:
-            panel = self.p.fresh("n")
+            panel = self.p.fresh("panel")
             with self.p.scope(f"for {panel} in range({start}, {stop}, {self.columns}):", panel):
                 self.copy_panel(packed, "b", panel, k, k_stop)
-        return packed
 
     def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
         """Print the copy of a block of the first factor."""

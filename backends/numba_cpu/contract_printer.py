@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from eqsat.ir.contraction import is_accumulator
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat_backends.numba_cpu.contract_layout import (
     CLAIM_DEPTH,
     KEEP_AHEAD,
     PREFETCH,
     STREAMED,
-    UPDATE_DEPTH,
     Factor,
     Range,
     Sums,
     Target,
     loops_over,
     padded_row,
-    sink,
     walks,
 )
 from eqsat_backends.numba_cpu.contract_packing import ContractPacking
-from eqsat_backends.numba_cpu.factors import is_accumulator
 from eqsat_backends.numba_cpu.source import address, minus
 
 
 class ContractPrinter(ContractPacking):
-    """Prints one contraction. Ranges and spans may be narrowed (to a block of rows) before :meth:`walk`."""
+    """Prints one contraction by a legal nest (see ``eqsat.schedule.legal``): its loops, in its order, in its steps.
+
+    The range of m may be narrowed (:meth:`narrow`) before :meth:`walk`.
+    """
 
     # nest
 
@@ -33,67 +34,68 @@ class ContractPrinter(ContractPacking):
         match nest:
             case Loop():
                 self.loop(nest)
-            case Pack(which, body) if loops_over(body, "b"):
-                self.walk(sink(which, body))
             case Pack(which, body):
                 kept = self.sources[which[0]], self.keeping
+                self.p.line(f"# pack {which}")
                 self.sources[which[0]] = self.pack_private(which[0], on_the_fly=loops_over(body, "m"))
                 self.walk(body)
                 self.sources[which[0]], self.keeping = kept
-            case Seq(bodies):
-                for body in bodies:
-                    self.walk(body)
+            case Seq():
+                raise ValueError("the nest of a contraction has one tile operation, not a sequence")
             case TileOp():
                 target = self.target()
                 self.multiply(nest, target)
                 self.finish(target)
 
+    def narrow(self, group: str, start: str, stop: str, sizes: frozenset[int]) -> None:
+        """Cover the positions of a group from ``start`` to ``stop`` only; ``sizes``: how many these can be."""
+        self.range[group], self.limit[group], self.sizes[group] = (start, stop), stop, sizes - {0}
+
     def loop(self, nest: Loop) -> None:
-        axis, unit = nest.axis, self.unit[nest.axis]
-        step = max(1, -(-nest.step // unit)) * unit
-        if axis == "k" and nest.parallel:
-            raise ValueError("threads cannot share out k, the axis that is summed")
-        kept = self.range[axis], self.span[axis], dict(self.coordinates), self.batch, self.sums
-        start, stop = self.share(axis, unit) if nest.parallel else self.range[axis]
-        innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
-        if self.span[axis] <= step and not nest.parallel and axis != "b" and innermost is None:
+        axis, step = nest.axis, nest.step
+        if self.span(axis) <= step and not nest.parallel and not (axis == "b" and self.c.batch):
             self.walk(nest.body)
             return
+        kept = self.range[axis], self.sizes[axis], self.limit[axis], dict(self.coordinates), self.batch, self.sums
+        start, stop = self.share(axis, step) if nest.parallel else self.range[axis]
+        innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
         if axis == "k" and self.sums is None:
             self.sums = self.new_sums()
         target = self.target() if innermost else None
         variable = self.p.fresh(axis)
-        with self.p.scope(f"for {variable} in range({start}, {stop}, {step}):", variable):
+        by = f", {step}" if step > 1 else ""
+        with self.p.scope(f"for {variable} in range({start}, {stop}{by}):", variable):
             end = f"{variable}_stop"
             if axis == "k" or walks(nest.body, axis):
                 self.p.bind(end, f"min({variable} + {step}, {stop})")
-            self.range[axis], self.span[axis] = (variable, end), min(step, self.span[axis])
-            if axis == "b":
+            self.range[axis], self.limit[axis] = (variable, end), stop
+            self.sizes[axis] = frozenset({min(n, step) for n in kept[1]} | {n % step for n in kept[1]}) - {0}
+            if axis == "b" and step == 1:
                 self.batch = variable
                 self.coordinates.update(self.split("b", variable))
             if innermost and target:
                 self.multiply(innermost, target)
             else:
                 self.walk(nest.body)
-        self.range[axis], self.span[axis] = kept[:2]
+        self.range[axis], self.sizes[axis], self.limit[axis] = kept[:3]
         if target:
             self.finish(target)
-        self.coordinates, self.batch, self.sums = kept[2:]
+        self.coordinates, self.batch, self.sums = kept[3:]
 
-    def share(self, axis: str, unit: int) -> Range:
-        """Print this thread's share of an axis: a contiguous run of whole tiles."""
+    def share(self, axis: str, step: int) -> Range:
+        """Print this thread's share of an axis: a contiguous run of steps."""
         extent = self.extent[axis]
-        units = -(-extent // unit)
+        steps = -(-extent // step)
         start, stop = f"{axis}_start", f"{axis}_stop"
-        self.p.bind(start, address("0", (unit, f"{units} * tid // nt")))
-        share = address("0", (unit, f"{units} * (tid + 1) // nt"))
-        self.p.bind(stop, share if extent % unit == 0 else f"min({share}, {extent})")
+        self.p.bind(start, address("0", (step, f"{steps} * tid // nt")))
+        share = address("0", (step, f"{steps} * (tid + 1) // nt"))
+        self.p.bind(stop, share if extent % step == 0 else f"min({share}, {extent})")
         return start, stop
 
     def new_sums(self) -> Sums:
         """Room for the partial sums of the current block."""
-        row = padded_row(-(-self.span["n"] // self.columns) * self.columns * self.size)
-        base = address("scratch", (1, str(self.scratch.take(self.span["m"] * row))))
+        row = padded_row(-(-self.span("n") // self.columns) * self.columns * self.size)
+        base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
         return Sums(base, row, self.range["m"][0], self.range["n"][0])
 
     # tile
@@ -110,8 +112,8 @@ class ContractPrinter(ContractPacking):
         exact = self.c.out_stride("m") is not None
         if place and exact and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
             return Target(*place, rows, columns, True, place)
-        row = self.columns * self.size
-        base = address("scratch", (1, str(self.scratch.take(self.rows * row))))
+        row = -(-self.span("n") // self.columns) * self.columns * self.size
+        base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
         return Target(base, row, rows, columns, False, place)
 
     def destination(self, m: str, n: str) -> tuple[str, int] | None:
@@ -133,7 +135,7 @@ class ContractPrinter(ContractPacking):
 
     def claim(self, target: Target) -> None:
         """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
-        if target.place is None or self.span["k"] < CLAIM_DEPTH:
+        if target.place is None or self.span("k") < CLAIM_DEPTH:
             return
         self.module.use("tiles", "claim_rows")
         width = self.columns * self.c.kernel.out.dtype.itemsize
@@ -143,39 +145,33 @@ class ContractPrinter(ContractPacking):
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
         unit, (start, stop) = self.unit[group], self.range[group]
-        if self.span[group] > unit:
+        if self.span(group) > unit:
             return minus(stop, start)
-        sizes = self.sizes(group)
-        if len(sizes) == 1:
-            return str(sizes[0])
+        if len(self.sizes[group]) <= 1:
+            return str(self.span(group))
         name = self.p.fresh(name)
-        self.p.bind(name, f"min({unit}, {self.limit[group]} - {start})")
+        self.p.bind(name, f"min({unit}, {minus(self.limit[group], start)})")
         return name
 
     def multiply(self, op: TileOp, target: Target) -> None:
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.source("b")
-        for group in "m" if op.name == "update" else "mn":
-            if self.span[group] > self.unit[group]:
-                raise ValueError(
-                    f"the nest ends in {self.span[group]} positions of {group}, its tile has {self.unit[group]}"
-                )
         if op.name == "fma":
             self.claim(target)
         arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == 0"]
-            depths = sorted({min(UPDATE_DEPTH, self.extent["k"]), self.extent["k"] % UPDATE_DEPTH} - {0}, reverse=True)
+            depths = sorted(self.sizes["k"], reverse=True)
             tests = {self.update(a, b, depth, target.row): [f"{k_stop} - {k} == {depth}"] for depth in depths}
         else:
             arguments.append(minus(k_stop, k))
             if self.sums:
                 arguments.append(f"{k} == 0")
             tests = {}
-            for columns in self.sizes("n"):
+            for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
-                for rows in self.sizes("m"):
+                for rows in sorted(self.sizes["m"], reverse=True):
                     test = sized if target.rows.isdigit() else [*sized, f"{target.rows} == {rows}"]
                     if self.keeping is not None:
                         place = self.direct("b")
@@ -192,12 +188,6 @@ class ContractPrinter(ContractPacking):
             word = "if" if number == 0 else "elif"
             with self.p.scope("else:" if number == len(tests) - 1 else f"{word} {' and '.join(test)}:"):
                 self.p.line(call)
-
-    def sizes(self, group: str) -> list[int]:
-        """The sizes that tiles have along m or n: full ones, and what is left at the end of a block and of the last."""
-        unit, extent, block = self.unit[group], self.extent[group], min(self.block[group], self.extent[group])
-        lengths = {block, extent % max(1, block)}
-        return sorted({size for n in lengths for size in (unit if n >= unit else 0, n % unit) if size}, reverse=True)
 
     def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target, keep: int = 0) -> str:
         self.module.use("tiles", "fma_tile")

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``cache_bytes``: size of the outermost cache."""
+    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``cache_bytes``: size of the outermost cache.
+    ``registers``: vector registers."""
 
     vector_bytes: int
     cache_bytes: int
+    registers: int
 
     def lanes(self, bits: int = 32) -> int:
         """Lanes of ``bits`` bits in a vector register."""
@@ -28,7 +30,7 @@ class Target:
 def target_of(machine: Machine) -> Target:
     """Of a machine model; widths that no register has become the next smaller one that some have."""
     width = next((n for n in (64, 32) if machine.vector_bytes >= n), 16)
-    return Target(width, max(level.nbytes for level in machine.levels))
+    return Target(width, max(level.nbytes for level in machine.levels), machine.registers)
 
 
 @functools.cache
@@ -36,4 +38,5 @@ def host() -> Target:
     """Of this machine, as the system describes it."""
     from eqsat.cost.machine import caches
 
-    return Target(4 * native_lanes(32), caches()[-1][1])
+    lanes = native_lanes(32)
+    return Target(4 * lanes, caches()[-1][1], 32 if lanes == 16 else 16)

@@ -94,6 +94,13 @@ HIDDEN_NEAR = _figure(
 )
 HIDDEN_BETWEEN = _figure("HIDDEN_BETWEEN", 0.7, "share", "of the traffic from further spaces that hides", TUNED)
 HIDDEN_FAR = _figure("HIDDEN_FAR", 0.8, "share", "of the traffic from the outermost space that hides", TUNED)
+FASTER = _figure(
+    "FASTER",
+    1.25,
+    "times",
+    "the bandwidth of the outermost space, from where on a cache is clearly faster",
+    "a virtual machine's share of a third-level cache may be as slow as memory",
+)
 EVICTS = _figure(
     "EVICTS", 1 / 2, "share of scratch", "that pushes out data which is fetched again from the outermost space", TUNED
 )

@@ -8,9 +8,9 @@ Axes are named as follows.
 
 * A contraction stage: ``b`` (all batch axes, flattened), ``m`` (axes of the first factor), ``n`` (axes of
   the second), ``k`` (reduced). Its innermost term is ``TileOp("fma", m, n, k)``: a register tile of
-  m × n, run over k. ``Pack("a")`` and ``Pack("b")`` copy a factor's block into the tile's layout; a
-  factor known at compile time is packed then and has no ``Pack``. A ``Pack`` outside the parallel loop
-  is shared by all threads, one inside is private.
+  m × n, run over k. ``Pack("a")`` and ``Pack("b")`` copy a factor's block into the tile's layout; what has none is
+  read where it lies. A ``Pack`` outside the parallel loop is shared by all threads, one inside is private. A factor
+  that is packed at compile time has a ``Pack`` with ``ahead`` around the whole nest.
   ``TileOp("update", m, n, k)`` in its place, for few rows of the first factor, is a rank-k update without a
   register tile: the block of results stays in cache and k rows of the second factor, which is read where it lies,
   are streamed over it, each scaled by one element per result row and added. The first step over ``k`` overwrites
@@ -18,8 +18,8 @@ Axes are named as follows.
 * Any other stage: ``rows`` (its parallel axes but the vectorized one, flattened) and ``lanes``; its
   innermost term is ``TileOp("vector", lanes)``.
 * A group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
-  shared axis) around a ``Seq`` of the stages' own nests, whose axes then cover one block of rows. The
-  packing of a contraction stage's second factor stands between ``outer`` and ``rows``.
+  shared axis) around a ``Seq`` of the stages' own nests, whose axes then cover one block of rows. What is packed
+  outside of ``rows``, for all blocks of rows, is a second factor: ``Pack("b@2")`` is that of stage 2.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Copy what ``body`` touches of ``operand`` into scratch, in the layout ``body`` wants (staging)."""
+    """Copy what ``body`` touches of ``operand`` into scratch, in the layout ``body`` wants (staging).
+
+    ``ahead``: the copy is made at compile time.
+    """
 
     operand: str
     body: Nest
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,8 @@ def show(nest: Nest) -> str:
     match nest:
         case Loop(axis, block, step, body, parallel):
             return f"{axis}{'*' if parallel else ''}:{block}/{step} > {show(body)}"
-        case Pack(operand, body):
-            return f"pack {operand} > {show(body)}"
+        case Pack(operand, body, ahead):
+            return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
         case Seq(bodies):
             return "[" + "; ".join(map(show, bodies)) + "]"
         case TileOp(name, sizes):

@@ -1,16 +1,23 @@
 """Schedules: loop nests of kernel groups, found in an e-graph by data movement."""
 
+from eqsat.schedule.decode import below, is_parallel
+from eqsat.schedule.legal import check
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
 from eqsat.schedule.scheduler import Candidate, Scheduled, keeps_tiles, schedule
+from eqsat.schedule.simple import simple_nest
 
 __all__ = [
     "Candidate",
     "LoopRule",
     "ScheduleError",
     "Scheduled",
+    "below",
+    "check",
     "installed_loop_rules",
+    "is_parallel",
     "keeps_tiles",
     "lane_axis",
     "schedule",
+    "simple_nest",
 ]

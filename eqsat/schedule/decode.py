@@ -14,29 +14,38 @@ from eqsat.schedule.tiles import round_up
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
     lanes = tuple(target.lanes(form.dtype) for form in problem.stages)
-    nest = _decode(entry, bool(problem.rows), True, lanes, target)
+    nest = _decode(entry, problem, lanes, target)
     if problem.rows:
         if not _has(nest, "rows"):
             nest = _wrap(nest, problem.rows)
         if problem.outer <= 1:
             nest = Loop("outer", 1, 1, nest)
+    return prepacked(nest, problem)
+
+
+def prepacked(nest: Nest, problem: Problem) -> Nest:
+    """A nest with the packing of what comes packed from compile time around it."""
+    for form in reversed(problem.stages):
+        for factor in form.factors:
+            if factor.free:
+                nest = Pack(f"{factor.name}@{form.index}" if problem.rows else factor.name, nest, ahead=True)
     return nest
 
 
-def _decode(entry: Entry, grouped: bool, above: bool, lanes: tuple[int, ...], target: Target) -> Nest:
+def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
         case "Loop" | "Par":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
-            body = _decode(entry.children[0], grouped, above and axis == "outer", lanes, target)
+            body = _decode(entry.children[0], problem, lanes, target)
             return Loop(axis.rstrip("0123456789"), n, step, body, node.op == "Par")
         case "Pack":
-            name = f"{node.args[1]}@{node.args[0]}" if grouped and above else str(node.args[1])
-            return Pack(name, _decode(entry.children[0], grouped, above, lanes, target))
+            body = _decode(entry.children[0], problem, lanes, target)
+            return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)
         case "Seq":
             bodies: list[Nest] = []
             for child in entry.children:
-                inner = _decode(child, grouped, False, lanes, target)
+                inner = _decode(child, problem, lanes, target)
                 bodies.extend(inner.bodies if isinstance(inner, Seq) else (inner,))
             return Seq(tuple(bodies))
         case "Update":
@@ -52,11 +61,18 @@ def _decode(entry: Entry, grouped: bool, above: bool, lanes: tuple[int, ...], ta
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
 
 
+def below(nest: Nest) -> Seq | TileOp:
+    """What the loops and packings of a nest are around: a tile, or a sequence of stages."""
+    while isinstance(nest, Loop | Pack):
+        nest = nest.body
+    return nest
+
+
 def _has(nest: Nest, axis: str) -> bool:
     match nest:
         case Loop(name, _, _, body):
             return name == axis or _has(body, axis)
-        case Pack(_, body):
+        case Pack(body=body):
             return _has(body, axis)
     return False
 
@@ -78,6 +94,8 @@ def shareable(nest: Nest, columns: int) -> Nest:
     """
     if is_parallel(nest):
         return nest
+    if isinstance(nest, Pack) and nest.ahead:
+        return replace(nest, body=shareable(nest.body, columns))
     if isinstance(nest, Loop) and nest.axis != "k":
         return replace(nest, parallel=True)
     return Loop("n", columns, columns, nest, True)

@@ -130,10 +130,13 @@ class Pricer:
         if not b:
             if not second.direct:
                 return None
-            if second.contiguous and second.row_bytes >= c.FAR_ROW_BYTES:
+            size = dtype.itemsize
+            far = second.row_bytes >= c.FAR_ROW_BYTES
+            pieces = second.row_bytes > n * size and k * n * size > target.inner.capacity / 2
+            if second.contiguous and (far or pieces):  # few cache sets, or pieces of rows from the next cache
                 seconds += k * c.FAR_ROW * slot
                 if self.crowds(second.row_bytes, min(k, target.inner.sets)):
-                    seconds += k * n * dtype.itemsize / target.refill
+                    seconds += k * n * size / target.refill
         return seconds
 
     def crowds(self, row_bytes: int, rows: int) -> bool:

@@ -7,7 +7,7 @@ Blocks are given by named axes (see ``eqsat.ir.nest``); inside the search a stag
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,11 +15,16 @@ from eqsat.cost.calibration import GATHER_SLOTS, LINE, LOAD_SLOTS
 from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of, work
 from eqsat.cost.target import Target
-from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, walk
+from eqsat.ir.contraction import loads, plain, product_of, stride_over
+from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
 
 Source = tuple[str, int, str]
 """A buffer: ("operand", i, ""), ("stage", i, "") for scratch, ("packed", stage, factor) for a packed factor."""
+
+
+LONG_ROW = 8192
+"""Bytes of a row of a matrix from which it is read from memory as fast as one run of memory."""
 
 
 class ScheduleError(ValueError):
@@ -215,6 +220,7 @@ def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tupl
     extents = group.stages[0].kernel.extents
     long = [a for a in range(shared) if extents[a] != 1]
     maps = [access.strides for stage in group.stages for access in accesses(stage.kernel)]
+    maps += [part.strides for stage in group.stages for part in _parts(stage.kernel) if isinstance(part, Index)]
     split = len(long) - 1
     while split > 0 and all(m[long[split - 1]] == m[long[split]] * extents[long[split]] for m in maps):
         split -= 1
@@ -222,6 +228,10 @@ def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tupl
         return tuple(range(shared - 1)), (shared - 1,)
     first = long[max(split, 0)]
     return tuple(range(first)), tuple(range(first, shared))
+
+
+def _parts(kernel: Kernel) -> Iterator[Expr]:
+    return (part for expr in (kernel.body, kernel.epilogue) for part in walk(expr))
 
 
 def _source(group: KernelGroup, source: int | FromStage) -> Source:
@@ -278,101 +288,60 @@ def _form(
 def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:
     """The contraction a stage is, or None where no register tile applies, or the target has none for its type.
 
-    Factors are swapped so that n holds the axis that results are contiguous in; in a group of several stages, so
-    that m holds the shared rows. Both m and n must be longer than 1 (matrix times vector is a reduction).
+    In a group of several stages m holds the shared rows. A matrix times a vector is a reduction, unless the matrix can
+    be packed at compile time: panels stream from caches at twice the speed, as one run of memory instead of the rows
+    of a tile. Past ``Target.cached`` bytes it comes from memory, where long rows are read as fast.
     """
     stage, kernel = group.stages[form.index], form.kernel
-    outer, rows = form.outer, form.rows
-    body = kernel.body
-    if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul" or len(body.args) != 2:
+    late = [n for n, source in enumerate(stage.sources) if isinstance(source, FromStage)]
+    product = product_of(kernel, len(form.outer), len(form.rows), late)
+    if product is None or 0 in kernel.extents:
         return None
-    if body.dtype.name not in ("float32", "float64") or (target is not None and not target.rows("fma", body.dtype)):
+    if target is not None and not target.rows("fma", kernel.acc_dtype):
         return None
-    rank = len(kernel.extents)
-    first, second = body.args
-    in_a, in_b = dependences(first, rank), dependences(second, rank)
-    shared = len(outer) + len(rows)
-    free = [a for a in range(shared, kernel.parallel) if kernel.extents[a] != 1]
-    long = [a for a in rows if kernel.extents[a] != 1]
-    ends = [a for a in free if (a in in_a) != (a in in_b)]
-    if not ends:
-        return None
-    if rows:
-        if any(a in in_b for a in long):
-            first, second, in_a, in_b = second, first, in_b, in_a
-        if any(a in in_b or a not in in_a for a in long):
-            return None
-    elif min(ends, key=lambda a: (abs(kernel.store_strides[a]), -a)) in in_a:
-        first, second, in_a, in_b = second, first, in_b, in_a
-    if not any(a in in_b - in_a for a in ends) or not any(a in in_a - in_b for a in ends + long):
-        return None
-    if rows and any(isinstance(stage.sources[e.operand], FromStage) for e in walk(second) if isinstance(e, Load)):
-        return None
-    groups: dict[str, list[int]] = {"b": [], "m": [], "n": []}
-    groups["m"] += rows
-    for axis in free:
-        groups["m" if axis in in_a - in_b else "n" if axis in in_b - in_a else "b"].append(axis)
-    axes: list[tuple[str, tuple[int, ...]]] = []
-    for name, members in groups.items():
-        ordered = sorted(members, key=lambda a: (a not in rows, a if a in rows else -abs(kernel.store_strides[a]), a))
-        axes.append((name, tuple(ordered)))
-
-    def factor_stride(axis: int) -> tuple[int, int]:
-        return (-max((abs(f.strides[axis]) for f in (second, first) if isinstance(f, Load)), default=0), axis)
-
-    axes.append(("k", tuple(sorted(range(kernel.parallel, rank), key=factor_stride))))
-    named = dict(axes)
-    loads = accesses(kernel)
+    named = {"b": product.b, "m": product.m, "n": product.n, "k": product.k}
+    loads, size = accesses(kernel), kernel.acc_dtype.itemsize
+    shared = {*form.outer, *form.rows}
     factors = []
-    for name, expr, row, depends in (("a", first, "m", in_a), ("b", second, "n", in_b)):
+    for name, row, expr in zip("ab", "mn", product.factors(kernel), strict=True):
         inside = {(e.operand, e.strides) for e in walk(expr) if isinstance(e, Load)}
-        plain = isinstance(expr, Load) and not expr.gathers and expr.dtype == body.dtype
-        one_stride = isinstance(expr, Load) and all(
-            _one_stride(expr.strides, kernel.extents, named[g]) is not None for g in (row, "k")
-        )
-        contiguous = isinstance(expr, Load) and _one_stride(expr.strides, kernel.extents, named[row]) in (0, 1)
-        source = stage.sources[expr.operand] if isinstance(expr, Load) else None
-        free_pack = plain and isinstance(source, int) and group.operands[source].const
-        step = (
-            _one_stride(expr.strides, kernel.extents, named["m" if name == "a" else "k"])
-            if isinstance(expr, Load)
-            else 0
-        )
-        row_bytes = abs(step or 0) * body.dtype.itemsize
+        depends = dependences(expr, len(kernel.extents))
+        load = plain(expr, kernel.acc_dtype)
+        source = stage.sources[load.operand] if load else None
+        step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
+        direct = step is not None and k_step is not None and (name == "a" or step == 1)
+        row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
             row_bytes = (-(-row_bytes // LINE) | 1) * LINE  # rows of scratch are kept off each other's cache sets
-        factors.append(
-            Factor(
-                name,
-                tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside),
-                frozenset(depends),
-                plain and one_stride and (name == "a" or contiguous),
-                free_pack,
-                all(not isinstance(stage.sources[o], FromStage) for o, _ in inside) and not depends & set(rows),
-                contiguous,
-                _slots(expr, form.functions),
-                row_bytes,
-            )
-        )
-    return replace(form, axes=tuple(axes), factors=tuple(factors))
+            direct = direct and not any(kernel.extents[a] > 1 for a in named[row] if a not in form.rows)
+        free = isinstance(source, int) and group.operands[source].const and not depends & shared
+        free = free and (name == "b" or not shared) and _reads(group, source) == 1
+        external = not any(o in late for o, _ in inside) and not depends & set(form.rows)
+        inner = tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside)
+        slots = _slots(expr, form.functions)
+        factors.append(Factor(name, inner, depends, direct, free, external, step in (0, 1), slots, row_bytes))
+    found = replace(form, axes=tuple(named.items()), factors=tuple(factors))
+    if found.extent("m") > 1:
+        return found
+    second = factors[1]
+    streams = second.contiguous and found.extent("n") * size >= LONG_ROW
+    cached = math.inf if target is None else target.cached
+    streams = streams and sum(kernel.operands[a.operand].nbytes for a in second.accesses) > cached
+    return None if shared or streams or not second.free else found
+
+
+def _step(load: Load | None, kernel: Kernel, axes: tuple[int, ...]) -> int | None:
+    return None if load is None else stride_over(load.strides, kernel.extents, axes)
+
+
+def _reads(group: KernelGroup, operand: int | FromStage | None) -> int:
+    """How often stages read an operand of the group: what is read twice has one layout only for one of them."""
+    return sum(stage.sources[load.operand] == operand for stage in group.stages for load in loads(stage.kernel))
 
 
 def _slots(expr: Expr, functions: Functions) -> float:
     slots = slots_of(functions)
     return sum(slots.get(e.fn, 1.0) for e in walk(expr) if isinstance(e, Call))
-
-
-def _one_stride(strides: tuple[int, ...], extents: tuple[int, ...], axes: tuple[int, ...]) -> int | None:
-    """The stride that walks flattened axes, or None when they need several; 0 for no axes."""
-    axes = tuple(a for a in axes if extents[a] != 1)
-    if not axes:
-        return 0
-    step = reach = strides[axes[-1]]
-    for axis in reversed(axes):
-        if strides[axis] != reach:
-            return None
-        reach *= extents[axis]
-    return step
 
 
 def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:

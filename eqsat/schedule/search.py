@@ -55,7 +55,7 @@ class Search:
         self.deadline = deadline
         self.blocks: dict[int, Block] = {}
         self.summaries: dict[int, Summary] = {}
-        self.entries: dict[tuple[int, bool, bool], tuple[Entry, ...]] = {}
+        self.entries: dict[tuple[int, bool, bool, bool], tuple[Entry, ...]] = {}
         for number in graph.bottom_up():
             self.blocks[number] = self._block(number)
 
@@ -93,16 +93,20 @@ class Search:
                 one, two = (self.blocks[child] for child in node.children)
                 return join(one, two)
 
-    def best(self, number: int, inside: bool = False, parallel: bool = False) -> tuple[Entry, ...]:
+    def best(
+        self, number: int, inside: bool = False, parallel: bool = False, repeated: bool = False
+    ) -> tuple[Entry, ...]:
         """Pareto entries of a class. ``inside``: below the loop over shared rows, where none may follow;
-        ``parallel``: the threads' loop is still to come, so every entry must have it."""
-        key = (number, inside, parallel)
+        ``parallel``: the threads' loop is still to come, so every entry must have it; ``repeated``: then, whether it
+        is run at every step of a loop outside of it."""
+        repeated = repeated and parallel
+        key = (number, inside, parallel, repeated)
         if key not in self.entries:
             self.deadline.check("searching schedules")
             self.entries[key] = ()  # no class contains itself; a faulty rule set is refused by bottom_up
             found: list[Entry] = []
             for node in self.graph.classes[number]:
-                found.extend(self._price(number, node, inside, parallel))
+                found.extend(self._price(number, node, inside, parallel, repeated))
             self.entries[key] = self._pareto(found)
         return self.entries[key]
 
@@ -116,7 +120,7 @@ class Search:
         entries = sorted(self._price(self.graph.root, node, False, self.parallel), key=self.seconds)
         return entries[:2]
 
-    def _price(self, number: int, node: ENode, inside: bool, parallel: bool) -> Iterable[Entry]:
+    def _price(self, number: int, node: ENode, inside: bool, parallel: bool, repeated: bool = False) -> Iterable[Entry]:
         pricer, block = self.pricer, self.blocks[number]
         match node.op:
             case "Tile" | "Update" | "Vector":
@@ -131,7 +135,7 @@ class Search:
                 shared = axis in ("rows", "outer")
                 if shared and inside:
                     return
-                entries = self.best(node.children[0], inside or axis == "rows", parallel)
+                entries = self.best(node.children[0], inside or axis == "rows", parallel, True)
                 if not entries:
                     return
                 whole, body = self.summary(number), self.summary(node.children[0])
@@ -164,8 +168,12 @@ class Search:
                 external = next(f for f in form.factors if f.name == factor).external
                 if form.rows and factor == "b" and external != (at_rows and not inside):
                     return  # a factor that all row blocks share is packed once, outside them
+                if form.rows and factor == "a" and len(block.stages) > 1:
+                    return  # rows of a block are copied by the stage that reads them
                 if not parallel and dict(block.sizes).get(f"b{stage}", 1) > 1:
                     return  # private copies are of one batch
+                if repeated:
+                    return  # threads would have to wait for one another at every step
                 copied = self.blocks[node.children[0]]
                 threads = pricer.target.threads if parallel else 1
                 entries = self.best(node.children[0], inside, parallel)

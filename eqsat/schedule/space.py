@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN
@@ -41,6 +41,8 @@ def space_of(problem: Problem, target: Target) -> Space:
         for factor in form.factors:
             if factor.external and factor.name == "b":
                 facts.append(f'(hoists {form.index} "b" "rows")')
+                if not factor.axes & set(form.outer):
+                    facts.append(f'(hoists {form.index} "b" "outer")')
     root = nests[-1]
     for nest in reversed(nests[:-1]):
         root = f"(Seq {nest} {root})"
@@ -74,25 +76,27 @@ def _stage(form: StageForm, block: int | None, problem: Problem, target: Target,
             facts.append(f'(external {i} "{factor.name}")')
     facts += [f'(permutable "{x}{i}" "{y}{i}")' for x in "mnk" for y in "mnk" if x != y]
     single = block is None
-    for axis, steps in contraction_blocks(form, extents, target, facts, single).items():
-        facts += chain(f"{axis}{i}", extents[axis], steps)
+    for axis, (steps, whole) in contraction_blocks(form, extents, target, facts, single).items():
+        facts += chain(f"{axis}{i}", extents[axis], steps, whole=whole)
     for axis in "knm":
         nest = f'(Loop "{axis}{i}" {extents[axis]} 1 {nest})'
     return f'(Loop "b{i}" {extents["b"]} 1 {nest})' if extents["b"] > 1 else nest
 
 
-def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2) -> list[str]:
+def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2, whole: Collection[int] = ()) -> list[str]:
     """``factor`` facts: the extent in any of the steps, a step in any smaller one, all in ones.
 
     With ``levels`` 1 a step is not walked in a smaller one. Stated for every pair, so that all nests that cover one
     block are found equal: were one pair missing, blocks
-    reached in different ways would stay apart, and multiply.
+    reached in different ways would stay apart, and multiply. But a block is walked in steps of ``whole``, the widths of
+    tiles, only where these divide it: panels of that width would be cut.
     """
     inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
     facts = [f'(factor "{axis}" {extent} {step})' for step in inside]
     facts += [f'(factor "{axis}" {step} 1)' for step in inside]
     if levels > 1:
-        facts += [f'(factor "{axis}" {a} {b})' for i, a in enumerate(inside) for b in inside[i + 1 :]]
+        pairs = [(a, b) for i, a in enumerate(inside) for b in inside[i + 1 :] if b not in whole or a % b == 0]
+        facts += [f'(factor "{axis}" {a} {b})' for a, b in pairs]
     return facts
 
 
@@ -113,8 +117,9 @@ def _parallel_facts(form: StageForm, facts: list[str]) -> None:
 
 def contraction_blocks(
     form: StageForm, extents: dict[str, int], target: Target, facts: list[str], single: bool
-) -> dict[str, list[int]]:
+) -> dict[str, tuple[list[int], set[int]]]:
     """Candidate steps an axis: the register tile's, then blocks that fill the caches; adds the ``register`` facts.
+    With each the steps that are a tile's.
 
     For a block of n or k that fills a cache the other factor's candidate sizes are assumed, as in
     Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
@@ -158,7 +163,8 @@ def contraction_blocks(
         if target.threads > 1:
             for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
                 steps[axis].append(round_up(ceil_div(whole, target.threads), tile))
-    return {axis: [s for s in found if s > 0] for axis, found in steps.items()}
+    widths = {"m": {rows for rows, _ in tiles}, "n": {columns for _, columns in tiles}}
+    return {axis: ([s for s in found if s > 0], widths.get(axis, set())) for axis, found in steps.items()}
 
 
 def _fill(most: float, tile: int, extent: int) -> int:

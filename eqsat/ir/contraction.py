@@ -1,0 +1,215 @@
+"""Contractions: the recognizer, and the form that schedules and code generators share.
+
+    out[b, m, n] = epilogue(Σ_k a[b, m, k] · b[b, n, k])
+
+Every axis of the kernel falls in one group by the factors that depend on it. Nests loop over the flattened groups
+(see ``eqsat.ir.nest``). In the merged form, axes of one group that every access walks as one are one axis, so a
+plain matrix product has one axis a group whatever its rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
+from eqsat.ir.types import DType, float32, float64
+
+
+@dataclass(frozen=True)
+class Product:
+    """The axes of a kernel that is a contraction, by group, outermost first; axes of extent 1 are in none but m.
+
+    ``swapped``: factor a is the second argument of the body's product.
+    """
+
+    swapped: bool
+    b: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+
+    def factors(self, kernel: Kernel) -> tuple[Expr, Expr]:
+        """Factors a and b."""
+        assert isinstance(kernel.body, Call)
+        first, second = kernel.body.args
+        return (second, first) if self.swapped else (first, second)
+
+
+def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[int] = ()) -> Product | None:
+    """The contraction that ``kernel`` is, or None where a register tile does not apply.
+
+    None for: another combine, a body that is no product, element types without a tile, and products in which no
+    axis belongs to the second factor only. Factors are swapped so that n holds the axis that results are contiguous
+    in. The first ``fixed`` axes are shared with other stages and in no group. The next ``rows`` axes are rows of a
+    block that several stages work on: outermost in m, and None is returned where they are not the first factor's
+    alone. ``late``: operands that are made block by block, which the second factor must not read.
+    """
+    body = kernel.body
+    if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul" or len(body.args) != 2:
+        return None
+    if body.dtype not in (float32, float64):
+        return None
+    in_a, in_b = (depends_on(factor) for factor in body.args)
+    shared = fixed + rows
+    long = [axis for axis in range(fixed, shared) if kernel.extents[axis] != 1]
+    free = [axis for axis in range(shared, kernel.parallel) if kernel.extents[axis] != 1]
+    ends = [axis for axis in free if (axis in in_a) != (axis in in_b)]
+    if not ends:
+        return None
+    if long:
+        swapped = any(axis in in_b for axis in long)
+    else:
+        swapped = min(ends, key=lambda axis: (abs(kernel.store_strides[axis]), -axis)) in in_a
+    if swapped:
+        in_a, in_b = in_b, in_a
+    if any(axis in in_b or axis not in in_a for axis in long):
+        return None
+    groups: dict[str, list[int]] = {"b": [], "m": [], "n": []}
+    for axis in free:
+        groups["m" if axis in in_a - in_b else "n" if axis in in_b - in_a else "b"].append(axis)
+    if not groups["n"]:
+        return None
+
+    def by_store(axis: int) -> tuple[int, int]:
+        return -abs(kernel.store_strides[axis]), axis
+
+    def by_factor(axis: int) -> tuple[int, int]:
+        return -max((abs(x.strides[axis]) for x in body.args if isinstance(x, Load)), default=0), axis
+
+    b, m, n = (tuple(sorted(groups[name], key=by_store)) for name in "bmn")
+    reduced = (axis for axis in range(kernel.parallel, len(kernel.extents)) if kernel.extents[axis] != 1)
+    found = Product(swapped, b, (*range(fixed, shared), *m), n, tuple(sorted(reduced, key=by_factor)))
+    if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
+        return None
+    return found
+
+
+def stride_over(strides: Sequence[int], extents: Sequence[int], axes: Sequence[int]) -> int | None:
+    """The one stride that walks ``axes``, flattened, or None if it takes several; 0 where all have extent 1."""
+    axes = [axis for axis in axes if extents[axis] != 1]
+    if not axes:
+        return 0
+    step = reach = strides[axes[-1]]
+    for axis in reversed(axes):
+        if strides[axis] != reach:
+            return None
+        reach *= extents[axis]
+    return step
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``kernel`` with its axes reordered to batch, m, n, k and merged; the groups are ranges of axis numbers."""
+
+    kernel: Kernel
+    a: Expr
+    b: Expr
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.kernel.acc_dtype
+
+    def group(self, name: str) -> tuple[int, ...]:
+        """The axes of group ``b``, ``m``, ``n`` or ``k``, outermost first."""
+        return {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}[name]
+
+    def extent(self, name: str) -> int:
+        """The flattened extent of a group (1 for an empty one)."""
+        return math.prod(self.kernel.extents[axis] for axis in self.group(name))
+
+    def stride(self, load: Load, name: str) -> int | None:
+        """The one stride with which ``load`` walks a group, or None if it takes several (0 for an empty group)."""
+        return stride_over(load.strides, self.kernel.extents, self.group(name))
+
+    def out_stride(self, name: str) -> int | None:
+        """The one stride with which results are stored along a group, or None."""
+        strides = (*self.kernel.store_strides, *[0] * len(self.k))
+        return stride_over(strides, self.kernel.extents, self.group(name))
+
+
+def plain(expr: Expr, dtype: DType) -> Load | None:
+    """``expr`` if it is a load that a tile can read where it lies."""
+    return expr if isinstance(expr, Load) and not expr.gathers and expr.dtype == dtype else None
+
+
+def depends_on(expr: Expr) -> set[int]:
+    """The axes that ``expr`` varies along."""
+    return {
+        axis
+        for part in walk(expr)
+        if isinstance(part, Load | Index)
+        for axis, stride in enumerate(part.strides)
+        if stride
+    }
+
+
+def contraction_of(kernel: Kernel, product: Product, fixed: int = 0) -> Contraction:
+    """A kernel in merged form. The first ``fixed`` axes keep their places, and are in no group."""
+    a, b = product.factors(kernel)
+    accesses = _strides(kernel)
+    groups = [[[axis] for axis in range(fixed)]]
+    for axes in (product.b, product.m, product.n, product.k):
+        groups.append(_merge(axes, kernel.extents, accesses))
+    merged = [axes for group in groups for axes in group]
+    parallel = sum(map(len, groups[:4]))
+    fused = _rewrite(replace(kernel, body=Call("mul", (a, b), kernel.body.dtype)), merged, parallel)
+    assert isinstance(fused.body, Call)
+    starts = [sum(map(len, groups[:i])) for i in range(6)]
+    batch_axes, m, n, k = (tuple(range(starts[i], starts[i + 1])) for i in range(1, 5))
+    return Contraction(fused, fused.body.args[0], fused.body.args[1], batch_axes, m, n, k)
+
+
+def _strides(kernel: Kernel) -> list[tuple[int, ...]]:
+    reduced = len(kernel.extents) - kernel.parallel
+    found = {(*kernel.store_strides, *[0] * reduced): None}
+    for expr in (kernel.body, kernel.epilogue):
+        for part in walk(expr):
+            if isinstance(part, Load | Index):
+                found[part.strides] = None
+    return list(found)
+
+
+def _merge(group: Sequence[int], extents: tuple[int, ...], accesses: list[tuple[int, ...]]) -> list[list[int]]:
+    """Neighbours that every access walks as one axis, joined."""
+    merged: list[list[int]] = []
+    for axis in group:
+        joined = merged and all(s[merged[-1][-1]] == s[axis] * extents[axis] for s in accesses)
+        if joined:
+            merged[-1].append(axis)
+        else:
+            merged.append([axis])
+    return merged
+
+
+def _rewrite(kernel: Kernel, axes: list[list[int]], parallel: int) -> Kernel:
+    """``kernel`` over new axes, each one or several old axes, outermost first."""
+
+    def pick(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[group[-1]] for group in axes)
+
+    def walked(expr: Expr) -> Expr:
+        return replace(expr, strides=pick(expr.strides)) if isinstance(expr, Load | Index) else expr
+
+    return rewrite_kernel(
+        kernel,
+        walked,
+        extents=tuple(math.prod(kernel.extents[axis] for axis in group) for group in axes),
+        parallel=parallel,
+        store_strides=tuple(kernel.store_strides[group[-1]] for group in axes[:parallel]),
+    )
+
+
+def loads(kernel: Kernel) -> Iterator[Load]:
+    """Every load of a kernel, those inside gathers included, once per use."""
+    return (part for expr in (kernel.body, kernel.epilogue) for part in walk(expr) if isinstance(part, Load))
+
+
+def is_accumulator(expr: Expr) -> bool:
+    """Whether an epilogue stores the combined value as it is."""
+    return isinstance(expr, Acc)

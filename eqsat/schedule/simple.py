@@ -1,0 +1,70 @@
+"""A legal nest without a search: the starting nest of a group, in blocks of one tile."""
+
+from __future__ import annotations
+
+from eqsat.cost.calibration import CHAIN
+from eqsat.cost.target import Target
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.decode import prepacked
+from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
+
+TILES = 4
+"""Rows of tiles in a block of shared rows."""
+
+
+def simple_nest(group: KernelGroup, target: Target) -> Nest:
+    """A nest for where there is no e-graph to search: register tiles in the order of the axes, packed where they have
+    to be, blocks of a few tiles of shared rows. Threads share the outermost loop.
+
+    Raises ``ScheduleError`` where the group breaks what ``KernelGroup`` promises.
+    """
+    problem = problem_of(group, target)
+    if not problem.rows:
+        return prepacked(_shared(problem, _stage(problem.stages[0], None, target)), problem)
+    step = max([_tile_rows(form, problem, target) for form in problem.stages if form.contraction], default=1) * TILES
+    step = min(step, problem.rows)
+    nest: Nest = Seq(tuple(_stage(form, step, target) for form in problem.stages))
+    alone = problem.outer <= 1
+    nest = Loop("rows", problem.rows, step, nest, alone)
+    for form in reversed(problem.stages):
+        for factor in form.factors:
+            if factor.name == "b" and factor.external and not (factor.free or factor.direct):
+                nest = Pack(f"b@{form.index}", nest)
+    return prepacked(Loop("outer", max(1, problem.outer), 1, nest, not alone), problem)
+
+
+def _tile_rows(form: StageForm, problem: Problem, target: Target) -> int:
+    rows, _ = best_tiles(target, form.dtype, form.extent("m", problem.rows), form.extent("n", 1), 1)[0]
+    return ceil_div(rows, max(1, form.extent("m", 1)))
+
+
+def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
+    """The nest of one stage over ``block`` shared rows (None: all of it)."""
+    if not form.contraction:
+        rows, lanes = form.extent("rows", block), form.extent("lanes")
+        nest: Nest = TileOp("vector", (("lanes", round_up(max(lanes, 1), target.lanes(form.dtype))),), form.index)
+        return Loop("rows", rows, 1, nest) if rows > 1 else nest
+    extents = {axis: form.extent(axis, block) for axis in "bmnk"}
+    rows, columns = best_tiles(target, form.dtype, extents["m"], extents["n"], 1)[0]
+    depth = round_up(ceil_div(extents["k"], ceil_div(extents["k"], CHAIN)), 8) if extents["k"] > CHAIN else extents["k"]
+    nest = TileOp("fma", (("m", rows), ("n", columns), ("k", max(1, depth))), form.index)
+    for axis, step in (("k", depth), ("n", columns), ("m", rows)):
+        if extents[axis] > step:
+            nest = Loop(axis, extents[axis], step, nest)
+    for factor in form.factors:
+        outside = block is not None and factor.name == "b" and factor.external  # packed once for all blocks of rows
+        if not (factor.free or factor.direct or outside):
+            nest = Pack(factor.name, nest)
+    return Loop("b", extents["b"], 1, nest) if extents["b"] > 1 else nest
+
+
+def _shared(problem: Problem, nest: Nest) -> Nest:
+    """The nest of a single stage with its outermost loop shared by threads."""
+    match nest:
+        case Loop(axis, block, step, body) if axis != "k":
+            return Loop(axis, block, step, body, parallel=True)
+        case Pack(operand, body):
+            return Pack(operand, _shared(problem, body))
+    return nest
