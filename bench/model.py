@@ -126,9 +126,9 @@ class Agreement:
         return rank_correlation(predicted, measured)
 
     @property
-    def regret(self) -> float:
-        """By how much of the best time the chosen nest is slower than the best."""
-        return self.chosen_ms / self.best_ms - 1
+    def regret(self) -> float | None:
+        """By how much of the best time the chosen nest is slower than the best; None where there is no other."""
+        return self.chosen_ms / self.best_ms - 1 if len(self.programs) > 1 else None
 
     def record(self) -> dict[str, Any]:
         """As in the JSON report."""
@@ -144,9 +144,9 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
 
 
 def summary(found: Sequence[Agreement]) -> dict[str, Any]:
-    """Over the kernels: medians, and the worst regret. Where no correlation is defined, it is left out."""
+    """Over the kernels: medians, and the worst regret, of those for which they are defined."""
     correlations = [a.correlation for a in found if a.correlation is not None]
-    regrets = [a.regret for a in found]
+    regrets = [a.regret for a in found if a.regret is not None]
     return {
         "kernels": len(found),
         "median_rank_correlation": statistics.median(correlations) if correlations else None,

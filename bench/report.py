@@ -104,15 +104,20 @@ def model_table(agreements: Sequence[Agreement]) -> Table:
             _ms(a.programs[0].predicted_ms),
             _ms(a.chosen_ms),
             _ms(a.best_ms),
-            f"{a.regret:.0%}",
+            _percent(a.regret),
             escape(a.best if a.regret else "the chosen one"),
         )
     whole = summary(agreements)
-    medians = (_two(whole["median_rank_correlation"]), "", "", "", f"{whole['median_regret']:.0%}", "")
+    medians = (_two(whole["median_rank_correlation"]), "", "", "", _percent(whole["median_regret"]), "")
     made.add_section()
     made.add_row("median", "", "", *medians)
+    made.add_row("worst", "", "", "", "", "", "", _percent(whole["worst_regret"]), "")
     return made
 
 
 def _two(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
