@@ -202,7 +202,8 @@ class Pricer:
             lanes = self.target.lanes(form.dtype)
             return -(-rest // lanes) / -(-step // lanes)
         if form.contraction and axis == "m":
-            row = self.target.rows("fma", form.dtype)[0]
+            rows = self.target.rows("fma", form.dtype)
+            row = min((r for r in rows if r.size("m") >= step), key=lambda r: r.size("m"), default=rows[0])
             vectors = row.size("n")
             return step_slots(self.target, row, rest, vectors) / step_slots(self.target, row, step, vectors)
         return rest / step

@@ -16,6 +16,9 @@ EVEN_STEPS = 4
 DEPTH = 64
 """Steps of k that a tile is taken to run for while its shape is chosen."""
 
+TIE = 1.001
+"""Tiles that differ by less than this are as good: the target's order decides between them."""
+
 CLOSE = 1.03
 """Tiles that waste this much more than the best one are not worth a place in the search."""
 
@@ -84,6 +87,12 @@ def best_tiles(target: Target, dtype: DType, m: int, n: int, count: int) -> tupl
         best = ranked.get((rows, columns))
         if best is None or (slots, order) < best:
             ranked[rows, columns] = (slots, order)
-    shapes = sorted(ranked, key=lambda shape: (*ranked[shape], shape))
-    near = [shape for shape in shapes if ranked[shape][0] <= CLOSE * ranked[shapes[0]][0]]
+    least = min(slots for slots, _ in ranked.values())
+
+    def rank(shape: tuple[int, int]) -> tuple[float, int]:
+        slots, order = ranked[shape]
+        return (max(slots, TIE * least), order)
+
+    shapes = sorted(ranked, key=lambda shape: (*rank(shape), shape))
+    near = [shape for shape in shapes if ranked[shape][0] <= CLOSE * least]
     return tuple(near[:count])
