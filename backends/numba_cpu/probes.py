@@ -39,6 +39,9 @@ _AGREE = 4
 _CLOSE = 0.04
 """A figure is settled when its ``_AGREE`` shortest samples differ by less than this share."""
 _STEPS = 200
+_SHARED_STEPS = 50
+_SHARE_BLOCKS, _SHARE_PASSES = 32, 16
+"""What a thread of a team reads in a step, half a microsecond from L1: the others would miss a step of nothing."""
 _STREAMS = ("read", "copy")
 
 _REST_S = 0.002
@@ -171,9 +174,9 @@ _MADE_OF = {
     "broadcast_gs": ("broadcast",),
     "call_us": ("call",),
     "step_us": ("steps", "one step"),
-    "launch_us": ("launch", "one step"),
+    "launch_us": ("launch", "one share"),
     "wake_us": ("rested launch", "rested step"),
-    "barrier_us": ("barriers", "launch"),
+    "barrier_us": ("barriers", "launch", "shares", "one share"),
 }
 
 
@@ -183,7 +186,9 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         return max(1e6 * (timers[longer].best - timers[shorter].best) / times, 1e-4)
 
     step_us = spread("steps", "one step", _STEPS - 1)
-    launch_us = spread("launch", "one step", 1) if cores > 1 else step_us
+    launch_us = spread("launch", "one share", 1) if cores > 1 else step_us
+    share_us = spread("shares", "one share", _SHARED_STEPS - 1)
+    barrier_us = max(spread("barriers", "launch", _SHARED_STEPS - 1) - share_us, 1e-4) if cores > 1 else step_us
     return Machine(
         cpu=cpu_name(),
         cores=cores,
@@ -194,7 +199,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         call_us=1e6 * timers["call"].best,
         step_us=step_us,
         launch_us=launch_us,
-        barrier_us=spread("barriers", "launch", _STEPS - 1) if cores > 1 else step_us,
+        barrier_us=barrier_us,
         function_ns=tuple(
             (name, max(1e9 * (timers[name].best - timers["neg"].best) / ELEMENTS, 1e-3)) for name in FUNCTIONS
         ),
@@ -223,10 +228,12 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         "call": _call_timer(loops),
         "one step": _empty_timer(loops, 1, 1),
         "steps": _empty_timer(loops, _STEPS, 1),
-        "launch": _empty_timer(loops, 1, cores),
+        "one share": _share_timer(loops, 1, 1),
+        "shares": _share_timer(loops, _SHARED_STEPS, 1),
+        "launch": _share_timer(loops, 1, cores),
+        "barriers": _share_timer(loops, _SHARED_STEPS, cores),
         "rested step": _empty_timer(loops, 1, 1, Rested),
         "rested launch": _empty_timer(loops, 1, cores, Rested),
-        "barriers": _empty_timer(loops, _STEPS, cores),
         **_stream_timers(loops, sizes, cores),
         **_function_timers(),
     }
@@ -309,6 +316,16 @@ def _call_timer(loops: dict[str, int]) -> Timer:
 def _empty_timer(loops: dict[str, int], steps: int, threads: int, timer: type[Timer] = Timer) -> Timer:
     program = _program([loops["empty"]] * steps, [np.zeros(8)] * 4, threads)
     return timer(lambda: program((), threads))
+
+
+def _share_timer(loops: dict[str, int], steps: int, threads: int) -> Timer:
+    """Steps in which each thread reads as much; what many take longer than one is what working together costs."""
+    nbytes = 8 * 4 * native_lanes(32) * _SHARE_BLOCKS * threads
+    parameters = np.zeros(8 * (threads + 1) + 8, np.int64)
+    parameters[:2] = _SHARE_BLOCKS * threads, _SHARE_PASSES
+    slots = [aligned_bytes(nbytes), aligned_bytes(64), parameters]
+    program = _program([loops["read"]] * steps, slots, threads)
+    return Timer(lambda: program((), threads))
 
 
 def _function_timers() -> dict[str, Timer]:

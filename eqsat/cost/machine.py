@@ -86,12 +86,13 @@ class Machine:
         levels: L1, L2, L3 where there is one, then memory.
         call_us: a call of a plan from Python with three arrays, without its kernels.
         step_us: one more kernel in a plan, on one thread.
-        launch_us: starting the threads for a call (all cores), where they are awake.
-        barrier_us: one barrier between kernels (all cores).
+        launch_us: what a call on all cores takes longer than one thread's share of it, in a loop of such calls.
+        barrier_us: what each further kernel takes longer that all cores share.
         function_ns: (function name, one element in float32 on one core, operands in L1).
         fma_latency_ns: from a float32 multiply-add to one that needs its result; 0 where it was not measured.
         broadcast_gs: 1e9 numbers a second that one core copies from L1 to all lanes of a register; 0 likewise.
-        wake_us: starting the threads for a call where they sleep, as they do a millisecond after the last one.
+        wake_us: what a small call on all cores takes longer than one thread alone, where the others sleep, as they
+            do a millisecond after the last one.
     """
 
     cpu: str

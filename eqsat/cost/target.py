@@ -51,8 +51,9 @@ class MemorySpace:
 class ParallelLevel:
     """Threads that share work. ``width``: how many at most.
 
-    Seconds of starting a call on all of them: ``launch`` where they are awake, ``wake`` where they have gone to sleep;
-    ``barrier``: of one barrier between them.
+    ``launch``: seconds that a call of them all takes longer than one thread's share of it, where they are awake;
+    ``wake``: that it takes longer than the whole on one thread, where the others sleep through it; ``barrier``: of
+    each further step that they share.
     """
 
     name: str
@@ -62,12 +63,13 @@ class ParallelLevel:
     barrier: float
 
     def call(self, barriers: int) -> float:
-        """Seconds that a call pays for its team: in the mean of a call in a loop and one out of the blue.
+        """Seconds that a team has to save for a call to be given to it.
 
-        Nobody knows which it will be. Whoever takes the team for savings above that mean, and one thread below it,
-        regrets least at worst.
+        Nobody knows whether calls come in a loop or out of the blue. In a loop, one thread loses what the team would
+        have saved, less ``launch``; out of the blue the team loses ``wake``, for the caller has done small work before
+        the others are there. At the sum of both, neither can lose more than the other.
         """
-        return (self.launch + self.wake) / 2 + self.barrier * barriers
+        return self.launch + self.wake + self.barrier * barriers
 
 
 @dataclass(frozen=True, slots=True)
