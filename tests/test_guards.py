@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from eqsat.ir.kernel import (
     Operand,
     Stage,
     map_expr,
+    part_of,
     parts,
     settle,
     unconditional,
@@ -42,6 +44,7 @@ from eqsat.plan.stages import merge_axes, permute, share_costly_parts
 from eqsat_backends.numba_cpu.axes import simplify
 from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.transposes import transposed_axis, unguarded
 from tests.kernel_groups import single
 
 EXTENTS = (3, 4, 5)
@@ -175,7 +178,8 @@ def test_the_fallback_cuts_kernels_with_their_guards(points: int, monkeypatch: p
 
 def test_axes_merge_only_where_the_guard_walks_them_as_one() -> None:
     kernel = shifted(4, 2, Literal(5.0, float32))
-    assert merge_axes(kernel, 0).extents == (8, 3)
+    framed_one = framed(4, 3, 1, 1, Literal(5.0, float32))
+    assert merge_axes(framed_one, 0) == framed_one
     assert simplify(single(kernel)).stages[0].kernel.extents == (8, 3)
     assert isinstance(kernel.body, Guarded)
     flat = replace(kernel, body=replace(kernel.body, index=index((3, 1)), low=6, high=18))
@@ -189,6 +193,52 @@ def test_axes_merge_only_where_the_guard_walks_them_as_one() -> None:
         results.append(out)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_tests_widen_to_the_next_axis_only_to_merge() -> None:
+    """A matrix of rows of 3 in a frame of whole rows is one long row; read along the other axis it stays as it is."""
+    for sign in (1, -1):
+        load = Load(0, -6 if sign > 0 else 15, (3 * sign, sign), float32)
+        guard = Guarded(index((sign, 0), 0 if sign > 0 else 7), 2, 6, load, Literal(5.0, float32))
+        kernel = Kernel((8, 3), 2, None, guard, Acc(float32), (Operand(float32, 12),), Operand(float32, 24), 0, (3, 1))
+        turned = replace(
+            kernel, operands=(Operand(float32, 24),), body=replace(guard, inside=replace(load, strides=(1, 8)))
+        )
+        merged = merge_axes(kernel, 0)
+        assert merged.extents == (24,) and merge_axes(turned, 0) == turned
+        made, want = np.zeros(24, np.float32), np.zeros(24, np.float32)
+        x = np.arange(12, dtype=np.float32)
+        run_kernel(merged, [x], made)
+        run_kernel(kernel, [x], want)
+        np.testing.assert_array_equal(made, want)
+
+
+@given(st.data())
+def test_parts_of_a_kernel_make_the_whole(data: st.DataObject) -> None:
+    extents = data.draw(st.tuples(*[st.integers(1, 6)] * 3))
+    body = data.draw(guarded())
+    size = int(np.prod(extents))
+    kernel = Kernel(extents, 3, None, body, Acc(int64), (), Operand(int64, size), 0, row_major(extents))
+    cuts = [sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=2))}) for n in extents]
+    made, want = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for bounds in itertools.product(*map(itertools.pairwise, cuts)):
+        run_kernel(part_of(kernel, bounds), [], made)
+    run_kernel(kernel, [], want)
+    np.testing.assert_array_equal(made, want)
+
+
+def test_a_transposed_map_is_cut_where_blocks_may_be_turned_over() -> None:
+    kernel = framed(40, 50, 3, 2, Literal(2.0, float32))
+    assert isinstance(kernel.body, Guarded)
+
+    def transposed(e: Expr) -> Expr:
+        return replace(e, strides=(1, 40), offset=-3 * 41) if isinstance(e, Load) else e
+
+    turned = replace(kernel, body=map_expr(kernel.body, transposed))
+    assert unguarded(kernel, 16) == [kernel]
+    parts = unguarded(turned, 16)
+    assert len(parts) == 9 and not any(isinstance(e, Guarded) for part in parts for e in walk(part.body))
+    assert transposed_axis(turned, 1, 16) is None and transposed_axis(parts[4], 1, 16) == 0
 
 
 def test_costs_know_what_is_in_a_guard() -> None:
@@ -458,6 +508,9 @@ AMONG: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         lambda x, y: np.roll(x.T, 1, 0) + np.pad(y, ((0, 10), (1, 0))),
         (gaussian(40, 50), gaussian(40, 39)),
     ),
+    "transposed frame": (lambda x: np.pad(x.T, ((1, 2), (30, 0)), constant_values=3), (gaussian(40, 50),)),
+    "turned and added": (lambda x, y: np.abs(np.roll(x.T, 1, 0) + y).sum(0), (gaussian(40, 50), gaussian(50, 40))),
+    "channels last": (lambda x: np.pad(x, ((0, 0), (1, 2), (2, 1), (0, 0))) * 2, (gaussian(2, 9, 7, 3),)),
     "long rows": (lambda x: np.pad(np.roll(x, 5), (9, 1)).sum() + np.pad(x, 1).argmax(), (gaussian(100_000),)),
 }
 

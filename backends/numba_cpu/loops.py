@@ -21,7 +21,7 @@ from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.nests import WIDE, Part, Place, Rows, lane_cost, place_of
 from eqsat_backends.numba_cpu.printer import Printer, reports
 from eqsat_backends.numba_cpu.target import Target, host
-from eqsat_backends.numba_cpu.transposes import Tiles, TransposedMap, transposed_axis
+from eqsat_backends.numba_cpu.transposes import Tiles, TransposedMap, transposed_axis, unguarded
 
 __all__ = ["emit"]
 
@@ -206,7 +206,9 @@ class _Writer:
             self.phase(lambda: None, (stage,), ())
             return
         if kernel.combine is None:
-            self.map(stage, buffers)
+            for part in unguarded(kernel, self.lanes):
+                alone = KernelGroup((replace(stage, kernel=part),), 0, self.group.operands, ())
+                self.map((simplify(alone) if part is not kernel else alone).stages[0], buffers)
         else:
             self.reduction(stage, buffers)
 
@@ -235,7 +237,7 @@ class _Writer:
         extents = moved.extents[:-2]
         group = KernelGroup((replace(stage, kernel=moved),), len(extents), self.group.operands, ())
         printer = TransposedMap(self.p, Rows(self.p, group, self.bases, {}, stream=self.stream), "scratch")
-        self.thread_bytes = printer.scratch_bytes
+        self.thread_bytes = max(self.thread_bytes, printer.scratch_bytes)
         units = printer.units()
 
         def body() -> None:

@@ -7,20 +7,24 @@ lanes × lanes is loaded row by row, transposed by shuffles into a tile in scrat
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from eqsat.ir.kernel import Kernel, Load, unconditional
+from eqsat.ir.kernel import Kernel, Load, part_of, unconditional
 from eqsat_backends.numba_cpu.accumulators import Accumulator
-from eqsat_backends.numba_cpu.chunks import Part
+from eqsat_backends.numba_cpu.axes import loads
+from eqsat_backends.numba_cpu.chunks import Part, seams_of
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine, names_in
 
 if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.nests import Rows
 
-__all__ = ["Tiles", "TransposedMap", "reduce_turned", "transposed_axis", "turned_axis"]
+__all__ = ["Tiles", "TransposedMap", "reduce_turned", "transposed_axis", "turned_axis", "unguarded"]
 
+PARTS = 9
+"""Kernels at most that a map is cut into: a matrix with a border on all sides."""
 _COPIES = 4
 """Accumulators, so that one addition does not wait for another."""
 
@@ -51,6 +55,24 @@ def turned_axis(kernel: Kernel, vector: int, lanes: int) -> int | None:
     fitting = [a for a in reduced if a != vector and kernel.extents[a] >= lanes]
     best = max(fitting, key=lambda a: len(_turned(kernel, vector, a)), default=None)
     return best if best is not None and _turned(kernel, vector, best) else None
+
+
+def unguarded(kernel: Kernel, lanes: int) -> list[Kernel]:
+    """A map cut along the seams of its guards, if some of them keep blocks from being turned over; the parts' maps."""
+    whole = {id(e) for e in unconditional(kernel.body)}
+    inner = [a for a in range(kernel.parallel) if kernel.store_strides[a] == 1 and kernel.extents[a] >= lanes]
+    across = [a for a in range(kernel.parallel) if a not in inner and kernel.extents[a] >= lanes]
+    turned = any(
+        load.strides[a] == 1 and load.strides[b] not in (0, 1)
+        for load in loads(kernel.body)
+        if id(load) not in whole
+        for a in across
+        for b in inner
+    )
+    axes = range(kernel.parallel if turned else 0)
+    marks = [[0, *(s for s in seams_of([kernel], a) if 0 < s < kernel.extents[a]), kernel.extents[a]] for a in axes]
+    parts = list(itertools.product(*map(itertools.pairwise, marks)))
+    return [part_of(kernel, bounds) for bounds in parts] if 1 < len(parts) <= PARTS else [kernel]
 
 
 class Tiles:

@@ -117,6 +117,12 @@ def view_points(map: ViewMap) -> int:
     return math.prod(map.shape[: last + 1])
 
 
+def _turned(map: ViewMap) -> bool:
+    """Whether memory is walked contiguously along an axis that is not the last one."""
+    last, *others = [[abs(step) for _, step in atoms] for atoms in reversed(map.axes) if atoms] or [[0]]
+    return last[-1] > 1 and any(1 in steps for steps in others)
+
+
 class Builder:
     """Makes streams of one e-graph, the same object for the same e-node and operands.
 
@@ -264,7 +270,8 @@ class Builder:
     def _guarded(self, s: Stream, starts: Sequence[Sequence[int]]) -> bool:
         """Operands that lie in the result from these positions on, each read there alone; whether that may be inlined.
 
-        What the loops around make of the tests is not known yet: a guard counts as one selection.
+        What the loops around make of the tests is not known yet: a guard counts as one selection. A transposed operand
+        is stored, as blocks that are turned over: guards would have it read element by element.
         """
         shape, ndim = s.type.shape, s.type.ndim
         axes = [a for a in range(ndim) if any(child.type.shape[a] != shape[a] for child in s.children)]
@@ -275,7 +282,7 @@ class Builder:
             for map in child.maps:
                 inner = views.identity(child.type.shape) if map is None else map
                 wide = views.lifted(inner, shape, start)
-                if wide is None:
+                if wide is None or _turned(inner):
                     return False
                 maps.append(wide)
         s.maps, s.guarded = _unique(maps), True

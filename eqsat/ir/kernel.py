@@ -315,6 +315,22 @@ def rewrite_kernel(kernel: Kernel, fn: Callable[[Expr], Expr], **changes: object
     return replace(kernel, body=map_expr(kernel.body, fn), epilogue=map_expr(kernel.epilogue, fn), **changes)  # type: ignore[arg-type]
 
 
+def part_of(kernel: Kernel, bounds: Bounds) -> Kernel:
+    """The kernel over a part of its parallel axes, with the guards that are left there."""
+
+    def moved(expr: Expr) -> Expr:
+        if not isinstance(expr, Load | Index):
+            return expr
+        ends = zip(expr.strides, bounds, strict=False)
+        return replace(expr, offset=expr.offset + sum(s * low for s, (low, _) in ends))
+
+    extents = tuple(high - low for low, high in bounds)
+    start = sum(s * low for s, (low, _) in zip(kernel.store_strides, bounds, strict=False))
+    part = rewrite_kernel(kernel, moved, extents=extents, store_offset=kernel.store_offset + start)
+    box = tuple((0, n) for n in extents)
+    return replace(part, body=settle(part.body, box), epilogue=settle(part.epilogue, box))
+
+
 @dataclass(frozen=True, slots=True)
 class FromStage:
     """An operand that is the result of an earlier stage of the same group."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from eqsat.ir.interpret import run_kernel
-from eqsat.ir.kernel import Expr, FromStage, Index, Kernel, KernelGroup, Load, Stage, map_expr
+from eqsat.ir.kernel import FromStage, Kernel, KernelGroup, Stage, part_of
 from eqsat.ir.types import TensorType
 
 POINTS = 1 << 20
@@ -65,22 +65,6 @@ def _pieces(kernel: Kernel) -> Iterator[Kernel]:
     extent = kernel.extents[longest]
     step = max(1, extent * POINTS // kernel.points)
     for start in range(0, extent, step):
-        extents = list(kernel.extents)
-        extents[longest] = min(step, extent - start)
-        piece = replace(
-            kernel,
-            extents=tuple(extents),
-            body=_shifted(kernel.body, longest, start),
-            epilogue=_shifted(kernel.epilogue, longest, start),
-            store_offset=kernel.store_offset + start * kernel.store_strides[longest],
-        )
-        yield from _pieces(piece)
-
-
-def _shifted(expr: Expr, axis: int, start: int) -> Expr:
-    """The expression with ``axis`` counted from ``start``."""
-
-    def moved(e: Expr) -> Expr:
-        return replace(e, offset=e.offset + start * e.strides[axis]) if isinstance(e, Load | Index) else e
-
-    return map_expr(expr, moved)
+        bounds = [(0, n) for n in kernel.extents]
+        bounds[longest] = (start, min(start + step, extent))
+        yield from _pieces(part_of(kernel, tuple(bounds)))
