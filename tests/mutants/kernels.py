@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqsat.ir.kernel import Acc, Call, Expr, Kernel, KernelGroup, Literal, Load
+from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Kernel, KernelGroup, Literal, Load
 from eqsat.plan.stages import rewrite_kernel
-from eqsat_backends.numba_cpu import emit, emitted, lanes, tiles, vmath
+from eqsat_backends.numba_cpu import emit, emitted, lanes, printer, tiles, vmath
 from tests.mutants.fault import IDS, LARGE, Apply, B, D, Fault, S, T, W, X
 
 # kernels in index notation, between the search and the emitter
@@ -120,7 +120,17 @@ def _shifted_gather(expr: Expr) -> Expr:
     return expr
 
 
+def _ends_early(expr: Expr) -> Expr:
+    return replace(expr, high=expr.high - 1) if isinstance(expr, Guarded) else expr
+
+
 # vectors and tiles
+
+
+def _first_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The range of a loop is thought to begin one later, so that a test at its start seems settled."""
+    sound = printer.Printer.reach
+    patch.setattr(printer.Printer, "reach", lambda self, name, low, high: sound(self, name, low + 1, high + 1))
 
 
 def _own_lane(patch: pytest.MonkeyPatch) -> None:
@@ -220,6 +230,9 @@ KERNEL_FAULTS = (
     Fault("branches change places", in_expressions(_other_branch), lambda x, y: np.where(x > y, x, 2 * y), (S, T)),
     Fault("a bias stands still", in_expressions(_no_bias), lambda x, w, b: x @ w + b, (X, W, B)),
     Fault("a gather steps one short", in_expressions(_shifted_gather), lambda x, i: x[i] * 2, (X, IDS)),
+    Fault("a guard ends a step early", in_expressions(_ends_early), lambda x: np.pad(x, 2) + 1, (LARGE,)),
+    Fault("a shifted row ends early", in_expressions(_ends_early), lambda x: np.roll(x, 3, 1) - x, (LARGE,)),
+    Fault("a loop forgets its first step", _first_forgotten, lambda x: np.pad(x, ((0, 0), (1, 0))) * 2, (LARGE,)),
     Fault("the wrong lane in a horizontal sum", _own_lane, lambda x: x.sum(axis=1), (LARGE,)),
     Fault("the last vector lacks a lane", _remainder_short, lambda x: np.exp(x) + x.sum(), (X,)),
     Fault("a fused multiply-add loses part of its addend", _sum_of_two, np.exp, (X,)),

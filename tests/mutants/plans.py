@@ -93,6 +93,15 @@ def _pad_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eqsat.plan.lower, "pad_offset", lambda shape, attrs: sound(shape, attrs) - 1)
 
 
+def _part_late(patch: pytest.MonkeyPatch) -> None:
+    sound = eqsat.plan.lower._Lowering._guarded
+
+    def late(self: Any, node: Any, axis: int, bounds: tuple[int, int], *rest: Any) -> Any:
+        return sound(self, node, axis, (bounds[0], bounds[1] + 1), *rest)
+
+    patch.setattr(eqsat.plan.lower._Lowering, "_guarded", late)
+
+
 def _table_untransposed(patch: pytest.MonkeyPatch) -> None:
     sound = eqsat.plan.lower.strides_around
     patch.setattr(
@@ -247,7 +256,8 @@ PLAN_FAULTS = (
     Fault(
         "parts are put in reverse order", _parts_reversed, lambda x, y: np.concatenate([np.exp(x), np.sin(y)]), (S, T)
     ),
-    Fault("a padded interior lies early", _pad_early, lambda x: np.pad(np.exp(x), 1), (X,)),
+    Fault("a padded interior lies early", _pad_early, lambda x: np.pad(x @ x.T, 1), (X,)),
+    Fault("a part begins late", _part_late, lambda x: np.roll(x, 1, 1) * x, (X,)),
     Fault("a gathered table stands still along its rows", _table_untransposed, lambda x, i: x[i] + 1, (X, IDS)),
     Fault(
         "constants are folded in float32",
