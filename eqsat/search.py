@@ -32,11 +32,11 @@ from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import split_masked
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
-from eqsat.plan.policy import fusion_policy
+from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region, constant_nodes, cut, without_empty
 from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
-from eqsat.schedule import keeps_tiles, schedule
+from eqsat.schedule import schedule
 
 Progress = Callable[[str], None]
 
@@ -329,14 +329,11 @@ def _arrange(
 ) -> list[Step]:
     start = time.perf_counter()
     progress("search: schedules")
-    policy, alone, target = fusion_policy(machine), roofline_of(machine), options.target
-
-    def worth(merged: PlacedGroup, parts: tuple[PlacedGroup, ...]) -> bool:
-        return options.fuse and policy(merged, parts) and keeps_tiles([p.group for p in parts], merged.group, target)
-
+    alone, target = roofline_of(machine), options.target
+    price = ScheduledPrice(target, options.no_loops, deadline) if options.fuse else None
     steps: list[Step] = []
     items: list[PlacedGroup | Piece] = []
-    for item in Grouping(assembly.pieces, outputs, worth, deadline).run():
+    for item in Grouping(assembly.pieces, outputs, price, deadline).run():
         deadline.check("fusing kernels")
         items.extend([item] if isinstance(item, Piece) else split_masked(item, assembly.value, assembly.buffer))
     for item in items:

@@ -1,50 +1,52 @@
-"""Kernels that share rows, run together: which of them, over which axes, and what flows between them.
+"""Kernels that run together: which of them, over which axes, and what flows between them.
 
-A producer and a consumer can run block by block over an axis when the consumer reads the producer's
-result at the same position along it. Softmax, layer norm and attention come out as groups with no
-case of their own; common costly parts of their stages (the exponentials of a softmax) become stages.
+A producer and a consumer can run block by block over an axis when the consumer reads the producer's result at the same
+position along it; kernels that read the same tensor can when none needs another. Which of them do is decided by price.
+Softmax, layer norm and attention come out as groups with no case of their own.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir import views
-from eqsat.ir.kernel import Call, Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
+from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
-from eqsat.ir.views import ViewMap
-from eqsat.plan.stages import (
-    accesses,
-    depends_on,
-    loads_of,
-    merge_axes,
-    merge_shared,
-    permute,
-    reuses_both_factors,
-    share_costly_parts,
-    split_factors,
-)
+from eqsat.plan.link import Member, Piece, digits_of, link
+from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
+
+__all__ = ["Grouping", "Piece", "PlacedGroup", "Price"]
 
 LONGEST = 32
 """Kernels of a group at most: each one that joins costs the work of building the group anew."""
 
+WINDOW = 256
+"""Pieces among which the merge that saves most is looked for; then come those after them."""
 
-@dataclass(frozen=True)
-class Piece:
-    """One kernel of the program: the tensor it stores and the tensors it reads, by number.
+AHEAD = 2
+"""Groups that may join two that do not pay together, before they are given up: a softmax pays as a whole where two of
+its kernels alone do not."""
 
-    ``whole``: it stores all of its tensor (not one part of a concatenation). ``kernel`` is None for an
-    operator that runs through the reference; ``key`` then says which.
-    """
+CLEAR = 0.02
+"""Part of the smallest group's price that a merge has to save: prices are no more exact than that."""
 
-    tensor: int
-    kernel: Kernel | None
-    reads: tuple[int, ...]
-    whole: bool = True
-    key: int = -1
+NEAR = 4
+"""Kernels that read the same tensor with which a kernel is tried, nearest first."""
+
+
+class Price(Protocol):
+    """What groups cost."""
+
+    def seconds(self, group: KernelGroup) -> float:
+        """Predicted seconds of a group."""
+
+    def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
+        """About the least that this can be for the group that ``parts`` make together, far cheaper to find."""
 
 
 @dataclass(frozen=True)
@@ -55,69 +57,15 @@ class PlacedGroup:
     tensors: tuple[int, ...]
 
 
-def _digits_of(kernel: Kernel, weight: dict[int, int]) -> ViewMap:
-    """Flat index of the kernel's result -> Σ weight·(digit along each of its parallel axes)."""
-    axes = sorted(range(kernel.parallel), key=lambda a: -kernel.store_strides[a])
-    return views.strided([kernel.extents[a] for a in axes], [weight.get(a, 0) for a in axes])
-
-
-def touched(kernel: Kernel, strides: Sequence[int]) -> int:
-    """How many positions an access with these strides visits."""
-    return math.prod(n for n, s in zip(kernel.extents, strides, strict=True) if s)
-
-
-def inner_axes(kernel: Kernel, largest: int) -> set[int]:
-    """Axes that must stay inside a block, or vectors and register tiles would have nothing to run along.
-
-    They are those that the group's largest accesses walk contiguously, and the columns of a product.
-    """
-    inner = {
-        axis
-        for strides in accesses(kernel)
-        if touched(kernel, strides) == largest
-        for axis, stride in enumerate(strides)
-        if abs(stride) == 1
-    }
-    if reuses_both_factors(kernel):
-        assert isinstance(kernel.body, Call)
-        parallel = [a for a in range(kernel.parallel) if kernel.extents[a] > 1]
-        last = min(parallel, key=lambda a: abs(kernel.store_strides[a]))
-        for factor in kernel.body.args:
-            if not depends_on(factor, last):
-                inner |= {a for a in parallel if not depends_on(factor, a)}
-    return inner
-
-
-def _covers(kernel: Kernel) -> bool:
-    """Whether the kernel stores all of its tensor, densely."""
-    return kernel.store_offset == 0 and kernel.results == kernel.out.size
-
-
-@dataclass
-class _Linked:
-    """Members of a group and, for each, which of its parallel axes is which shared axis."""
-
-    members: list[int]
-    shared: list[dict[int, int]]
-    """Per member: shared axis -> its parallel axis."""
-
-
-Worth = Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool]
-
-
 class Grouping:
-    """Fuses pieces of a program into groups. ``worth(merged, parts)`` decides whether a legal fusion pays."""
+    """Fuses pieces of a program into groups where that lowers the price; ``price`` None: every piece stays alone."""
 
     def __init__(
-        self,
-        pieces: Sequence[Piece],
-        stored: frozenset[int],
-        worth: Callable[[PlacedGroup, tuple[PlacedGroup, ...]], bool],
-        deadline: Deadline = NEVER,
+        self, pieces: Sequence[Piece], stored: frozenset[int], price: Price | None, deadline: Deadline = NEVER
     ) -> None:
         self.pieces = pieces
         self.stored = stored
-        self.worth = worth
+        self.price = price
         self.deadline = deadline
         self.producer = {p.tensor: n for n, p in enumerate(pieces) if p.whole and p.kernel is not None}
         self.makers: dict[int, list[int]] = {}
@@ -126,61 +74,73 @@ class Grouping:
             self.makers.setdefault(piece.tensor, []).append(number)
             for tensor in dict.fromkeys(piece.reads):
                 self.users.setdefault(tensor, []).append(number)
+        self.groups: dict[int, list[int]] = {n: [n] for n in range(len(pieces))}
+        self.of = {n: n for n in range(len(pieces))}
+        self.built: dict[tuple[int, ...], PlacedGroup | None] = {}
+        self.prices: dict[tuple[int, ...], float] = {}
 
     def run(self) -> list[PlacedGroup | Piece]:
         """Groups, and pieces without a kernel, in an order that respects every dependency."""
-        groups: dict[int, list[int]] = {n: [n] for n in range(len(self.pieces))}
-        of = {n: n for n in range(len(self.pieces))}
-        for number, piece in enumerate(self.pieces):
-            if not piece.whole or piece.kernel is None:
-                continue
-            for tensor in sorted(set(piece.reads), key=lambda t: -self.producer.get(t, -1)):
-                self.deadline.check("fusing kernels")
-                source = self.producer.get(tensor)
-                if source is None or of[source] == of[number]:
-                    continue
-                members = sorted(groups[of[source]] + groups[of[number]])
-                if len(members) > LONGEST or not self._acyclic(members, groups, of):
-                    continue
-                placed = self.build(members)
-                parts = tuple(p for p in (self.build(groups[of[n]]) for n in (source, number)) if p is not None)
-                if placed is None or not self.worth(placed, parts):
-                    continue
-                target, gone = of[number], of[source]
-                groups[target] = members
-                del groups[gone]
-                for member in members:
-                    of[member] = target
-        order = self._order(groups, of)
-        out: list[PlacedGroup | Piece] = []
-        for key in order:
-            if self.pieces[key].kernel is None:
-                out.append(self.pieces[key])
-                continue
-            placed = self.build(groups[key])
+        if self.price is not None:
+            for start in range(0, len(self.pieces), WINDOW):
+                _Merging(self, self.price, range(start, min(start + WINDOW, len(self.pieces)))).run()
+        order = self._order(self.groups, self.of)
+        return [self.pieces[k] if self.pieces[k].kernel is None else self._best(self.groups[k]) for k in order]
+
+    def near(self, members: Sequence[int]) -> list[int]:
+        """Pieces before the last member that may join: what they read, nearest first, then what reads the same."""
+        reads = dict.fromkeys(t for m in members for t in self.pieces[m].reads)
+        sources = {self.producer[t] for t in reads if t in self.producer}.difference(members)
+        beside = {u for t in reads for u in self.users[t] if u < members[-1] and self.fusible(u)}
+        return [*sorted(sources, reverse=True), *sorted(beside.difference(members, sources), reverse=True)[:NEAR]]
+
+    def fusible(self, number: int) -> bool:
+        """Whether a piece may be in a group."""
+        return self.pieces[number].whole and self.pieces[number].kernel is not None
+
+    def seconds(self, members: Sequence[int]) -> float:
+        """The price of a legal group, in its first form."""
+        assert self.price is not None
+        key = tuple(members)
+        if key not in self.prices:
+            placed = self.build(members)
             assert placed is not None
-            out.append(placed)
-        return out
+            self.prices[key] = self.price.seconds(placed.group)
+        return self.prices[key]
+
+    def _best(self, members: Sequence[int]) -> PlacedGroup:
+        """The cheapest of a group's forms, the first of those that cost the same."""
+        found = self.build(members)
+        assert found is not None
+        if self.price is None or len(members) == 1:
+            return found
+        seconds = self.seconds(members)
+        for form in self._forms(members):
+            if form != found and self.price.least(form.group, (found.group,)) < seconds:
+                other = self.price.seconds(form.group)
+                if other < seconds:
+                    found, seconds = form, other
+        return found
 
     def _kernel(self, number: int) -> Kernel:
         kernel = self.pieces[number].kernel
         assert kernel is not None
         return kernel
 
-    def _acyclic(self, members: Sequence[int], groups: dict[int, list[int]], of: dict[int, int]) -> bool:
+    def acyclic(self, members: Sequence[int], last: int) -> bool:
         """Whether no path leaves the members and comes back; a group on the way runs as a whole.
 
-        Pieces after the last member are in no group yet, so that no path comes back from there.
+        Pieces after ``last`` are in no group yet, so that no path comes back from there.
         """
-        inside, last = set(members), members[-1]
+        inside = set(members)
         stack = list(members)
         seen: set[int] = set()
         while stack:
             for user in self.users.get(self.pieces[stack.pop()].tensor, ()):
-                if user in inside or user > last or of[user] in seen:
+                if user in inside or user > last or self.of[user] in seen:
                     continue
-                seen.add(of[user])
-                for mate in groups[of[user]]:
+                seen.add(self.of[user])
+                for mate in self.groups[self.of[user]]:
                     if not inside.isdisjoint(self.users.get(self.pieces[mate].tensor, ())):
                         return False
                     stack.append(mate)
@@ -208,77 +168,30 @@ class Grouping:
                 stack.extend(reversed(missing))
         return order
 
-    def _link(self, members: Sequence[int]) -> _Linked | None:
-        """The axes that all members share, found from the last member backwards; None if there are none."""
-        inside = {self.pieces[m].tensor: m for m in members}
-        sink = members[-1]
-        axes: dict[int, dict[int, int]] = {sink: {a: a for a in range(self._kernel(sink).parallel)}}
-        alive = set(axes[sink])
-        for user in reversed(members):
-            if user not in axes:
-                return None
-            consumer = self.pieces[user]
-            for load in loads_of(self._kernel(user)):
-                source = inside.get(consumer.reads[load.operand])
-                if source is None or source == user:
-                    continue
-                maker = self._kernel(source)
-                if not _covers(maker) or load.gathers:
-                    return None
-                found = self._match(self._kernel(user), load, maker, axes[user])
-                known = axes.get(source)
-                if known is not None:
-                    found = {v: a for v, a in found.items() if known.get(v) == a}
-                axes[source] = found
-                alive &= set(found)
-        if any(m not in axes for m in members):
-            return None
-        kernels = {m: self._kernel(m) for m in members}
-        largest = max(touched(k, s) for k in kernels.values() for s in accesses(k))
-        for member, kernel in kernels.items():
-            inner = inner_axes(kernel, largest)
-            alive -= {v for v, axis in axes[member].items() if axis in inner}
-        if not alive:
-            return None
-        # Axes that every second factor ignores go last: its packing is then paid once for a run of rows.
-        order = sorted(alive, key=lambda v: (self._rows(members, axes, v), v))
-        return _Linked(list(members), [{v: axes[m][v] for v in order} for m in members])
-
-    def _rows(self, members: Sequence[int], axes: dict[int, dict[int, int]], shared: int) -> int:
-        """In how many contractions of the members a shared axis belongs to one factor alone."""
-        count = 0
-        for member in members:
-            kernel = self._kernel(member)
-            if kernel.is_contraction:
-                assert isinstance(kernel.body, Call)
-                count += sum(not depends_on(factor, axes[member][shared]) for factor in kernel.body.args)
-        return count
-
-    @staticmethod
-    def _match(kernel: Kernel, load: Load, maker: Kernel, axes: dict[int, int]) -> dict[int, int]:
-        """Shared axes along which ``load`` reads ``maker``'s result at the same position."""
-        seen = views.strided(kernel.extents, load.strides, load.offset)
-        found = {}
-        for axis in range(maker.parallel):
-            position = views.compose(_digits_of(maker, {axis: 1}), seen)
-            if position is None or position.strides is None or position.offset:
-                continue
-            moving = [a for a, s in enumerate(position.strides) if s]
-            if len(moving) != 1 or position.strides[moving[0]] != 1:
-                continue
-            for shared, mine in axes.items():
-                if mine == moving[0] and kernel.extents[mine] == maker.extents[axis]:
-                    found[shared] = axis
-        return found
-
     def build(self, members: Sequence[int]) -> PlacedGroup | None:
-        """The group of these pieces, normalized; None if they share no axis."""
+        """The group of these pieces, normalized, in its first form; None if they share no axis."""
+        key = tuple(members)
+        if key not in self.built:
+            self.built[key] = next(self._forms(members), None)
+        return self.built[key]
+
+    def _forms(self, members: Sequence[int]) -> Iterator[PlacedGroup]:
+        """The group of these pieces, with costly parts stored or computed anew (see ``alternatives``)."""
         if len(members) == 1:
-            return self._single(members[0])
-        linked = self._link(members)
+            yield self._single(members[0])
+            return
+        draft = self._draft(members)
+        if draft is None:
+            return
+        for stages in alternatives(draft.group.stages, draft.group.shared):
+            yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(stages))), draft.tensors)
+
+    def _draft(self, members: Sequence[int]) -> PlacedGroup | None:
+        """The group of several pieces, each of them a stage."""
+        linked = link([self.pieces[m] for m in members])
         if linked is None:
             return None
-        inside = {self.pieces[m].tensor: n for n, m in enumerate(linked.members)}
+        inside = {member.tensor: n for n, member in enumerate(linked)}
         tensors: list[int] = []
         operands: list[Operand] = []
 
@@ -288,8 +201,8 @@ class Grouping:
                 operands.append(operand)
             return tensors.index(tensor)
 
-        kernels = [self._shared_first(self._kernel(m), link) for m, link in zip(members, linked.shared, strict=True)]
-        shared = len(linked.shared[0])
+        kernels = [self._shared_first(member) for member in linked]
+        shared = len(linked[0].shared)
         escapes = [
             self.pieces[m].tensor in self.stored
             or any(u not in members for u in self.users.get(self.pieces[m].tensor, ()))
@@ -325,9 +238,7 @@ class Grouping:
             if result is not None:
                 outputs.append(result)
             finished.append(Stage(kernel, given, result))
-        stages = share_costly_parts(split_factors(finished, shared), shared)
-        group = KernelGroup(tuple(stages), shared, tuple(operands), tuple(outputs))
-        return PlacedGroup(merge_shared(group), tuple(tensors))
+        return PlacedGroup(KernelGroup(tuple(finished), shared, tuple(operands), tuple(outputs)), tuple(tensors))
 
     def _single(self, number: int) -> PlacedGroup:
         piece = self.pieces[number]
@@ -341,10 +252,126 @@ class Grouping:
         return PlacedGroup(group, (*tensors, piece.tensor))
 
     @staticmethod
-    def _shared_first(kernel: Kernel, link: dict[int, int]) -> Kernel:
-        head = list(link.values())
+    def _shared_first(member: Member) -> Kernel:
+        kernel, head = member.kernel, member.shared
         rest = [a for a in range(kernel.parallel) if a not in head]
         return permute(kernel, [*head, *rest, *range(kernel.parallel, len(kernel.extents))])
+
+
+class _Merging:
+    """Merges groups that the pieces of a window are in, the pair that saves most first."""
+
+    def __init__(self, grouping: Grouping, price: Price, window: range) -> None:
+        self.all, self.price, self.window = grouping, price, window
+        self.queue: list[tuple[float, int, int, bool, tuple[int, ...]]] = []
+        """(what is saved, negative; two pieces; whether that is exact or could be less; the groups' members)."""
+        self.bounds: dict[tuple[tuple[int, ...], ...], float] = {}
+
+    def run(self) -> None:
+        pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
+        for pair in pairs:
+            self._push(*pair)
+        self._pairs()
+        while sum(self._further(*pair) for pair in pairs):
+            self._pairs()
+
+    def _pairs(self) -> None:
+        """Merge pairs while some pay."""
+        while self.queue:
+            _, number, near, exact, members = heapq.heappop(self.queue)
+            keys = self.all.of[number], self.all.of[near]
+            if keys[0] == keys[1]:
+                continue
+            if members != self._members(keys):  # one of them has grown since
+                self._push(number, near)
+            elif exact:
+                self._merge(keys)
+            elif (saving := self._saving(keys)) > 0:
+                heapq.heappush(self.queue, (-saving, number, near, True, members))
+
+    def _push(self, number: int, near: int) -> None:
+        keys = self.all.of[number], self.all.of[near]
+        if keys[0] != keys[1] and (saved := self._at_most(keys)) > 0:
+            heapq.heappush(self.queue, (-saved, number, near, False, self._members(keys)))
+
+    def _further(self, number: int, near: int) -> bool:
+        """Whether groups that do not pay as a pair do with up to ``AHEAD`` more that they read from; merged if so.
+
+        Each further one has to make up for what those before it lose together.
+        """
+        keys = [self.all.of[number], self.all.of[near]]
+        if keys[0] == keys[1] or (saved := self._at_most(keys)) == -math.inf:
+            return False
+        if saved > 0:
+            saved = self._saving(keys)
+        while len(keys) < 2 + AHEAD:
+            further = next(
+                (self.all.of[n] for n in self.all.near(self._members(keys)) if self.all.of[n] not in keys), -1
+            )
+            if further < 0 or self._at_most((*keys, further)) <= 0:
+                return False
+            if self._members(keys) in self.all.prices and saved + self._at_most((*keys, further), 1) <= 0:
+                return False
+            keys.append(further)
+            before, saved = saved, self._saving(keys)
+            if saved > 0:
+                self._merge(keys)
+                return True
+            if saved <= before:
+                return False
+        return False
+
+    def _members(self, keys: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(m for key in keys for m in self.all.groups[key]))
+
+    def _at_most(self, keys: Sequence[int], last: int = 0) -> float:
+        """What merging groups saves at most; minus infinity where it is not legal.
+
+        With ``last``: what merging the last ones saves with the others merged already.
+        """
+        self.all.deadline.check("fusing kernels")
+        members = self._members(keys)
+        if len(members) > LONGEST or not self.all.acyclic(members, self.window.stop - 1):
+            return -math.inf
+        placed = self.all.build(members)
+        if placed is None:
+            return -math.inf
+        parts = (
+            [self._members(keys[:-last]), self._members(keys[-last:])] if last else [self._members((k,)) for k in keys]
+        )
+        apart = [built.group for built in map(self.all.build, parts) if built is not None]
+        bound = (members, *parts)
+        if bound not in self.bounds:
+            self.bounds[bound] = self._gain(parts, self.price.least(placed.group, apart))
+        return self.bounds[bound]
+
+    def _saving(self, keys: Sequence[int]) -> float:
+        """What merging groups saves, which may be less than nothing."""
+        members = self._members(keys)
+        if not self.all.acyclic(members, self.window.stop - 1):  # others have merged meanwhile
+            return -math.inf
+        return self._gain([self.all.groups[key] for key in keys], self.all.seconds(members))
+
+    def _gain(self, parts: Sequence[Sequence[int]], together: float) -> float:
+        apart = [self.all.seconds(part) for part in parts]
+        return sum(apart) - CLEAR * min(apart) - together
+
+    def _merge(self, keys: Sequence[int]) -> None:
+        members = list(self._members(keys))
+        if not self.all.acyclic(members, self.window.stop - 1):
+            return
+        self.all.groups[keys[0]] = members
+        for gone in keys[1:]:
+            del self.all.groups[gone]
+        self.all.of.update(dict.fromkeys(members, keys[0]))
+        for number in members:
+            for near in self.all.near([number]):
+                self._push(number, near)
+        for user in sorted({u for m in members for u in self.all.users.get(self.all.pieces[m].tensor, ())}):
+            if user in self.window and self.all.fusible(user):
+                for near in self.all.near([user]):
+                    if near in members:
+                        self._push(user, near)
 
 
 def _row_major_store(kernel: Kernel) -> Kernel:
@@ -355,7 +382,7 @@ def _row_major_store(kernel: Kernel) -> Kernel:
 def _relay(kernel: Kernel, operand: int, maker: Kernel) -> Kernel | None:
     """``kernel`` reading ``operand`` as ``maker`` stores it when dense in its axes' order."""
     weight = dict(enumerate(row_major(maker.extents[: maker.parallel])))
-    inner = _digits_of(maker, weight)
+    inner = digits_of(maker, weight)
     failed = False
 
     def fix(expr: Expr) -> Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir.kernel import (
@@ -92,9 +92,17 @@ class _Named:
         return [replace(stage, sources=tuple(map(renamed, stage.sources))) for stage in found]
 
 
-def share_costly_parts(stages: Sequence[Stage], shared: int) -> list[Stage]:
-    """Costly sub-expressions that two stages compute at the same points become a stage of their own, largest first."""
-    return _Sharing(stages, shared).run()
+def alternatives(stages: Sequence[Stage], shared: int) -> Iterator[list[Stage]]:
+    """Forms of a group that differ in what is stored and what is computed where it is read: most stored comes first.
+
+    Factors of contractions that are computed are stages of their own (evaluated once, not once per result column) or
+    stay where they are; of the costly sub-expressions that several stages compute at the same points the costliest
+    ones are stages, from all of them to none.
+    """
+    split = split_factors(stages, shared)
+    for form in (split, list(stages)) if split != list(stages) else (split,):
+        sharing = _Sharing(form, shared)
+        yield from reversed(list(sharing.forms()))
 
 
 @dataclass(frozen=True)
@@ -121,12 +129,14 @@ class _Sharing(_Named):
         self.numbers: dict[Hashable, int] = {}
         self.parts = {name: self._parts(stage) for name, stage in self.stages.items()}
 
-    def run(self) -> list[Stage]:
+    def forms(self) -> Iterator[list[Stage]]:
+        """The stages with none, one, two, … of the costly parts shared."""
+        yield self.listed()
         found = self._largest_repeated()
         while found is not None:  # each round leaves fewer calls: those of all but one of the part's occurrences go
             self._split(*found)
+            yield self.listed()
             found = self._largest_repeated()
-        return self.listed()
 
     def _number(self, key: Hashable) -> int:
         return self.numbers.setdefault(key, len(self.numbers))

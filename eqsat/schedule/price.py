@@ -8,13 +8,14 @@ every step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
 from eqsat.schedule.problem import Problem, Source
-from eqsat.schedule.tiles import ceil_div, step_slots, tile_seconds, update_seconds
+from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,33 @@ class Pricer:
             )
             found = self._summaries[block] = Summary(total, fits, cold)
         return found
+
+    def least_compute(self) -> float:
+        """Seconds of the units for all stages: by the register tiles of least waste, and by whole vectors."""
+        total = 0.0
+        for form in self.problem.stages:
+            slot, lanes = self.target.slot(form.dtype), self.target.lanes(form.dtype)
+            if not form.contraction:
+                total += form.kernel.points / lanes * max(0.5, form.point_slots) * slot
+                continue
+            b, m, n, k = (form.extent(axis) for axis in "bmnk")
+            rows, columns = best_tiles(self.target, form.dtype, m, n, 1)[0]
+            tiles = max(1, self.problem.outer) * b * m * n / rows / columns
+            total += tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
+            total += form.epilogue_slots * form.kernel.results / lanes * slot
+        return total
+
+    def least_moved(self) -> Moved:
+        """Bytes that all nests move: every operand once into each cache that it does not lie in already."""
+        sizes: dict[Source, int] = {}
+        for form in self.problem.stages:
+            for source, size in self.problem.touched(form.index, form.kernel.extents, frozenset()).items():
+                sizes[source] = max(size, sizes.get(source, 0))
+        whole = Block(frozenset(form.index for form in self.problem.stages), (), frozenset())
+        return tuple(
+            sum(n * self.weight(source, whole, cache) for source, n in sizes.items() if source[0] == "operand")
+            for cache in range(len(self.target.caches))
+        )
 
     def weight(self, source: Source, block: Block, cache: int) -> float:
         """How often a buffer's footprint enters a cache when the block is resident: 0, once, or twice if written."""
@@ -177,7 +205,22 @@ class Pricer:
             slots *= max(1.0, 4 / max(1, vectors))  # few sums in flight: the chain's latency shows
         if form.lane is not None and form.lane >= kernel.parallel:
             slots += 12  # lanes are combined at the end
-        return (slots + c.CALL) * self.target.slot(form.dtype)
+        return (slots + c.CALL) * self.target.slot(form.dtype) + c.JUMP * self._jumps(stage, lanes)
+
+    def _jumps(self, stage: int, lanes: int) -> int:
+        """Pieces of rows that a vector loop takes from memory, each on a page of its own, more than are at hand."""
+        form = self.problem.stages[stage]
+        kernel, pages, jumps = form.kernel, self.target.pages, 0
+        for access in form.accesses:
+            kind, index, _ = form.source(access)
+            if access.write or kind != "operand" or any(self.resident[self.problem.const[index]]):
+                continue
+            itemsize = access.dtype.itemsize
+            far = [a for a in range(kernel.parallel, len(kernel.extents)) if a != form.lane]
+            pieces = math.prod(kernel.extents[a] for a in far if abs(access.strides[a]) * itemsize >= pages.nbytes)
+            if pieces > pages.at_hand and lanes * itemsize < pages.nbytes:
+                jumps += pieces
+        return jumps
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""

@@ -129,9 +129,11 @@ class StageForm:
         total = work(self.kernel, self.functions)
         points = max(1, self.kernel.points)
         slots = (total.contraction + total.other) / points
+        inner = [a for a in range(len(self.kernel.extents)) if a == self.lane or a >= self.kernel.parallel]
         for access in self.accesses:
             stride = access.strides[self.lane] if self.lane is not None else 1
-            share = math.prod(n for n, s in zip(self.kernel.extents, access.strides, strict=True) if s) / points
+            # What depends on an inner axis is loaded again for every position of the outer ones.
+            share = 1 / max(1, math.prod(self.kernel.extents[a] for a in inner if not access.strides[a]))
             if access.write:
                 share = self.kernel.results / points
             slots += share * (LOAD_SLOTS if abs(stride) <= 1 and not access.gathered else GATHER_SLOTS * 4)

@@ -35,13 +35,14 @@ class Candidate:
 
     ``seconds``: of the whole group with the given number of threads. ``moved``: bytes that the busiest thread moves
     from each memory space but the nearest. ``limit``: what takes most of the time: "compute", a memory space, or
-    "overhead" (barriers, and starting the kernel).
+    "overhead" (barriers, and starting the kernel). ``busy``: seconds of the units, of all threads together.
     """
 
     nest: Nest
     seconds: float
     moved: tuple[tuple[str, float], ...]
     limit: str
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,12 @@ def _anywhere(group: KernelGroup) -> KernelGroup:
 def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], deadline: Deadline) -> Scheduled:
     problem, graph = search_graph(group, target, disable, deadline)
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
+    searches: dict[Target, Search] = {}
     for on, parallel in _modes(group, target):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
-        search = Search(graph, Pricer(problem, on), parallel, deadline)
+        search = searches.setdefault(on, Search(graph, Pricer(problem, on), parallel, deadline))
+        search.parallel = parallel  # what the threads' loop stands on is priced once
         for entry in search.roots(CANDIDATES):
             nest = decode(entry, problem, on)
             if on == target and problem.stages[0].contraction and not problem.rows:
@@ -151,7 +154,7 @@ def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidat
     parts = {"compute": entry.compute}
     parts |= {space.name: nbytes / space.bandwidth for space, nbytes in zip(on.origins, entry.moved, strict=True)}
     parts["overhead"] = entry.fixed + on.step
-    return Candidate(nest, seconds, moved, max(parts, key=lambda name: parts[name]))
+    return Candidate(nest, seconds, moved, max(parts, key=lambda name: parts[name]), entry.compute * on.threads)
 
 
 def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
@@ -177,15 +180,22 @@ def search_graph(
     return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
 
 
-def keeps_tiles(parts: Sequence[KernelGroup], fused: KernelGroup, target: Target | None = None) -> bool:
-    """Whether every contraction that runs by register tiles in ``parts`` does so in ``fused``.
+def least_seconds(
+    group: KernelGroup, target: Target, parts: Sequence[KernelGroup] = (), busy: float | None = None
+) -> float:
+    """About the least that a nest of ``group`` can be predicted to take, far cheaper to find than a schedule.
 
-    It does not where no shared axis is one of its rows: then each position has a whole product to do by vectors.
+    Every operand comes once into each cache that it does not lie in. All work is done by the tiles that waste least;
+    or, where ``group`` does the work of ``parts`` together, whose schedules keep the units busy for ``busy`` seconds in
+    all, it wastes what those waste.
     """
+    alone = target.alone
 
-    def tiled(group: KernelGroup) -> int:
-        if not any(stage.kernel.is_contraction for stage in group.stages):
-            return 0
-        return sum(form.contraction for form in problem_of(group, target).stages)
+    def pricer(of: KernelGroup) -> Pricer:
+        return Pricer(problem_of(of, alone), alone)
 
-    return tiled(fused) >= sum(tiled(part) for part in parts)
+    compute = pricer(group).least_compute()
+    if busy is not None:
+        compute *= max(1.0, busy / sum(pricer(part).least_compute() for part in parts))
+    moved = tuple(n / target.threads for n in pricer(group).least_moved())
+    return alone.seconds(compute / target.threads, moved) + alone.step
