@@ -208,12 +208,12 @@ class Pricer:
         return (slots + c.CALL) * self.target.slot(form.dtype) + c.JUMP * self._jumps(stage, lanes)
 
     def _jumps(self, stage: int, lanes: int) -> int:
-        """Pieces of rows that a vector loop takes from memory, each on a page of its own, more than are at hand."""
+        """Pieces of rows that a vector loop takes from afar, each on a page of its own, more than are at hand."""
         form = self.problem.stages[stage]
         kernel, pages, jumps = form.kernel, self.target.pages, 0
         for access in form.accesses:
             kind, index, _ = form.source(access)
-            if access.write or kind != "operand" or any(self.resident[self.problem.const[index]]):
+            if access.write or kind != "operand" or self._near(index):
                 continue
             itemsize = access.dtype.itemsize
             far = [a for a in range(kernel.parallel, len(kernel.extents)) if a != form.lane]
@@ -221,6 +221,11 @@ class Pricer:
             if pieces > pages.at_hand and lanes * itemsize < pages.nbytes:
                 jumps += pieces
         return jumps
+
+    def _near(self, operand: int) -> bool:
+        """Whether an operand is in a cache of this core alone when the kernel starts."""
+        resident = self.resident[self.problem.const[operand]]
+        return any(there and not cache.shared for there, cache in zip(resident, self.target.caches, strict=True))
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""

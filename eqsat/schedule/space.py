@@ -184,7 +184,8 @@ def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[in
     width = target.lanes(form.dtype)
     found = []
     if len(form.kernel.extents) > form.kernel.parallel:
-        found = [8 * width, 4 * width]
+        page = target.pages.nbytes // form.dtype.itemsize  # of rows that lie apart, whole pages stream
+        found = [page, 8 * width, 4 * width]
     elif block is None and form.extent("rows") == 1 and target.threads > 1:
         found = [round_up(ceil_div(lanes, target.threads), 4 * width)]
     return [size for size in found if size < lanes]
