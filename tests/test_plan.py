@@ -25,8 +25,11 @@ from eqsat.ir.types import TensorType, float32, int64
 from eqsat.plan.group import Grouping, Piece, PlacedGroup, Price
 from eqsat.plan.lower import lower
 from eqsat.plan.memory import Lifetime, assign
+from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import DESK, TINY
 
 rng = np.random.default_rng(0)
 
@@ -189,6 +192,64 @@ def test_axes_that_are_contiguous_stay_inside_a_block() -> None:
     product = build.matmul(arg(0, 32, 64), weight(64, 16))
     (placed,) = Program([build.call("exp", product)]).check()
     assert placed.group.shared == 1
+
+
+def test_kernels_that_read_the_same_rows_are_one_group() -> None:
+    """Several results of one pass: none of them needs another."""
+    x = arg(0, 6, 40)
+    results = [build.reduce(kind, x, (1,)) for kind in ("reduce_max", "reduce_sum", "reduce_min")]
+    (placed,) = Program(results).check()
+    assert len(placed.group.outputs) == 3 and placed.group.shared == 1
+    assert len([t for n, t in enumerate(placed.tensors) if n not in placed.group.outputs]) == 1
+
+
+@pytest.mark.parametrize(("size", "groups"), [(4096, 1), (6 * 97, 1), (1009, 2), (96, 2)])
+def test_one_long_axis_is_cut_to_be_shared(size: int, groups: int) -> None:
+    """Runs of a divisor's length; a prime number of elements, or few, have none."""
+    x = arg(0, size)
+    found = Program([build.call("sin", x), build.call("cos", x)]).check()
+    assert len(found) == groups and sum(len(placed.group.outputs) for placed in found) == 2
+
+
+def test_shifted_reads_of_one_tensor_may_share_rows() -> None:
+    x = arg(0, 9, 64)
+    upper, lower = build.take_range(x, 0, 0, 8), build.take_range(x, 0, 1, 9)
+    (placed,) = Program([build.call("exp", upper), build.call("tanh", lower)]).check()
+    assert len(placed.group.outputs) == 2
+
+
+def test_siblings_with_a_path_between_them_stay_apart() -> None:
+    """The second reads x and, through another group, the first: as one group they would need that one both ways."""
+    x = arg(0, 8, 24)
+    rows = build.reduce("reduce_max", x, (1,), keepdims=True)
+    columns = build.reduce("reduce_sum", build.call("mul", x, rows), (0,), keepdims=True)
+    Program([build.reduce("reduce_sum", build.call("mul", x, columns), (1,)), rows]).check()
+
+
+class ByCount:
+    """Groups priced by how many stages they have."""
+
+    def __init__(self, *prices: float) -> None:
+        self.prices = prices
+
+    def seconds(self, group: KernelGroup) -> float:
+        return self.prices[min(len(group.stages), len(self.prices)) - 1]
+
+    def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
+        return 0.0
+
+
+def test_three_may_pay_where_two_do_not() -> None:
+    softmax = [expand(composite("softmax", [arg(0, 6, 40)], 1))]
+    assert len(Program(softmax).check(ByCount(1.0, 2.5, 2.7, 1.5))) == 1
+    assert len(Program(softmax).check(ByCount(1.0, 2.5, 3.5, 4.5))) == 3
+
+
+def test_groups_form_where_their_rows_stay_in_a_cache() -> None:
+    softmax = [expand(composite("softmax", [arg(0, 256, 1 << 12)], 1))]
+    large, small = (ScheduledPrice(cpu_target(machine)) for machine in (DESK, TINY))
+    assert len(Program(softmax).check(large)) == 1
+    assert len(Program(softmax).check(small)) == 2, "rows of 16 KB do not stay: only computing exp once saves"
 
 
 def test_layer_norm_and_its_input_are_one_group() -> None:

@@ -73,6 +73,9 @@ def link(pieces: Sequence[Piece]) -> list[Member] | None:
             return None
         kernels, axes, outer = cut
         alive = {outer}
+    products = [(k, of) for k, of in zip(kernels, axes, strict=True) if reuses_both_factors(k)]
+    if len(products) > 1 and not all(_keeps_batches(k, {of[v] for v in alive}) for k, of in products):
+        return None
     # Axes that every second factor ignores go last: its packing is then paid once for a run of rows.
     order = sorted(alive, key=lambda v: (_rows(kernels, axes, v), v))
     return [
@@ -220,6 +223,19 @@ def _touched(kernel: Kernel, strides: Sequence[int]) -> int:
 def _covers(kernel: Kernel) -> bool:
     """Whether the kernel stores all of its tensor, densely."""
     return kernel.store_offset == 0 and kernel.results == kernel.out.size
+
+
+def _keeps_batches(kernel: Kernel, shared: set[int]) -> bool:
+    """Whether the axes that both factors of a product have are shared ones, so that a block is of one batch.
+
+    Kernels of several products cannot be printed otherwise without packing the second factor anew for every block.
+    """
+    assert isinstance(kernel.body, Call)
+    return not any(
+        kernel.extents[axis] > 1 and all(depends_on(factor, axis) for factor in kernel.body.args)
+        for axis in range(kernel.parallel)
+        if axis not in shared
+    )
 
 
 def _rows(kernels: Sequence[Kernel], axes: Sequence[dict[int, int]], shared: int) -> int:
