@@ -10,14 +10,14 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Scheduled, least_seconds, schedule
+from eqsat.schedule import Scheduled, ScheduleError, least_seconds, schedule
 
 
 class ScheduledPrice:
     """Predicted seconds of groups on a target, each by its best schedule.
 
-    ``disable``: ids of loop rules to leave out; a group that cannot run without them costs ``inf``. Where schedules
-    cannot be searched for, the lower bound is the price.
+    ``disable``: ids of loop rules to leave out. A group that cannot run without them, or not block by block, costs
+    ``inf``. Where schedules cannot be searched for, the lower bound is the price.
     """
 
     def __init__(self, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER) -> None:
@@ -32,10 +32,13 @@ class ScheduledPrice:
     def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
         known = [self._schedule(part) for part in parts] if usable() else []
         done = None if None in known or not known else sum(s.best.busy for s in known if s is not None)
-        return least_seconds(group, self.target, parts, done)
+        try:
+            return least_seconds(group, self.target, parts, done)
+        except ScheduleError:
+            return math.inf
 
     def _schedule(self, group: KernelGroup) -> Scheduled | None:
         try:
             return schedule(group, self.target, disable=self.disable, deadline=self.deadline)
-        except OptionError:
+        except (OptionError, ScheduleError):
             return None
