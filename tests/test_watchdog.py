@@ -115,3 +115,13 @@ def test_an_error_before_the_end_of_an_overlong_function_does_not_count(watchdog
 
     with pytest.raises(Overlong):
         watchdog.call(endless, 0)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_time_that_never_comes_is_waited_for() -> None:
+    for never in (float("inf"), 1e300):
+        made = Watchdog(never)
+        assert made.call(lambda a: a + 1, 1) == 2
+        time.sleep(0.02)
+        assert any(thread.name == "eqsat-watchdog" for thread in threading.enumerate())
+        made.close()

@@ -81,7 +81,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         call, ticks = 0, 0
-        if self._done.wait(max(0.0, self._deadline - time.perf_counter())):
+        if self._done.wait(min(max(0.0, self._deadline - time.perf_counter()), threading.TIMEOUT_MAX)):
             return
         while not self._done.wait(TICK):
             with self._lock:
