@@ -335,7 +335,10 @@ def _arrange(
     items: list[PlacedGroup | Piece] = []
     for item in Grouping(assembly.pieces, outputs, price, deadline).run():
         deadline.check("fusing kernels")
-        items.extend([item] if isinstance(item, Piece) else split_masked(item, assembly.value, assembly.buffer))
+        if isinstance(item, Piece) or price is None:
+            items.append(item)
+        else:
+            items.extend(split_masked(item, assembly.value, assembly.buffer, price))
     for item in items:
         deadline.check("searching schedules")
         if isinstance(item, Piece):

@@ -10,6 +10,8 @@ import pytest
 
 from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
+from eqsat.plan.plan import KernelStep
+from eqsat.search import describe_group
 from tests.plans import interpret, plan_of
 
 Mask = Callable[[int, int], np.ndarray]
@@ -76,11 +78,35 @@ def test_masks_that_save_little_or_hide_whole_rows_are_left_alone() -> None:
     mostly = np.ones((512, 512), bool)
     mostly[:, -8:] = False
     hidden = causal(512, 512)
-    hidden[:200] = False
+    hidden[:300] = False
     for mask in (mostly, hidden):
         args = arrays(512, 512)
         plan = plan_of(trace(attention(mask), tuple(args)).graph)
         assert sum("exp" in step.label for step in plan.steps) == 1
+
+
+def test_rows_that_see_nothing_are_nan_within_a_run() -> None:
+    mask = causal(512, 512)
+    mask[:200] = False
+    f, args = attention(mask), arrays(512, 512)
+    graph = trace(f, tuple(args)).graph
+    plan = plan_of(graph)
+    assert sum("exp" in step.label for step in plan.steps) == 2, "the group was not cut once"
+    with np.errstate(all="ignore"):
+        ours, exact = interpret(plan, args)[0], evaluate(graph, args, double=True)[0]
+    assert np.isnan(exact[:, :200]).all()
+    np.testing.assert_allclose(ours, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_over_what_is_left_out_build_on_one_another() -> None:
+    """One kernel reads every value left out once, whatever the number of runs."""
+    f, args = attention(causal(768, 768)), arrays(768, 768)
+    plan = plan_of(trace(f, tuple(args)).graph)
+    runs = sum("exp" in step.label for step in plan.steps)
+    groups = [step.group for step in plan.steps if isinstance(step, KernelStep)]
+    (sums,) = [g for g in groups if "exp" not in describe_group(g)]
+    assert runs > 2 and len(sums.outputs) == runs - 1
+    assert sum(stage.kernel.extents[-1] for stage in sums.stages) < 768
 
 
 def test_other_uses_of_the_scores_are_left_alone() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,15 +33,11 @@ from eqsat.ir.kernel import (
     walk,
 )
 from eqsat.ir.types import row_major
-from eqsat.plan.group import PlacedGroup
+from eqsat.plan.group import CLEAR, PlacedGroup, Price
 from eqsat.plan.stages import depends_on, loads_of, merge_shared
 
-SAVING = 0.8
-"""The part of the work that must be left at most for the cut to be made."""
-RUN = 128
-"""Rows a run has at least."""
-RUNS = 6
-"""Most runs: each is a kernel of its own to compile."""
+COUNTS = (2, 3, 4, 6)
+"""Numbers of runs that are tried: each run is a kernel of its own to compile."""
 ROUND = 16
 """Columns are kept in multiples of this."""
 LARGEST_MASK = 1 << 24
@@ -211,14 +207,13 @@ class _Analysis:
                 return None
 
 
-def _runs(keep: np.ndarray) -> list[tuple[int, int, int, int]] | None:
-    """(first row, last, first column, last) of every run, ends excluded; None if too little would be saved."""
+def _runs(keep: np.ndarray, count: int) -> list[tuple[int, int, int, int]] | None:
+    """(first row, last, first column, last) of ``count`` runs, ends excluded; None where a run sees no column."""
     rows, columns = keep.shape
-    count = min(RUNS, rows // RUN)
-    if count < 2:
+    if rows < count:
         return None
     cuts = [round(rows * i / count) for i in range(count + 1)]
-    out, work = [], 0
+    out = []
     for low, high in itertools.pairwise(cuts):
         seen = np.flatnonzero(keep[low:high].any(axis=0))
         if seen.size == 0:
@@ -226,14 +221,16 @@ def _runs(keep: np.ndarray) -> list[tuple[int, int, int, int]] | None:
         first = int(seen[0]) // ROUND * ROUND
         last = min(columns, -(-(int(seen[-1]) + 1) // ROUND) * ROUND)
         out.append((low, high, first, last))
-        work += (high - low) * (last - first)
-    return out if work <= SAVING * rows * columns else None
+    return out
 
 
 def split_masked(
-    placed: PlacedGroup, value: Callable[[int], np.ndarray | None], fresh: Callable[[int, Operand], int]
+    placed: PlacedGroup,
+    value: Callable[[int], np.ndarray | None],
+    fresh: Callable[[int, Operand], int],
+    price: Price,
 ) -> list[PlacedGroup]:
-    """The group, or the groups that do its work without the columns its mask hides.
+    """The group, or the groups that do its work without the columns its mask hides, whichever cost less.
 
     ``value`` gives a tensor known at compile time (by number), ``fresh`` makes a tensor of so many elements.
     """
@@ -243,24 +240,51 @@ def split_masked(
         return value(placed.tensors[operand]) if group.operands[operand].const else None
 
     masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
-    runs = _runs(masked.keep) if masked is not None else None
-    if masked is None or runs is None:
+    if masked is None:
         return [placed]
+    best, seconds = None, price.seconds(group)
+    for count in COUNTS:
+        runs = _runs(masked.keep, count)
+        if runs is None or all((first, last) == (0, masked.keep.shape[1]) for _, _, first, last in runs):
+            continue
+        made = _cut(placed, masked, runs, lambda size, operand: -1)  # only to be priced
+        together = sum(price.seconds(part.group) for part in made) if made is not None else math.inf
+        if together < (1 - CLEAR) * seconds:
+            best, seconds = runs, together
+    return (_cut(placed, masked, best, fresh) if best is not None else None) or [placed]
+
+
+def _cut(
+    placed: PlacedGroup,
+    masked: _Masked,
+    runs: Sequence[tuple[int, int, int, int]],
+    fresh: Callable[[int, Operand], int],
+) -> list[PlacedGroup] | None:
+    """The groups that do a group's work run by run; None where its stages are not of the form."""
     out: list[PlacedGroup] = []
+    sums = {}
+    whole = masked.keep.shape[1]
+    for number in masked.products:
+        ends = [sorted({(0, first) for _, _, first, _ in runs if first})]
+        ends.append(sorted({(last, whole) for _, _, _, last in runs if last < whole}, reverse=True))
+        for ranges in ends:
+            if ranges:
+                made, tensors = _left_out(placed, masked, number, ranges, fresh)
+                out.extend(made)
+                sums.update({(number, *part): tensor for part, tensor in zip(ranges, tensors, strict=True)})
     try:
-        for run in runs:
-            out.extend(_run(placed, masked, run, fresh))
+        return [*out, *(_run(placed, masked, run, sums) for run in runs)]
     except _Unfit:
-        return [placed]
-    return out
+        return None
 
 
 def _run(
     placed: PlacedGroup,
     masked: _Masked,
     run: tuple[int, int, int, int],
-    fresh: Callable[[int, Operand], int],
-) -> Iterator[PlacedGroup]:
+    sums: Mapping[tuple[int, int, int], int],
+) -> PlacedGroup:
+    """One run of rows over the columns it sees. ``sums``: tensors of Σ 0·v by product and range of columns."""
     group, (low, high, first, last) = placed.group, run
     rows = group.shared - 1
     stages: list[Stage] = []
@@ -297,13 +321,16 @@ def _run(
             moved = replace(moved, store_offset=kernel.store_offset + kernel.store_strides[rows] * low)
         made = Stage(moved, stage.sources, stage.result)
         if number in masked.products:
-            for start, stop in ((0, first), (last, whole)):
-                if start < stop:
-                    left_out, made = _left_out(placed, number, column, start, stop, made, fresh, tensors, operands)
-                    yield left_out
+            for part in ((0, first), (last, whole)):
+                tensor = sums.get((number, *part))
+                if tensor is not None:
+                    result = _sum_of(placed, masked, number)[1]
+                    made = _with_sum(placed, masked, number, made, len(operands))
+                    tensors.append(tensor)
+                    operands.append(result)
         stages.append(made)
     narrowed = replace(group, stages=tuple(stages), operands=tuple(operands))
-    yield PlacedGroup(merge_shared(narrowed), tuple(tensors))
+    return PlacedGroup(merge_shared(narrowed), tuple(tensors))
 
 
 def _restride(load: Load, kernel: Kernel, before: Kernel, after: Kernel) -> tuple[int, ...]:
@@ -323,50 +350,78 @@ def _restride(load: Load, kernel: Kernel, before: Kernel, after: Kernel) -> tupl
     return tuple(strides)
 
 
+def _values(placed: PlacedGroup, number: int) -> Load:
+    """The factor of a product that is read from outside the group."""
+    stage = placed.group.stages[number]
+    assert isinstance(stage.kernel.body, Call)
+    return next(f for f in stage.kernel.body.args if isinstance(f, Load) and isinstance(stage.sources[f.operand], int))
+
+
+def _sum_of(placed: PlacedGroup, masked: _Masked, number: int) -> tuple[list[int], Operand]:
+    """The parallel axes of a product that the sums over columns left out have, and the buffer of one."""
+    kernel, values = placed.group.stages[number].kernel, _values(placed, number)
+    axes = [a for a in range(kernel.parallel) if values.strides[a] and kernel.extents[a] > 1]
+    return axes, Operand(values.dtype, math.prod(kernel.extents[a] for a in axes))
+
+
 def _left_out(
     placed: PlacedGroup,
+    masked: _Masked,
     number: int,
-    column: int | None,
-    start: int,
-    stop: int,
-    made: Stage,
+    ranges: Sequence[tuple[int, int]],
     fresh: Callable[[int, Operand], int],
-    tensors: list[int],
-    operands: list[Operand],
-) -> tuple[PlacedGroup, Stage]:
-    """A kernel for Σ 0·v over columns left out of a product, and the product's stage with that added."""
-    stage = placed.group.stages[number]
-    kernel = stage.kernel
-    assert isinstance(kernel.body, Call) and column is not None
-    values = next(f for f in kernel.body.args if isinstance(f, Load) and isinstance(stage.sources[f.operand], int))
+) -> tuple[list[PlacedGroup], list[int]]:
+    """Kernels for Σ 0·v over ranges of columns, of which each holds the one before, and the tensors they store.
+
+    Each sums what it has more than the one before, and adds that one's.
+    """
+    stage, column, values = placed.group.stages[number], masked.columns[number], _values(placed, number)
     source = stage.sources[values.operand]
-    assert isinstance(source, int)
-    axes = [a for a in range(kernel.parallel) if values.strides[a] and kernel.extents[a] > 1]
-    extents = tuple(kernel.extents[a] for a in axes)
+    assert isinstance(source, int) and column is not None
+    axes, result = _sum_of(placed, masked, number)
+    extents = tuple(stage.kernel.extents[a] for a in axes)
+    store = row_major(extents)
     inner = tuple(values.strides[a] for a in (*axes, column))
-    load = Load(0, values.offset + values.strides[column] * start, inner, values.dtype)
-    result = Operand(values.dtype, math.prod(extents))
-    body = Call("mul", (Literal(0.0, values.dtype), load), values.dtype)
-    reduced = (*extents, stop - start)
-    zeros = Kernel(
-        reduced,
-        len(extents),
-        "sum",
-        body,
-        Acc(values.dtype),
-        (kernel.operands[values.operand],),
-        result,
-        0,
-        row_major(extents),
-    )
-    tensor = fresh(result.size, result)
-    alone = KernelGroup((Stage(zeros, (0,), 1),), 0, (placed.group.operands[source], result), (1,))
-    before = PlacedGroup(alone, (placed.tensors[source], tensor))
-    tensors.append(tensor)
-    operands.append(result)
-    step = dict(zip(axes, row_major(extents), strict=True))
+    operand = placed.group.operands[source]
+    stages: list[Stage] = []
+    low, high = ranges[0][0], ranges[0][0]
+    if ranges[0][0]:  # from the last column downwards
+        low = high = ranges[0][1]
+    for start, stop in ranges:
+        begin, end = (high, stop) if start == low else (start, low)
+        low, high = start, stop
+        load = Load(0, values.offset + values.strides[column] * begin, inner, values.dtype)
+        body = Call("mul", (Literal(0.0, values.dtype), load), values.dtype)
+        epilogue: Expr = Acc(values.dtype)
+        operands, sources = (operand,), (0,)
+        if stages:
+            before = Load(1, 0, (*store, 0), values.dtype)
+            epilogue = Call("add", (epilogue, before), values.dtype)
+            operands, sources = (operand, result), (0, FromStage(len(stages) - 1))  # type: ignore[assignment]
+        kernel = Kernel((*extents, end - begin), len(axes), "sum", body, epilogue, operands, result, 0, store)
+        stages.append(Stage(kernel, sources, len(stages) + 1))
+    tensors = [fresh(result.size, result) for _ in ranges]
+    read = placed.tensors[source]
+    if len(axes) > 1 or len(stages) == 1:
+        shared = len(axes) - 1 if len(stages) > 1 else 0
+        group = KernelGroup(tuple(stages), shared, (operand, *[result] * len(stages)), tuple(range(1, 1 + len(stages))))
+        return [PlacedGroup(group, (read, *tensors))], tensors
+    apart = []
+    for place, one in enumerate(stages):
+        given = (0, 1)[: len(one.sources)]
+        single = Stage(one.kernel, given, len(given))
+        group = KernelGroup((single,), 0, (operand, *[result] * len(given)), (len(given),))
+        apart.append(PlacedGroup(group, (read, *tensors[max(0, place - 1) : place + 1])))
+    return apart, tensors
+
+
+def _with_sum(placed: PlacedGroup, masked: _Masked, number: int, made: Stage, source: int) -> Stage:
+    """A product's stage with the group's operand ``source``, a sum over columns left out, added to its results."""
+    axes, result = _sum_of(placed, masked, number)
+    kernel = placed.group.stages[number].kernel
+    step = dict(zip(axes, row_major(tuple(kernel.extents[a] for a in axes)), strict=True))
     strides = tuple(step.get(a, 0) for a in range(len(kernel.extents)))
-    extra = Load(len(made.sources), 0, strides, values.dtype)
+    extra = Load(len(made.sources), 0, strides, result.dtype)
 
     def add(e: Expr) -> Expr:
         return Call("add", (e, extra), e.dtype) if isinstance(e, Acc) else e
@@ -374,4 +429,4 @@ def _left_out(
     changed = replace(
         made.kernel, epilogue=map_expr(made.kernel.epilogue, add), operands=(*made.kernel.operands, result)
     )
-    return before, Stage(changed, (*made.sources, len(operands) - 1), made.result)
+    return Stage(changed, (*made.sources, source), made.result)
