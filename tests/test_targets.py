@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +220,14 @@ def test_tiles_that_tie_keep_the_targets_order() -> None:
     assert best_tiles(target, float32, 8, 4096, 1) == ((8, 48),)
     assert "update" in show(schedule(gemm(8, 4096, 4096), target).nest)
     assert best_tiles(target, float32, 1024, 1024, 1) == ((14, 32),)
+
+
+def test_the_scheduler_names_no_cache() -> None:
+    root = Path(eqsat.__file__).parent
+    files = [*root.glob("schedule/*.py"), *root.glob("plan/*.py"), root / "search.py", root / "cost" / "target.py"]
+    assert len(files) > 15
+    for file in files:
+        assert not re.search(r"\bL[1-4]\b", file.read_text()), file
 
 
 def test_every_calibrated_figure_says_what_it_is() -> None:
