@@ -349,7 +349,7 @@ def _arrange(
         points = max(stage.kernel.points for stage in item.group.stages)
         if points > POINTS:
             raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
-        if not usable():  # the emitters have schedules of their own
+        if not usable():  # kernels are printed by a nest that takes no search
             steps.append(KernelStep(item.group, item.tensors, None, label))
             continue
         scheduled = schedule(item.group, target, disable=options.no_loops, deadline=deadline)

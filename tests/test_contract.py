@@ -15,7 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Index, Kernel, KernelGroup, Literal, Load, Operand, Stage
+from eqsat.ir.kernel import (
+    Acc,
+    Call,
+    Expr,
+    FromStage,
+    Guarded,
+    Index,
+    Kernel,
+    KernelGroup,
+    Literal,
+    Load,
+    Operand,
+    Stage,
+)
 from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64
 from eqsat.schedule import schedule
@@ -93,6 +106,10 @@ def values(
             return np.asarray(number, wide(dtype))
         case Index(offset, strides, dtype):
             return at(offset, strides).astype(dtype.numpy)
+        case Guarded(index, low, high, inside, outside):
+            where = at(index.offset, index.strides)
+            both = [values(branch, extents, buffers, exact, acc) for branch in (inside, outside)]
+            return np.where((low <= where) & (where < high), *both)
         case Call(fn, args):
             with np.errstate(all="ignore"):
                 found = FUNCTIONS[fn](*(values(arg, extents, buffers, exact, acc) for arg in args))

@@ -16,11 +16,11 @@ from bench import attention as attention_suite
 from bench import fused, gemm
 from bench.workload import Workload
 from eqsat.compiled import Compiled
-from eqsat.ir.kernel import Call, KernelGroup, Load, Operand
+from eqsat.ir.kernel import Call, Guarded, Index, KernelGroup, Literal, Load, Operand
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import float32, float64, int64
 from eqsat.plan.plan import KernelStep, Plan
-from eqsat.schedule import below, check, is_parallel, schedule
+from eqsat.schedule import below, check, is_parallel, schedule, simple_nest
 from eqsat.schedule.sample import sample
 from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.tile_ops import cpu_target
@@ -59,12 +59,30 @@ def gathered(group: KernelGroup, arrays: list[np.ndarray], pick: int) -> Case:
     return whole, [*arrays[:-1], places, arrays[-1]]
 
 
+def guarded(group: KernelGroup, pick: int) -> KernelGroup:
+    """The group of one contraction with a factor that is 0 outside of a part of one axis."""
+    (stage,) = group.stages
+    kernel = stage.kernel
+    assert isinstance(kernel.body, Call)
+    axis, which = pick % len(kernel.extents), pick % 2
+    extent = kernel.extents[axis]
+    index = Index(0, tuple(int(a == axis) for a in range(len(kernel.extents))), int64)
+    factor = kernel.body.args[which]
+    part = Guarded(index, pick % extent // 2, extent - pick % extent // 3, factor, Literal(0.0, kernel.body.dtype))
+    args = tuple(part if n == which else other for n, other in enumerate(kernel.body.args))
+    changed = replace(stage, kernel=replace(kernel, body=replace(kernel.body, args=args)))
+    return replace(group, stages=(changed,))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A contraction of 2 to 7 axes with an epilogue, some with a gathered factor; or a group of 2 to 5 stages."""
-    kind = draw(st.sampled_from(["one", "one", "gathered", "attention", "turned", "perceptron", "mlp"]))
-    if kind in ("one", "gathered"):
+    """A contraction of 2 to 7 axes with an epilogue, some with a gathered or guarded factor; or 2 to 5 stages."""
+    kind = draw(st.sampled_from(["one", "one", "gathered", "guarded", "attention", "turned", "perceptron", "mlp"]))
+    if kind in ("one", "gathered", "guarded"):
         group, arrays = draw(contractions())
+        assume(all(group.stages[0].kernel.extents))
+        if kind == "guarded" and group.stages[0].kernel.extents:
+            return guarded(group, draw(st.integers(0, 99))), arrays
         return gathered(group, arrays, draw(st.integers(0, 99))) if kind == "gathered" else (group, arrays)
     size = st.integers(1, 70)
     if kind == "attention":
@@ -117,6 +135,16 @@ def test_any_legal_nest_computes_the_same(case: Case, lanes: int, threads: int, 
 @drawn_cases
 def test_any_legal_nest_computes_the_same_many(case: Case, lanes: int, threads: int, seed: int) -> None:
     obeyed(case, lanes, threads, seed, 6)
+
+
+@settings(quiet, max_examples=8)
+@given(cases(), st.sampled_from([16, 8]), st.integers(1, 2))
+def test_the_nest_without_a_search_is_legal_and_computes_the_same(case: Case, lanes: int, threads: int) -> None:
+    group, arrays = case
+    host = machine(width=4 * lanes, registers=32 if lanes == 16 else 16)
+    nest = simple_nest(group, cpu_target(host, threads))
+    check(nest, group, lanes, 32 if lanes == 16 else 16)
+    verify(group, arrays, nest=nest, lanes=lanes, threads=threads)
 
 
 # the printed loops
