@@ -103,11 +103,11 @@ class Timer:
 
 
 class Rested(Timer):
-    """A timer of runs that come after a rest. How long waking takes varies by itself: ``best`` is the first octile."""
+    """A timer of runs that come after a rest. Waking varies by itself: ``best`` is the first quartile."""
 
     @property
     def best(self) -> float:
-        return self._shortest[len(self._shortest) // 8]
+        return self._shortest[len(self._shortest) // 4]
 
     @property
     def settled(self) -> bool:
