@@ -463,6 +463,17 @@ def test_a_stencil_by_rolls_is_one_kernel() -> None:
     np.testing.assert_allclose(eqsat.optimize(five_points)(x), five_points(x), rtol=1e-4, atol=1e-5)
 
 
+def neighbours(x: Any) -> Any:
+    """The sum of all eight, around the edges: rolls of rolls."""
+    return sum(np.roll(np.roll(x, i, 0), j, 1) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+
+
+def test_rolls_of_rolls_are_guards_in_guards() -> None:
+    x = np.random.default_rng(0).integers(0, 2, (60, 70))
+    assert len(kernels(neighbours, x)) == 1
+    np.testing.assert_array_equal(eqsat.optimize(neighbours)(x), neighbours(x))
+
+
 def test_paddings_are_part_of_what_makes_and_reads_them() -> None:
     x = np.random.default_rng(0).standard_normal((200, 300)).astype(np.float32)
 
