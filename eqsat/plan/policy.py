@@ -10,7 +10,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Scheduled, ScheduleError, least_seconds, schedule
+from eqsat.schedule import Scheduled, ScheduleError, least_busy, least_seconds, schedule
 
 
 class ScheduledPrice:
@@ -22,23 +22,34 @@ class ScheduledPrice:
 
     def __init__(self, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER) -> None:
         self.target, self.disable, self.deadline = target, disable, deadline
+        self._known: dict[int, tuple[KernelGroup, Scheduled | None, float]] = {}
+        """By identity, for groups are asked for often, and are long: a group, its schedule, and how much it wastes."""
 
     def seconds(self, group: KernelGroup) -> float:
         if not usable():
             return self.least(group, ())
-        found = self._schedule(group)
+        found = self._look_up(group)[1]
         return math.inf if found is None else found.predicted_seconds
 
     def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
-        known = [self._schedule(part) for part in parts] if usable() else []
-        done = None if None in known or not known else sum(s.best.busy for s in known if s is not None)
+        """A bound; what ``parts`` waste of the units, together they are taken to waste, too."""
+        done = least = 0.0
+        for part in parts if usable() else ():
+            _, found, busy = self._look_up(part)
+            if found is not None:
+                done, least = done + found.best.busy, least + busy
         try:
-            return least_seconds(group, self.target, parts, done)
+            return least_seconds(group, self.target, max(1.0, done / least) if least else 1.0)
         except ScheduleError:
             return math.inf
 
-    def _schedule(self, group: KernelGroup) -> Scheduled | None:
-        try:
-            return schedule(group, self.target, disable=self.disable, deadline=self.deadline)
-        except (OptionError, ScheduleError):
-            return None
+    def _look_up(self, group: KernelGroup) -> tuple[KernelGroup, Scheduled | None, float]:
+        if id(group) not in self._known:
+            found, busy = None, 0.0
+            try:
+                found = schedule(group, self.target, disable=self.disable, deadline=self.deadline)
+                busy = least_busy(group, self.target)
+            except (OptionError, ScheduleError):
+                pass  # it has no schedule
+            self._known[id(group)] = (group, found, busy)
+        return self._known[id(group)]

@@ -4,7 +4,7 @@ from eqsat.schedule.decode import below, is_parallel
 from eqsat.schedule.legal import check
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Candidate, Scheduled, least_seconds, schedule
+from eqsat.schedule.scheduler import Candidate, Scheduled, least_busy, least_seconds, schedule
 from eqsat.schedule.simple import simple_nest
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "installed_loop_rules",
     "is_parallel",
     "lane_axis",
+    "least_busy",
     "least_seconds",
     "schedule",
     "simple_nest",

@@ -6,7 +6,6 @@ with a data-movement cost picks the best nest and the best few different ones fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY
@@ -180,22 +179,21 @@ def search_graph(
     return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
 
 
-def least_seconds(
-    group: KernelGroup, target: Target, parts: Sequence[KernelGroup] = (), busy: float | None = None
-) -> float:
+def least_busy(group: KernelGroup, target: Target) -> float:
+    """Seconds of the units for ``group`` on one thread, all of it done by the tiles that waste least."""
+    return Pricer(problem_of(group, target.alone), target.alone).least_compute()
+
+
+def least_seconds(group: KernelGroup, target: Target, waste: float = 1.0) -> float:
     """About the least that a nest of ``group`` can be predicted to take, far cheaper to find than a schedule.
 
-    Every operand comes once into each cache that it does not lie in. All work is done by the tiles that waste least;
-    or, where ``group`` does the work of ``parts`` together, whose schedules keep the units busy for ``busy`` seconds in
-    all, it wastes what those waste.
+    Every operand comes once into each cache that it does not lie in, and the units are busy for ``waste`` times what
+    they have to be (see ``least_busy``).
+
+    Raises:
+        ScheduleError: the group breaks what ``KernelGroup`` promises.
     """
     alone = target.alone
-
-    def pricer(of: KernelGroup) -> Pricer:
-        return Pricer(problem_of(of, alone), alone)
-
-    compute = pricer(group).least_compute()
-    if busy is not None:
-        compute *= max(1.0, busy / sum(pricer(part).least_compute() for part in parts))
-    moved = tuple(n / target.threads for n in pricer(group).least_moved())
-    return alone.seconds(compute / target.threads, moved) + alone.step
+    pricer = Pricer(problem_of(group, alone), alone)
+    moved = tuple(n / target.threads for n in pricer.least_moved())
+    return alone.seconds(waste * pricer.least_compute() / target.threads, moved) + alone.step
