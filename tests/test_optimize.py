@@ -761,3 +761,21 @@ def test_threads_are_used_where_they_save_more_than_waking_them_costs() -> None:
         for n in (1, 2)
     ]
     assert nests[0] == nests[1]
+
+
+def spread(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    return x.min(axis=-1), x.max(axis=-1), x.mean(axis=-1)
+
+
+def waves(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    return np.sin(x), np.cos(x)
+
+
+@pytest.mark.parametrize(("function", "shape"), [(spread, (1000, 700)), (waves, (1 << 19,)), (waves, (3, 1 << 18))])
+def test_several_results_of_one_pass_are_one_kernel(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    optimized = eqsat.optimize(function, threads=2)
+    compiled = optimized.compile(x)
+    assert len(compiled.search().steps) == 1
+    for ours, exact in zip(optimized(x), function(x.astype(np.float64)), strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-6)

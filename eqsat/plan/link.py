@@ -56,8 +56,7 @@ def digits_of(kernel: Kernel, weight: dict[int, int]) -> ViewMap:
 def link(pieces: Sequence[Piece]) -> list[Member] | None:
     """The members with the axes that all of them share, found from the last one backwards; None if there are none.
 
-    Where all that they share is axes that have to stay inside a block, the longest of those is cut: its outer part
-    is shared.
+    Of axes that they share but that have to stay inside a block, a long one is cut: its outer part is shared.
     """
     kernels = [piece.kernel for piece in pieces if piece.kernel is not None]
     assert len(kernels) == len(pieces)
@@ -67,12 +66,12 @@ def link(pieces: Sequence[Piece]) -> list[Member] | None:
     largest = max(_touched(k, s) for k in kernels for s in accesses(k))
     inside = {v for k, of in zip(kernels, axes, strict=True) for v in inner_axes(of, k, largest)}
     alive = set(axes[-1]) - inside
-    if not alive:
-        cut = _cut(kernels, axes, inside & set(axes[-1]))
-        if cut is None:
-            return None
+    cut = _cut(kernels, axes, alive, inside & set(axes[-1]))
+    if cut is not None:
         kernels, axes, outer = cut
-        alive = {outer}
+        alive.add(outer)
+    if not alive:
+        return None
     products = [(k, of) for k, of in zip(kernels, axes, strict=True) if reuses_both_factors(k)]
     if len(products) > 1 and not all(_keeps_batches(k, {of[v] for v in alive}) for k, of in products):
         return None
@@ -178,21 +177,25 @@ def inner_axes(shared: dict[int, int], kernel: Kernel, largest: int) -> set[int]
 
 
 def _cut(
-    kernels: Sequence[Kernel], axes: Sequence[dict[int, int]], inside: Iterable[int]
+    kernels: Sequence[Kernel], axes: Sequence[dict[int, int]], alive: set[int], inside: Iterable[int]
 ) -> tuple[list[Kernel], list[dict[int, int]], int] | None:
     """The members with the longest of the axes ``inside`` cut in two, and the number of its outer part.
 
-    Products keep their axes: their tiles run along them.
+    None where the others, ``alive``, share enough: no more than ``RUN`` positions would stay together. Products keep
+    their axes: their tiles run along them.
     """
     if any(kernel.is_contraction for kernel in kernels):
         return None
     extents = {v: kernels[-1].extents[axes[-1][v]] for v in inside}
     longest = min(extents, key=lambda v: (-extents[v], v), default=None)
-    run = None if longest is None else _run(extents[longest])
-    if longest is None or run is None:
+    if longest is None or (alive and extents[longest] <= RUN):
+        return None
+    run = _run(extents[longest])
+    if run is None:
         return None
     cut = [_halved(kernel, of[longest], run) for kernel, of in zip(kernels, axes, strict=True)]
-    return cut, [{longest: of[longest]} for of in axes], longest
+    kept = [{v: of[v] + (of[v] > of[longest]) for v in (*sorted(alive), longest)} for of in axes]
+    return cut, kept, longest
 
 
 def _run(extent: int) -> int | None:
