@@ -86,6 +86,14 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     return found
 
 
+def reuses_both_factors(kernel: Kernel) -> bool:
+    """Whether each factor of a sum of products is free of some parallel axis longer than 1: a matrix product."""
+    if not kernel.is_contraction or not isinstance(kernel.body, Call):
+        return False
+    axes = {axis for axis in range(kernel.parallel) if kernel.extents[axis] > 1}
+    return all(axes - depends_on(factor) for factor in kernel.body.args)
+
+
 def stride_over(strides: Sequence[int], extents: Sequence[int], axes: Sequence[int]) -> int | None:
     """The one stride that walks ``axes``, flattened, or None if it takes several; 0 where all have extent 1."""
     axes = [axis for axis in axes if extents[axis] != 1]

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir import views
+from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, rewrite_kernel
 from eqsat.ir.views import ViewMap
-from eqsat.plan.stages import accesses, depends_on, loads_of, reuses_both_factors
+from eqsat.plan.stages import accesses, depends_on, loads_of
 
 RUN = 4096
 """Positions at most that stay together where a contiguous axis is cut to be shared."""

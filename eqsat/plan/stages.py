@@ -389,11 +389,3 @@ def merge_shared(group: KernelGroup) -> KernelGroup:
     kernels = [merge_axes(k, shared) for k in kernels]
     stages = tuple(replace(stage, kernel=k) for stage, k in zip(group.stages, kernels, strict=True))
     return replace(group, stages=stages, shared=shared)
-
-
-def reuses_both_factors(kernel: Kernel) -> bool:
-    """Whether each factor of a contraction is free of some parallel axis longer than 1: a matrix product."""
-    if not kernel.is_contraction or not isinstance(kernel.body, Call):
-        return False
-    axes = [a for a in range(kernel.parallel) if kernel.extents[a] > 1]
-    return all(any(not depends_on(f, a) for a in axes) for f in kernel.body.args)
