@@ -18,8 +18,11 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.interchange",
-        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a, b; loops over points stay inside",
+        "loop(a, …, loop(b, …, x)) = loop(b, …, loop(a, …, x)) for permutable a, b; loops over a contraction's points "
+        "stay inside",
         """(rule ((= e (Loop a n s y)) (= y (Loop b m t x)) (permutable a b) (> t 1))
+      ((union e (Loop b m t (Loop a n s x)))) :ruleset {ruleset})
+(rule ((= e (Loop a n s y)) (= y (Loop b m t x)) (points a b))
       ((union e (Loop b m t (Loop a n s x)))) :ruleset {ruleset})""",
     ),
     LoopRule(
@@ -50,9 +53,36 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.vectorize",
-        "loop(lanes, l, 1, point) = a vector loop over l elements (with all its reduced axes)",
-        """(rule ((= e (Loop a l 1 (Point i))) (streams i a) (lanes i l))
-      ((union e (Vector i l))) :ruleset {ruleset})""",
+        "loop(a, l, 1, point) = vectors along a, one after the other or several at once; a point without axes is one",
+        """(rule ((= e (Loop a l 1 (Point i))) (lanes i a l))
+      ((union e (Vector i "" 1 a l false))) :ruleset {ruleset})
+(rule ((= e (Point i)) (scalar i))
+      ((union e (Vector i "" 1 "" 1 false))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.jam",
+        "loop(b, c, 1, vectors along a) = vectors along a at c positions of b at once",
+        """(rule ((= e (Loop b c 1 (Vector i "" 1 a l false))) (jams i b c a l))
+      ((union e (Vector i b c a l false))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.transpose",
+        "loop(a, l, 1, loop(b, l, 1, point)) = a block loaded by vectors along a and transposed into vectors along b",
+        """(rule ((= e (Loop a l 1 (Loop b l 1 (Point i)))) (transposes i a b l))
+      ((union e (Transpose i a b l false))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.bypass",
+        "vectors that are stored = vectors that are stored past the caches",
+        """(rule ((= e (Vector i b c a l false)) (streams i a))
+      ((union e (Vector i b c a l true))) :ruleset {ruleset})
+(rule ((= e (Transpose i a b l false)) (streams i b))
+      ((union e (Transpose i a b l true))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.split",
+        "the outermost loop over a reduced axis may give each step results of its own, combined in a second pass",
+        """(rule ((inner e) (= e (Loop a n s x)) (divides a s)) ((union e (Split a n s x))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.pack",

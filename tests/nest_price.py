@@ -14,15 +14,17 @@ from eqsat.schedule.decode import is_parallel
 from eqsat.schedule.price import (
     Block,
     Pricer,
+    inner_seconds,
     join,
     loop_moved,
     loop_steps,
     pack_moved,
     shared_moved,
+    split_seconds,
     sums_bytes,
     widen,
 )
-from eqsat.schedule.problem import Problem
+from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import ceil_div
 
 
@@ -53,10 +55,16 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     sizes = ((form.name("k"), depth), (form.name("m"), rows), (form.name("n"), columns))
                     block = Block(frozenset({stage}), sizes, flags)
                     seconds = pricer.update(stage, rows, columns, depth, bool(flags))
-                elif name == "vector":
-                    lanes = min(at.size("lanes"), form.extent("lanes"))
-                    block = Block(frozenset({stage}), ((form.name("lanes"), lanes),), frozenset())
-                    seconds = pricer.vector(stage, lanes)
+                elif name in ("map", "reduce", "transpose"):
+                    sizes = tuple(sorted((form.name(a), min(n, max(1, form.extent(a)))) for a, n in at.sizes))
+                    block = Block(frozenset({stage}), sizes, frozenset())
+                    named = [(form.name(a), n) for a, n in sizes_of(form, at)]
+                    if name == "transpose":
+                        found_ = pricer.transpose(stage, named[0][0], named[1][0], at.lanes, at.stream)
+                    else:
+                        named = [("", 1)] * (2 - len(named)) + named
+                        found_ = pricer.vector(stage, *named[0], *named[1], at.stream)
+                    return Price(found_[0], pricer.summary(block).cold, found_[1], 0.0), block
                 else:
                     flags = frozenset(item for item in packed | pricer.free(stage) if item[0] == stage)
                     m, n, k = (at.size(axis) for axis in "mnk")
@@ -66,7 +74,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 if seconds is None:
                     return None
                 return Price(seconds, pricer.summary(block).cold, 0.0, 0.0), block
-            case Loop(axis, n, step, inside, parallel):
+            case Loop(axis, n, step, inside, parallel, split):
                 shared = grouped and above and axis in ("outer", "rows")
                 found = price(
                     inside, packed, shared and axis == "outer", spmd and not parallel, step if axis == "n" else columns
@@ -76,20 +84,25 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 child, body = found
                 if shared and ((axis == "outer" and problem.outer <= 1) or (axis == "rows" and n == step)):
                     return child, (body if axis == "outer" else widen(body, "rows", n))
-                own = axis if shared else f"{axis}{min(body.stages)}"
+                own = axis if shared else problem.stages[min(body.stages)].name(axis)
                 block = widen(body, own, n)
                 if not parallel:
                     steps, control = loop_steps(pricer, block, own, n, step)
                     moved = loop_moved(pricer.summary(block), pricer.summary(body), child.moved, n / step)
                     scratch = child.scratch + sums_bytes(pricer, block, own, n, step)
-                    return Price(child.compute * steps + control, moved, child.fixed * steps, scratch), block
+                    more = 0.0 if shared else inner_seconds(pricer, body, own, n, *_inside(inside, problem))
+                    if more is None:
+                        return None
+                    return Price((child.compute + more) * steps + control, moved, child.fixed * steps, scratch), block
                 threads = pricer.target.threads
                 covered = min(n, ceil_div(ceil_div(n, step), threads) * step)
                 steps, control = loop_steps(pricer, block, own, covered, step)
                 part = widen(block, own, covered)
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
                 fixed = child.fixed * steps + pricer.barrier
-                return Price(child.compute * steps + control, moved, fixed, child.scratch), block
+                fixed += split_seconds(pricer, block, own, n, step) if split else 0.0
+                more = 0.0 if shared or split else inner_seconds(pricer, body, own, n, *_inside(inside, problem))
+                return Price((child.compute + (more or 0.0)) * steps + control, moved, fixed, child.scratch), block
             case Pack(body=inside, ahead=True):
                 return price(inside, packed, above, spmd, columns)
             case Pack(operand, inside):
@@ -121,6 +134,22 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
     first = problem.stages[0]
     priced = price(nest, frozenset(), True, True, first.extent("n") if first.contraction else 0)
     return None if priced is None else priced[0]
+
+
+def sizes_of(form: StageForm, tile: TileOp) -> list[tuple[str, int]]:
+    """Elements that a tile takes: its last vector may be longer than its axis."""
+    return [(axis, min(n, max(1, form.extent(axis)))) for axis, n in tile.sizes]
+
+
+def _inside(nest: Nest, problem: Problem) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]:
+    """Axes of the loops of a map or reduction, the sizes of its tile, and whether it streams."""
+    loops = []
+    while isinstance(nest, Loop):
+        loops.append(nest.axis)
+        nest = nest.body
+    if not isinstance(nest, TileOp) or nest.name not in ("map", "reduce", "transpose"):
+        return tuple(loops), (), False
+    return tuple(loops), tuple(sizes_of(problem.stages[nest.stage], nest)), nest.stream
 
 
 def _both(pricer: Pricer, one: tuple[Price, Block], two: tuple[Price, Block]) -> tuple[Price, Block]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.cost.movement import accesses, dependences, work
+from eqsat.ir.axes import simplify
 from eqsat.ir.interpret import evaluate_expr, run_group, run_kernel
 from eqsat.ir.kernel import (
     Acc,
@@ -41,7 +42,6 @@ from eqsat.ir.types import float32, int64, row_major
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import merge_axes, permute, share_costly_parts
-from eqsat_backends.numba_cpu.axes import simplify
 from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.jit import compile_module
 from eqsat_backends.numba_cpu.transposes import transposed_axis, unguarded

@@ -60,7 +60,7 @@ def run_contraction(nest: Nest, extents: dict[str, int]) -> np.ndarray:
 
 def named_extents(group: KernelGroup) -> dict[str, int]:
     form = problem_of(group).stages[0]
-    return {axis: form.extent(axis) for axis in ("bmnk" if form.contraction else ("rows", "lanes"))}
+    return {axis: form.extent(axis) for axis in ("bmnk" if form.contraction else form.own)}
 
 
 def sample(graph: NestGraph, draw: random.Random) -> Entry | None:
@@ -69,7 +69,8 @@ def sample(graph: NestGraph, draw: random.Random) -> Entry | None:
     order = graph.bottom_up()
     for number in order:
         if any(
-            node.op in ("Tile", "Update", "Vector") or (node.children and all(c in complete for c in node.children))
+            node.op in ("Tile", "Update", "Vector", "Transpose")
+            or (node.children and all(c in complete for c in node.children))
             for node in graph.classes[number]
         ):
             complete.add(number)
@@ -108,29 +109,29 @@ def test_every_nest_of_a_contraction_covers_each_point_once(
 
 
 def run_vector(nest: Nest, extents: dict[str, int]) -> np.ndarray:
-    count = np.zeros((extents["rows"], extents["lanes"]), np.int64)
+    """How often each point of a map or reduction is computed; asserts that blocks and tiles cover what they say."""
+    count = np.zeros(tuple(extents.values()), np.int64)
 
-    def walk(at: Nest, rows: tuple[int, int], lanes: tuple[int, int]) -> None:
+    def walk(at: Nest, ranges: dict[str, tuple[int, int]]) -> None:
         match at:
             case Loop(axis, block, step, body):
-                start, stop = rows if axis == "rows" else lanes
+                start, stop = ranges[axis]
                 assert stop - start <= block
                 for position in range(start, stop, step):
-                    part = (position, min(position + step, stop))
-                    walk(body, *((part, lanes) if axis == "rows" else (rows, part)))
-            case TileOp("vector"):
-                assert lanes[1] - lanes[0] <= at.size("lanes") and rows[1] - rows[0] <= 1
-                count[slice(*rows), slice(*lanes)] += 1
+                    walk(body, {**ranges, axis: (position, min(position + step, stop))})
+            case TileOp("map" | "reduce" | "transpose"):
+                assert all(stop - start <= at.size(axis) for axis, (start, stop) in ranges.items())
+                count[tuple(slice(*ranges[axis]) for axis in extents)] += 1
             case _:
                 raise AssertionError(show(at))
 
-    walk(nest, (0, extents["rows"]), (0, extents["lanes"]))
+    walk(nest, {axis: (0, extent) for axis, extent in extents.items()})
     return count
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 70), min_size=0, max_size=3), st.data(), st.integers(1, 3))
-def test_maps_and_reductions_cover_rows_and_lanes_once(sizes: list[int], data: st.DataObject, threads: int) -> None:
+def test_maps_and_reductions_cover_every_point_once(sizes: list[int], data: st.DataObject, threads: int) -> None:
     parallel = data.draw(st.integers(0, len(sizes)))
     order = data.draw(st.permutations(range(len(sizes))))
     group = reduction(tuple(sizes), parallel, tuple(order))
@@ -158,7 +159,8 @@ def run_group(nest: Nest, group: KernelGroup) -> list[np.ndarray]:
             extents = {axis: form.extent(axis, height) for axis in "bmnk"}
             assert (run_contraction(at, extents) == 1).all()
         else:
-            extents = {"rows": form.extent("rows", height), "lanes": form.extent("lanes")}
+            extents = {"rows": height} if height > 1 else {}
+            extents |= {axis: form.extent(axis) for axis in form.own}
             assert (run_vector(at, extents) == 1).all()
         for source in stage.sources:
             if isinstance(source, FromStage):

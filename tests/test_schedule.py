@@ -219,8 +219,8 @@ def test_threads_share_what_is_large_and_leave_what_is_small() -> None:
 
 def parallel_axes(nest: Nest) -> set[str]:
     match nest:
-        case Loop(axis, _, _, body, parallel):
-            return ({axis} if parallel else set()) | parallel_axes(body)
+        case Loop(axis, _, _, body, parallel, split):
+            return ({axis} if parallel and not split else set()) | parallel_axes(body)
         case Pack(_, body):
             return parallel_axes(body)
         case Seq(bodies):
@@ -232,9 +232,10 @@ def test_a_reduced_axis_is_never_shared_between_threads() -> None:
     for group in (gemm(5, 6, 50_000), reduction((2, 100_000), 1, (0, 1)), reduction((100_000,), 0, (0,))):
         found = schedule(group, target_of(DESK, 4))
         assert all("k" not in parallel_axes(c.nest) for c in found.candidates)
+        assert all("r0" not in parallel_axes(c.nest) for c in found.candidates)  # unless it is split
         _, graph = search_graph(group, target_of(DESK, 4))
         shared = {node.args[0] for nodes in graph.classes for node in nodes if node.op == "Par"}
-        assert shared <= {"b0", "m0", "n0", "rows0"}
+        assert shared <= {"b0", "m0", "n0", "p0_0"}
 
 
 def test_attention_keeps_a_block_of_scores_in_cache() -> None:
@@ -319,6 +320,7 @@ def test_a_faulty_rule_is_named() -> None:
 def test_every_rule_has_an_id_a_text_and_fires_somewhere() -> None:
     assert len({rule.id for rule in LOOP_RULES}) == len(LOOP_RULES)
     problems = [(gemm(96, 70, 130), 1), (gemm(4, 900, 700), 1), (attention(3, 40, 50, 16), 2)]
+    problems += [(reduction((400, 300), 2, (1, 0)), 1), (reduction((50, 4000), 1, (0, 1)), 2)]
     sizes = {}
     for disabled in (None, *LOOP_RULES):
         ids = () if disabled is None else (disabled.id,)

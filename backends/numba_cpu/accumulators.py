@@ -65,6 +65,10 @@ class Accumulator:
         self.p.line(f"{name} = where({beyond}, {value}, {name})")
         self.p.line(f"{self.places[copy]} = where({beyond}, {position}, {self.places[copy]})")
 
+    def merge_value(self, copy: int, value: str) -> None:
+        """Combine a vector into a copy."""
+        self._combine(copy, value, None)
+
     def fold(self) -> None:
         """Combine all copies into the first, pairwise."""
         span = 1

@@ -11,17 +11,18 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from eqsat.ir.axes import map_strides, simplify
 from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.schedule import below, check, is_parallel
+from eqsat.schedule.plain import stage_nests
 from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
-from eqsat_backends.numba_cpu.axes import map_strides, simplify
 from eqsat_backends.numba_cpu.contract import pack_spec
 from eqsat_backends.numba_cpu.contract_layout import Factor, padded_row, tile_size
 from eqsat_backends.numba_cpu.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
-from eqsat_backends.numba_cpu.nests import WIDE, Place, Rows, place_of
+from eqsat_backends.numba_cpu.nests import Place, Rows, place_of
 from eqsat_backends.numba_cpu.places import weight
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.source import Module, Scratch, address, minus
@@ -86,7 +87,7 @@ class _Blocks:
 
     def emit(self) -> Emitted:
         group = self.group
-        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name != "vector"}
+        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name not in MAPS}
         self._make_places(set(products))
         self.products = {n: self._product(n, product) for n, product in products.items()}
         phases = self._shared_packings()
@@ -123,7 +124,7 @@ class _Blocks:
     def _make_places(self, products: set[int]) -> None:
         """Scratch for results that are read by another run of stages, or by a contraction."""
         group = self.group
-        wanted = set(Rows(self.p, group, self.bases, {}).needs_place()) | products
+        wanted = set(Rows(self.p, group, self.bases, {}, str).needs_place()) | products
         run = self._runs(products)
         for number, stage in enumerate(group.stages):
             for load in loads(stage.kernel):
@@ -322,9 +323,10 @@ class _Blocks:
             pitch = (place.shared[-1] if place.shared else 0) * group.stages[number].kernel.out.dtype.itemsize
             offset = self.scratch.take(max(1, self._place_bytes(number)))
             p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
-        rest = len(self.products) < len(group.stages)
-        wide = address("scratch", (1, str(self.scratch.take(WIDE * 8)))) if rest else None
-        rows = Rows(p, group, self.bases, self.places, wide)
+        nests = stage_nests(self.nest)
+        rows = Rows(
+            p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))), nests
+        )
         runs = self._runs(self.products)
         work = {run: 0 for run in runs if run not in self.products}
         for number, run in enumerate(runs):

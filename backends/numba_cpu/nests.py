@@ -8,32 +8,31 @@ on a block of rows: they print the loop over rows, and say with :class:`Place` w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load
+from eqsat.ir.axes import loads
+from eqsat.ir.kernel import Expr, FromStage, KernelGroup, Load
+from eqsat.ir.nest import Nest
 from eqsat.ir.types import int64
+from eqsat.schedule.maps import tile_of
+from eqsat.schedule.plain import joint_nest, plain_nest
 from eqsat_backends.numba_cpu.accumulators import Accumulator
-from eqsat_backends.numba_cpu.axes import loads
-from eqsat_backends.numba_cpu.chunks import Chunk, Part, blocks, seams_of
-from eqsat_backends.numba_cpu.columns import Columns
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
-from eqsat_backends.numba_cpu.places import BLOCK, CHAIN, WIDE, Place, lane_cost, place_of, weight
+from eqsat_backends.numba_cpu.places import Place, place_of
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine
-from eqsat_backends.numba_cpu.transposes import reduce_turned, turned_axis
+from eqsat_backends.numba_cpu.walk import Walk
 
-__all__ = ["WIDE", "Part", "Place", "Rows", "lane_cost", "place_of"]
+__all__ = ["Place", "Rows", "place_of"]
 
 
 class Rows:
     """Prints the stages of ``group`` (see ``axes.simplify``) for one position of the shared axes.
 
-    ``bases``: address variable of each group operand. ``places``: where results of stages lie that have no
-    buffer, or that are wanted elsewhere. ``scratch``: address of
-    ``WIDE`` free elements. ``stream``: results go past the caches where alignment allows; whoever prints the
-    function ends it with ``fence()``. ``axes`` of :meth:`emit`: expressions for the shared axes.
+    ``bases``: address of each group operand. ``places``: where results of stages lie that have no
+    buffer, or that are wanted elsewhere. ``take``: address of so many new bytes of the thread's scratch. ``nests``:
+    those of the stages; a stage without one runs by a plain nest. Whoever prints a function in which a tile streams
+    ends it with ``fence()``. ``axes`` of :meth:`emit`: expressions for the shared axes.
     """
 
     def __init__(
@@ -42,24 +41,17 @@ class Rows:
         group: KernelGroup,
         bases: Sequence[str],
         places: Mapping[int, Place],
-        scratch: str | None = None,
-        stream: bool = False,
+        take: Callable[[int], str],
+        nests: Mapping[int, Nest] | None = None,
     ) -> None:
         self.p, self.group, self.bases, self.places = printer, group, bases, dict(places)
-        self.scratch = scratch
+        self.take, self.nests = take, dict(nests or {})
         self.stages, self.shared = group.stages, group.shared
-        read = {i.stage for stage in self.stages for i in stage.sources if isinstance(i, FromStage)}
-        # Small results stay in cache, and memory is only sure to be aligned from ALIGNED_BYTES on.
-        large = {n for n, stage in enumerate(self.stages) if stage.kernel.out.nbytes >= ALIGNED_BYTES}
-        self.streamed = large - read if stream else set()
-        self.columns = Columns(self)
         self.live: dict[int, Value] = {}
         self.positions: dict[int, Expr] = {}
         """Positions that an argmax accumulates, where they are not those along its axis."""
         self.extremes: dict[int, str] = {}
-        """Address variables for the extremes of an argmax, laid out as its result."""
-        self.tiles: str | None = None
-        """Address of scratch for turned blocks of a single stage's operands (see :meth:`turned`)."""
+        """Addresses for the extremes of an argmax, laid out as its result."""
 
     # which stages run together
 
@@ -139,7 +131,15 @@ class Rows:
 
         return rule
 
-    def store(self, s: int, value: Value, axes: tuple[str, ...], vector: int | None, count: str | None) -> None:
+    def store(
+        self,
+        s: int,
+        value: Value,
+        axes: tuple[str, ...],
+        vector: int | None,
+        count: str | None,
+        stream: bool = False,
+    ) -> None:
         """Print stores of stage s's value at these positions of its parallel axes, wherever its result is wanted."""
         kernel, size = self.stages[s].kernel, value.dtype.itemsize
         targets: list[tuple[str, int, tuple[int, ...]]] = []
@@ -153,13 +153,15 @@ class Rows:
         for base, offset, strides in targets:
             address = affine(base, offset, strides, axes, size)
             step = 0 if vector is None else strides[vector]
-            if s in self.streamed and count is None and self._aligned(base, offset, strides, vector):
+            if stream and count is None and self._aligned(s, base, offset, strides, vector):
                 self.p.line(f"stream({address}, {value.name})")
             else:
                 self.p.store(address, step, value, count)
 
-    def _aligned(self, base: str, offset: int, strides: Sequence[int], vector: int | None) -> bool:
-        """Whether whole vectors are stored to multiples of their size in a buffer of the group."""
+    def _aligned(self, s: int, base: str, offset: int, strides: Sequence[int], vector: int | None) -> bool:
+        """Whether whole vectors are stored to multiples of their size, in memory that is sure to be aligned."""
+        if self.stages[s].kernel.out.nbytes < ALIGNED_BYTES:
+            return False
         if vector is None or strides[vector] != 1 or base not in self.bases:
             return False
         return all(step % self.p.lanes == 0 for a, step in enumerate((*strides, offset)) if a != vector)
@@ -170,135 +172,22 @@ class Rows:
         """Print all stages, or those in ``members``, at the shared axes' positions ``axes``."""
         self.live = {}
         for group in self.passes(range(len(self.stages)) if members is None else members):
-            first = self.stages[group[0]].kernel
-            if first.results == 0:
+            if self.stages[group[0]].kernel.results == 0:
                 continue
-            if self._line(group[0]) is None:
-                self.nest(group[0], axes)
-            elif first.extents[self.shared :]:
-                self.line(group, axes)
-            else:
-                self._single(group[0], axes)
+            Walk(self, group, self._nest(group), self.take).print(axes)
             for s in group:
                 self.p.mark(f"stage {s}")  # no load of it is hoisted above its stores
 
-    def _single(self, s: int, axes: tuple[str, ...]) -> None:
-        """A map with no axes left: one number a row."""
-        value = self.p.value(self.stages[s].kernel.body, View(axes, None, self.rule(s)))
-        self.live[s] = value
-        self.store(s, value, axes, None, None)
-
-    def vector_axis(self, s: int, candidates: Sequence[int]) -> int:
-        """The cheapest of these axes to vectorize; the last of equals."""
-        kernel = self.stages[s].kernel
-        return min(candidates, key=lambda a: (lane_cost(kernel, a, self.p.lanes), -a))
-
-    def nest(self, s: int, axes: tuple[str, ...], split: Part | None = None, part: Part | None = None) -> None:
-        """A reduction that keeps axes besides the shared ones.
-
-        ``split``: a share of the vectorized axis, which is then one that is kept. ``part``: a share of the
-        outermost reduced axis.
-        """
-        kernel = self.stages[s].kernel
-        kept = range(self.shared, kernel.parallel)
-        vector = self.vector_axis(s, range(self.shared, len(kernel.extents)))
-        if split is not None:
-            vector = self.vector_axis(s, kept)
-        with ExitStack() as stack:
-            positions = list(axes)
-            for a in kept:
-                positions.append("" if a == vector else self.loop(stack, kernel.extents[a]))
-            if vector >= kernel.parallel:
-                self.line([s], tuple(positions), part)
-            else:
-                self.columns.print(s, positions, vector, split, part)
-
-    def turned(self, s: int) -> int | None:
-        """The axis that a reduction walks in square blocks with the vectorized one, where operands lie along it."""
-        kernel = self.stages[s].kernel
-        if kernel.combine is None or kernel.parallel == len(kernel.extents) or 0 in kernel.extents:
-            return None
-        vector = self.vector_axis(s, range(self.shared, len(kernel.extents)))
-        return turned_axis(kernel, vector, self.p.lanes) if vector >= kernel.parallel else None
-
-    def loop(self, stack: ExitStack, extent: int, low: str = "0", high: str | None = None) -> str:
-        variable = self.p.fresh("i")
-        bounds = str(extent) if high is None else f"{low}, {high}"
-        stack.enter_context(self.p.scope(f"for {variable} in range({bounds}):", variable))
-        return variable
-
-    def line(self, members: list[int], axes: tuple[str, ...], part: Part | None = None) -> None:
-        """Walk the axes from ``len(axes)`` on, which all ``members`` have alike, once."""
-        kernels = [self.stages[s].kernel for s in members]
-        first, base = kernels[0], len(axes)
-        candidates = range(base, len(first.extents))
-        vector = min(candidates, key=lambda a: (sum(lane_cost(k, a, self.p.lanes) for k in kernels), -a))
-        turned = self.turned(members[0]) if self.tiles and len(self.stages) == 1 else None
-        if self.tiles and turned is not None and (part is None or vector != base):
-            self._close(members[0], reduce_turned(self, axes, vector, turned, part, self.tiles), axes)
-            return
-        reducing = [s for s in members if self.stages[s].kernel.combine is not None]
-        extent, lanes = first.extents[vector], self.p.lanes
-        unroll = self._unroll(kernels, extent) if reducing else 1
-        if any(k.combine in ("argmax", "argmin") for k in kernels):
-            unroll = 1
-        totals = {s: self.accumulator(s, 1 if self._blocked(s, vector, unroll, base) else unroll) for s in reducing}
-        for accumulator in totals.values():
-            accumulator.start()
-        inner = dict(totals)
-        blocked = [s for s in reducing if self._blocked(s, vector, unroll, base)]
-        # Rows of several blocks have a sum of their own: equal values in many of them round alike, and that adds up.
-        long_rows = len(candidates) > 1 and extent // (lanes * unroll) > BLOCK
-        sums = {s: self.accumulator(s, 1) if long_rows else totals[s] for s in blocked}
-
-        def body(chunks: list[Chunk], positions: list[str]) -> None:
-            for copy, (position, count) in enumerate(chunks):
-                positions[vector] = position
-                self._point(members, tuple(positions), vector, count, copy, inner)
-
-        def opened() -> None:
-            for s in blocked:
-                inner[s] = self.accumulator(s, unroll)
-                inner[s].start()
-
-        def closed() -> None:
-            for s in blocked:
-                inner[s].fold_into(sums[s])
-                inner[s] = sums[s]
-
-        with ExitStack() as stack:
-            positions = list(axes)
-            outer = part
-            for a in candidates:
-                if a == vector:
-                    positions.append("")
-                elif outer is not None and vector != base:
-                    positions.append(self.loop(stack, first.extents[a], outer.low, outer.high))
-                    outer = None
-                else:
-                    positions.append(self.loop(stack, first.extents[a]))
-            share = part if vector == base else None
-            if 0 not in first.extents[base:]:
-                hooks = (opened, closed) if blocked else None
-                for s in blocked if long_rows else ():
-                    sums[s].start()
-                seams = seams_of(kernels, vector)
-                blocks(self.p, extent, lanes * unroll, lambda chunks: body(chunks, positions), share, hooks, seams)
-                for s in blocked if long_rows else ():
-                    sums[s].fold_into(totals[s])
-        for s in members:
-            self.live.pop(s, None)
-        for s in reducing:
-            self._close(s, totals[s], axes)
-
-    def _close(self, s: int, total: Accumulator, axes: tuple[str, ...]) -> None:
-        """Finish and store a whole reduction."""
-        value = self.finish(s, total, axes)
-        self.store(s, value, axes, None, None)
-        if s in self.extremes:
-            self.store_extreme(s, total.extreme(), axes, None, None)
-        if self.stages[s].kernel.parallel == self.shared:
-            self.live[s] = value
+    def _nest(self, members: Sequence[int]) -> Nest:
+        """The nest of stages that run together."""
+        nests = [self.nests.get(s) for s in members]
+        own = [nest for nest in nests if nest is not None and tile_of(nest).lanes == self.p.lanes]
+        if len(own) == len(nests):
+            found = own[0] if len(own) == 1 else joint_nest(own)
+            if found is not None:
+                return found
+        plain = [plain_nest(self.stages[s].kernel, self.p.lanes, self.shared) for s in members]
+        return plain[0] if len(plain) == 1 else joint_nest(plain) or plain[0]
 
     def finish(self, s: int, accumulator: Accumulator, axes: tuple[str, ...]) -> Value:
         """The epilogue of a whole reduction."""
@@ -306,26 +195,6 @@ class Rows:
         everywhere = axes + ("0",) * (len(kernel.extents) - len(axes))
         view = View(everywhere, None, self.rule(s), acc=accumulator.across())
         return self.p.value(kernel.epilogue, view)
-
-    def _point(
-        self,
-        members: list[int],
-        positions: tuple[str, ...],
-        vector: int,
-        count: str | None,
-        copy: int,
-        accumulators: Mapping[int, Accumulator],
-    ) -> None:
-        """All members' bodies at one chunk of lanes."""
-        for s in members:
-            kernel = self.stages[s].kernel
-            view = View(positions, vector, self.rule(s), count)
-            value = self.p.value(kernel.body, view)
-            if kernel.combine is None:
-                self.live[s] = value
-                self.store(s, value, positions[: kernel.parallel], vector, count)
-            else:
-                accumulators[s].step(copy, value, count, self.position(s, view))
 
     def position(self, s: int, view: View) -> Value | None:
         """In an argmax: the position along the reduced axis."""
@@ -341,28 +210,6 @@ class Rows:
         kernel = self.stages[s].kernel
         assert kernel.combine is not None
         return Accumulator(self.p, kernel.combine, kernel.body.dtype, copies)
-
-    def _unroll(self, kernels: Sequence[Kernel], extent: int) -> int:
-        """Accumulators that hide the latency of combining: fewer where the body itself takes long."""
-        work = sum(weight(k) for k in kernels)
-        wanted = 4 if work <= 6 else 2 if work <= 12 else 1
-        while wanted > 1 and wanted > extent // self.p.lanes:
-            wanted //= 2
-        return wanted
-
-    def _blocked(self, s: int, vector: int, unroll: int, base: int) -> bool:
-        """Whether a sum is long enough to be summed in blocks, for its rounding error."""
-        kernel = self.stages[s].kernel
-        steps = math.prod(kernel.extents[base:]) // (self.p.lanes * unroll)
-        return kernel.combine == "sum" and kernel.body.dtype.is_float and steps > CHAIN
-
-    def line_step(self, s: int) -> int:
-        """Elements that one step takes of the vectorized axis, when that is reduced."""
-        kernel = self.stages[s].kernel
-        if kernel.combine in ("argmax", "argmin"):
-            return self.p.lanes
-        vector = self.vector_axis(s, range(kernel.parallel, len(kernel.extents)))
-        return self.p.lanes * self._unroll([kernel], kernel.extents[vector])
 
     def store_extreme(self, s: int, value: Value, axes: tuple[str, ...], vector: int | None, count: str | None) -> None:
         """The extreme beside an argmax's position, where it is wanted."""

@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Kernel, Load
 from eqsat.ir.types import row_major
-from eqsat_backends.numba_cpu.axes import maps_of, unique
 from eqsat_backends.numba_cpu.printer import Access
 
-__all__ = ["BLOCK", "CHAIN", "FAR", "WIDE", "Place", "lane_cost", "place_of", "weight"]
+__all__ = ["FAR", "Place", "place_of", "weight"]
 
-CHAIN = 256
-"""Longest run of additions into one accumulator; longer sums are summed in blocks."""
-BLOCK = 64
-"""Steps of a loop between two additions of its accumulators into the totals, in such sums."""
 FAR = 8192
 """Bytes from one row to the next at which short pieces of rows defeat prefetching."""
-WIDE = 4096
-"""Elements of a row that a reduction of columns takes at a time when it accumulates in scratch."""
 _HEAVY = {"exp": 14, "expm1": 18, "log": 20, "log1p": 26, "tanh": 22, "erf": 24, "sigmoid": 22, "sin": 40, "cos": 40}
 _HEAVY |= {"pow": 200, "remainder": 100, "floor_divide": 100, "div": 6, "sqrt": 8, "rsqrt": 12, "reciprocal": 6}
 
@@ -72,18 +66,3 @@ def place_of(kernel: Kernel, shared: int, base: str, pitches: tuple[int, ...] | 
 def weight(kernel: Kernel) -> int:
     """Rough instructions per vector of a kernel's body."""
     return sum(_HEAVY.get(e.fn, 1) if isinstance(e, Call) else isinstance(e, Load) for e in unique(kernel.body))
-
-
-def lane_cost(kernel: Kernel, axis: int, lanes: int) -> float:
-    """Rough instructions per element when ``axis`` is vectorized: strided accesses go lane by lane."""
-    cost = 0.0
-    for strides in maps_of(kernel):
-        step = strides[axis]
-        cost += 1.0 if step == 1 else 0.25 if step == 0 else 1.25 * lanes
-    if axis >= kernel.parallel:
-        cost += 16.0 / max(1, math.ceil(kernel.extents[axis] / lanes))  # combining lanes, once a row
-    for call in unique(kernel.body):
-        if isinstance(call, Call):
-            cost += _HEAVY.get(call.fn, 1)
-    extent = max(1, kernel.extents[axis])
-    return cost * math.ceil(extent / lanes) / extent

@@ -25,9 +25,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
 from eqsat.ir.types import DType, bool_, int64
-from eqsat_backends.numba_cpu.axes import unique
 
 __all__ = ["Access", "Printer", "Value", "View", "buffers", "kind_of"]
 

@@ -4,10 +4,13 @@ An e-class is "the loops still to run inside this block": block and step are in 
 acyclic and orders share their tails. Terms (egglog constructors):
 
     (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
-    (Tile stage m n k a b)  (Update stage m n k a)  (Vector stage lanes)  (Point stage)  (Block stage)
+    (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)  (Split axis block step body)
+    (Vector stage other count axis size stream)  (Transpose stage first second lanes stream)
 
 ``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
-of n. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
+of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``, 1);
+its last argument, and that of a ``Transpose``, says whether results go past the caches. A ``Split`` is a parallel loop
+over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ SIGNATURE = """
   (Pack i64 String Nest)
   (Tile i64 i64 i64 i64 bool bool)
   (Update i64 i64 i64 i64 bool)
-  (Vector i64 i64)
+  (Split String i64 i64 Nest)
+  (Vector i64 String i64 String i64 bool)
+  (Transpose i64 String String i64 bool)
   (Point i64)
   (Block i64))
 (relation factor (String i64 i64))
@@ -43,9 +48,14 @@ SIGNATURE = """
 (relation register (i64 i64 i64))
 (relation depth (i64 i64))
 (relation updates (i64 i64 i64))
-(relation lanes (i64 i64))
 (relation contracts (i64 String String String))
+(relation points (String String))
+(relation lanes (i64 String i64))
+(relation scalar (i64))
+(relation jams (i64 String i64 String i64))
+(relation transposes (i64 String String i64))
 (relation streams (i64 String))
+(relation divides (String i64))
 (relation flat (String i64 i64 Nest))
 (relation spmd (Nest))
 (relation inner (Nest))
@@ -58,8 +68,11 @@ one over ``b``. ``shared a``: every stage reads earlier ones at the same positio
 may walk. ``layout stage a b``: which factors a tile finds packed already. ``packable stage x``: factor x may be
 packed; ``hoists stage x axis``: its packing may leave a loop over ``axis``; ``external stage x``: it is no earlier
 stage's result. ``register stage m n``: a register tile; ``depth stage k``: how deep one runs; ``updates stage m k``:
-a rank-k update of m rows. ``lanes stage l``: a vector block. ``contracts stage m n k``, ``streams stage lanes``: the
-names of a stage's axes. ``flat a n stage body``: a block of n positions of the shared axis ``a`` of that stage is
+a rank-k update of m rows. ``contracts stage m n k``: the names of a contraction's axes. ``points a b``: like
+``permutable``, for loops over single points too. ``lanes stage a l``: l elements of axis ``a`` may be taken by vectors;
+``scalar stage``: there is no axis. ``jams stage b c a l``: c positions of ``b`` at once with them. ``transposes stage a
+b l``: blocks of l × l are loaded along ``a`` and used along ``b``. ``streams stage a``: results may go past the caches
+with lanes along ``a``. ``divides a s``: the steps of s along the reduced axis ``a`` may have results of their own. ``flat a n stage body``: a block of n positions of the shared axis ``a`` of that stage is
 the nest ``body``. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
 """
 
@@ -113,7 +126,8 @@ class NestGraph:
         return tuple(order)
 
 
-_CHILDREN = {"Loop": 1, "Par": 1, "Seq": 2, "Pack": 1, "Tile": 0, "Update": 0, "Vector": 0, "Point": 0, "Block": 0}
+_CHILDREN = {"Loop": 1, "Par": 1, "Split": 1, "Seq": 2, "Pack": 1}
+_CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Point": 0, "Block": 0}
 
 
 ROUNDS = 1000

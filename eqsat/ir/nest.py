@@ -15,8 +15,16 @@ Axes are named as follows.
   register tile: the block of results stays in cache and k rows of the second factor, which is read where it lies,
   are streamed over it, each scaled by one element per result row and added. The first step over ``k`` overwrites
   the block, the others add to it. Its ``n`` is the columns taken at a time; the block may have any number.
-* Any other stage: ``rows`` (its parallel axes but the vectorized one, flattened) and ``lanes``; its
-  innermost term is ``TileOp("vector", lanes)``.
+* Any other stage: its own axes (of ``eqsat.ir.axes.normalized``; past the shared ones in a group), ``p0``, ``p1``, …
+  parallel and ``r0``, ``r1``, … reduced, far strides first. Its innermost term works on vectors of ``lanes`` elements
+  along one axis, and takes one position of all axes that it does not name:
+  ``TileOp("map", p0)`` computes and stores; ``TileOp("reduce", axis)`` combines into as many vectors of partial
+  results, whose lanes are combined in the end if the axis is reduced. Both may name another axis before that of the
+  lanes, of which they take several positions at once (unroll and jam). ``TileOp("transpose", a, b)`` takes blocks of
+  lanes × lanes, loaded along ``a``, transposed in registers, and computed (and stored) along ``b``.
+  Partial results are kept in registers within the loops over reduced axes; those of a loop over a parallel axis that
+  stands inside one over a reduced axis are kept in scratch. A loop over a reduced axis that is ``split`` gives every
+  step results of its own, which a second pass combines: only that makes it one that threads may share.
 * A group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
   shared axis) around a ``Seq`` of the stages' own nests, whose axes then cover one block of rows. What is packed
   outside of ``rows``, for all blocks of rows, is a second factor: ``Pack("b@2")`` is that of stage 2.
@@ -31,7 +39,8 @@ from dataclasses import dataclass
 class Loop:
     """Walk ``block`` elements of ``axis``, ``step`` at a time; ``body`` covers one step.
 
-    ``parallel``: the steps are shared out between threads, in contiguous runs.
+    ``parallel``: the steps are shared out between threads, in contiguous runs. ``split``: of a reduced axis, every
+    step has results of its own, combined in a second pass.
     """
 
     axis: str
@@ -39,6 +48,7 @@ class Loop:
     step: int
     body: Nest
     parallel: bool = False
+    split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +72,16 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class TileOp:
-    """A hardware tile: ``name`` and its sizes, e.g. ``fma`` with (("m", 14), ("n", 32), ("k", 512))."""
+    """A hardware tile: ``name`` and its sizes, e.g. ``fma`` with (("m", 14), ("n", 32), ("k", 512)).
+
+    ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
+    """
 
     name: str
     sizes: tuple[tuple[str, int], ...]
     stage: int = 0
+    lanes: int = 0
+    stream: bool = False
 
     def size(self, axis: str) -> int:
         return dict(self.sizes).get(axis, 1)
@@ -74,15 +89,19 @@ class TileOp:
 
 Nest = Loop | Seq | Pack | TileOp
 
+MAPS = ("map", "reduce", "transpose")
+"""The tiles of stages that are no contraction."""
+
 
 def show(nest: Nest) -> str:
     """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``."""
     match nest:
-        case Loop(axis, block, step, body, parallel):
-            return f"{axis}{'*' if parallel else ''}:{block}/{step} > {show(body)}"
+        case Loop(axis, block, step, body, parallel, split):
+            return f"{axis}{'+' if split else ''}{'*' if parallel else ''}:{block}/{step} > {show(body)}"
         case Pack(operand, body, ahead):
             return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
         case Seq(bodies):
             return "[" + "; ".join(map(show, bodies)) + "]"
-        case TileOp(name, sizes):
-            return f"{name}({','.join(f'{a}={n}' for a, n in sizes)})"
+        case TileOp(name, sizes, _, lanes, stream):
+            named = [f"{a}={n}" for a, n in sizes] + [f"lanes={lanes}"] * (lanes > 0) + ["stream"] * stream
+            return f"{name}({','.join(named)})"

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.problem import Problem
+from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.search import Entry
 from eqsat.schedule.tiles import round_up
+from eqsat.schedule.vectors import lanes_of
 
 
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
     """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
-    lanes = tuple(target.lanes(form.dtype) for form in problem.stages)
-    nest = _decode(entry, problem, lanes, target)
+    lanes = tuple(target.lanes(f.dtype) if f.contraction else lanes_of(f, target) for f in problem.stages)
+    nest = _named(_decode(entry, problem, lanes, target), problem)
     if problem.rows:
         if not _has(nest, "rows"):
             nest = _wrap(nest, problem.rows)
@@ -35,10 +36,10 @@ def prepacked(nest: Nest, problem: Problem) -> Nest:
 def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
-        case "Loop" | "Par":
+        case "Loop" | "Par" | "Split":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
             body = _decode(entry.children[0], problem, lanes, target)
-            return Loop(axis.rstrip("0123456789"), n, step, body, node.op == "Par")
+            return Loop(plain_axis(axis), n, step, body, node.op != "Loop", node.op == "Split")
         case "Pack":
             body = _decode(entry.children[0], problem, lanes, target)
             return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)
@@ -56,9 +57,28 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
             i, m, n, k = (int(x) for x in node.args[:4])
             return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)
         case "Vector":
-            i, size = int(node.args[0]), int(node.args[1])
-            return TileOp("vector", (("lanes", round_up(max(size, 1), lanes[i])),), i)  # whole vectors
+            i, other, count, axis, size = node.args[:5]
+            sizes = [(plain_axis(str(other)), int(count))] if other else []
+            if axis:
+                sizes.append((plain_axis(str(axis)), round_up(int(size), lanes[int(i)])))  # whole vectors
+            return TileOp("vector", tuple(sizes), int(i), lanes[int(i)], bool(node.args[5]))
+        case "Transpose":
+            i, first, second, size = node.args[:4]
+            sizes = [(plain_axis(str(first)), int(size)), (plain_axis(str(second)), int(size))]
+            return TileOp("transpose", tuple(sizes), int(i), int(size), bool(node.args[4]))
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
+
+
+def _named(nest: Nest, problem: Problem) -> Nest:
+    """The nest with its tiles of vectors called by what they do."""
+    match nest:
+        case Loop(body=body) | Pack(body=body):
+            return replace(nest, body=_named(body, problem))
+        case Seq(bodies):
+            return Seq(tuple(_named(body, problem) for body in bodies))
+        case TileOp("vector", stage=stage):
+            return replace(nest, name="reduce" if problem.stages[stage].kernel.combine else "map")
+    return nest
 
 
 def below(nest: Nest) -> Seq | TileOp:

@@ -8,14 +8,23 @@ every step.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
-from eqsat.schedule.problem import Problem, Source
+from eqsat.schedule.problem import Problem, Source, StageForm, plain_axis
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
+from eqsat.schedule.vectors import (
+    START,
+    jump_seconds,
+    lanes_of,
+    loop_slots,
+    scattered_seconds,
+    tile_slots,
+    transpose_slots,
+    written,
+)
 
 
 @dataclass(frozen=True)
@@ -189,43 +198,34 @@ class Pricer:
             seconds += k * pages.slots * slot  # pieces of rows
         return seconds
 
-    def vector(self, stage: int, lanes: int) -> float:
-        """Seconds of a vector loop over ``lanes`` elements and all reduced axes."""
+    def vector(
+        self, stage: int, other: str, count: int, axis: str, size: int, stream: bool = False
+    ) -> tuple[float, float]:
+        """Seconds of a tile of a map or reduction, and those that storing past the caches adds (or saves)."""
         form = self.problem.stages[stage]
-        kernel = form.kernel
-        width = self.target.lanes(form.dtype)
-        reduced = 1
-        for axis in range(kernel.parallel, len(kernel.extents)):
-            reduced *= kernel.extents[axis] if axis != form.lane else 1
-        vectors = -(-lanes // width)
-        slots = vectors * reduced * max(0.5, form.point_slots)
-        if reduced > 1 and vectors > self.target.registers // 2:
-            slots += 2 * vectors * reduced  # the sums do not stay in registers
-        if kernel.combine is not None and form.lane is not None and form.lane < kernel.parallel:
-            slots *= max(1.0, 4 / max(1, vectors))  # few sums in flight: the chain's latency shows
-        if form.lane is not None and form.lane >= kernel.parallel:
-            slots += 12  # lanes are combined at the end
-        return (slots + c.CALL) * self.target.slot(form.dtype) + c.JUMP * self._jumps(stage, lanes)
+        other, axis = plain_axis(other), plain_axis(axis)
+        slots = tile_slots(form, self.target, other, count, axis, size)
+        sizes = {other: count, axis: size}
+        return slots * self.target.slot(form.dtype), self.bypass(form, sizes) if stream else 0.0
 
-    def _jumps(self, stage: int, lanes: int) -> int:
-        """Pieces of rows that a vector loop takes from afar, each on a page of its own, more than are at hand."""
+    def transpose(self, stage: int, first: str, second: str, lanes: int, stream: bool = False) -> tuple[float, float]:
+        """The same of a transposed block."""
         form = self.problem.stages[stage]
-        kernel, pages, jumps = form.kernel, self.target.pages, 0
-        for access in form.accesses:
-            kind, index, _ = form.source(access)
-            if access.write or kind != "operand" or self._near(index):
-                continue
-            itemsize = access.dtype.itemsize
-            far = [a for a in range(kernel.parallel, len(kernel.extents)) if a != form.lane]
-            pieces = math.prod(kernel.extents[a] for a in far if abs(access.strides[a]) * itemsize >= pages.nbytes)
-            if pieces > pages.at_hand and lanes * itemsize < pages.nbytes:
-                jumps += pieces
-        return jumps
+        first, second = plain_axis(first), plain_axis(second)
+        slots = transpose_slots(form, self.target, first, second, lanes)
+        extra = self.bypass(form, {first: lanes, second: lanes}) if stream else 0.0
+        wait = 0.0 if stream else scattered_seconds(form, self.target, lanes)
+        return slots * self.target.slot(form.dtype) + wait, extra
 
-    def _near(self, operand: int) -> bool:
-        """Whether an operand is in a cache of this core alone when the kernel starts."""
-        resident = self.resident[self.problem.const[operand]]
-        return any(there and not cache.shared for there, cache in zip(resident, self.target.caches, strict=True))
+    def bypass(self, form: StageForm, sizes: dict[str, int]) -> float:
+        """Seconds by which results that go to memory at once are later than those that caches take in first.
+
+        What is stored through a cache is read into it and written back; what goes past it is read from memory later.
+        While a kernel's operands take less than half of what the last cache keeps, they are taken to be found there.
+        """
+        held = 2 * sum(self.problem.sizes) <= self.target.caches[-1].capacity
+        stays, passes = (0.0, 2.0) if held else (3.0, 2.0)
+        return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
@@ -310,9 +310,11 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     share = 0.0
     if rest:
         shared = axis in ("rows", "outer")
-        share = rest / step if shared else pricer.ratio(stage, axis.rstrip("0123456789"), step, rest)
+        share = rest / step if shared else pricer.ratio(stage, plain_axis(axis), step, rest)
     slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
     control = c.LOOP * slot
+    if not form.contraction:
+        return n // step + share, ceil_div(n, step) * control + START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += c.RESTART
@@ -320,6 +322,40 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
         control += n * pages.slots * slot  # results go out as pieces of rows
     return n // step + share, ceil_div(n, step) * control
+
+
+def inner_seconds(
+    pricer: Pricer,
+    body: Block,
+    axis: str,
+    block: int,
+    loops: tuple[str, ...],
+    tile: tuple[tuple[str, int], ...],
+    stream: bool,
+) -> float | None:
+    """Seconds that every step of a loop over ``block`` adds to its body in a map or reduction; None if not legal.
+
+    ``loops``: axes of the loops in the body, outermost first; ``tile``: axes and sizes of its tile; ``stream``: its
+    results go past the caches.
+    """
+    form = pricer.problem.stages[min(body.stages)]
+    axis = plain_axis(axis)
+    if form.contraction or axis not in form.own:
+        return 0.0
+    slots = loop_slots(form, pricer.target, {plain_axis(a): n for a, n in body.sizes}, axis, loops, tile)
+    if slots is None:
+        return None
+    jumps = jump_seconds(form, pricer.problem, pricer.target, dict(body.sizes), axis, block, stream)
+    return slots * pricer.target.slot(form.dtype) + jumps
+
+
+def split_seconds(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:
+    """Seconds of the pass that combines what the steps of a split reduction left."""
+    form = pricer.problem.stages[min(block.stages)]
+    lanes = lanes_of(form, pricer.target)
+    parts, vectors = ceil_div(n, step), ceil_div(max(1, form.kernel.results), lanes)
+    threads = pricer.target.threads if form.kernel.results > lanes else 1
+    return pricer.barrier + (2 * parts * vectors / threads + 2 * START) * pricer.target.slot(form.dtype)
 
 
 def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:

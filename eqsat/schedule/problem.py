@@ -1,20 +1,21 @@
 """A kernel group as a scheduling problem: named axes, accesses over them, what may be packed, what is legal.
 
 Blocks are given by named axes (see ``eqsat.ir.nest``); inside the search a stage's own axes carry its number
-(``m0``, ``lanes2``), the shared ones are ``outer`` and ``rows``.
+(``m0``, ``p1_2``), the shared ones are ``outer`` and ``rows``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from eqsat.cost.calibration import GATHER_SLOTS, LINE, LOAD_SLOTS
+from eqsat.cost.calibration import LINE, LOAD_SLOTS
 from eqsat.cost.movement import Access as KernelAccess
-from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of, work
+from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
+from eqsat.ir.axes import maps_of, normalized, unique
 from eqsat.ir.contraction import loads, plain, product_of, stride_over
 from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
@@ -48,7 +49,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class StageForm:
-    """One stage over named axes: ``axes[name]`` are kernel axes, outermost first."""
+    """One stage over named axes: ``axes[name]`` are kernel axes, outermost first.
+
+    ``bits``: element width that the vectors of a group without contractions are counted in.
+    """
 
     index: int
     kernel: Kernel
@@ -58,8 +62,8 @@ class StageForm:
     outer: tuple[int, ...]
     rows: tuple[int, ...]
     factors: tuple[Factor, ...] = ()
-    lane: int | None = None
     functions: Functions = ()
+    bits: int = 32
 
     @property
     def contraction(self) -> bool:
@@ -78,7 +82,16 @@ class StageForm:
         return dict(self.axes)
 
     def name(self, axis: str) -> str:
-        return f"{axis}{self.index}"
+        return f"{axis}_{self.index}" if axis[-1].isdigit() else f"{axis}{self.index}"
+
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """Names of the axes of a stage that is no contraction, the shared ones aside."""
+        return tuple(name for name, _ in self.axes if name[-1].isdigit())
+
+    def reduced(self, axis: str) -> bool:
+        """Whether an own axis of a stage that is no contraction is reduced."""
+        return axis.startswith("r") and axis != "rows"
 
     def extent(self, axis: str, block: int | None = None) -> int:
         """Flattened extent of ``b``, ``m``, …; within a block of ``block`` shared rows if given, one outer position."""
@@ -96,14 +109,12 @@ class StageForm:
     def extents(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Block extents along the kernel's axes for a block of named sizes."""
         found = list(self.kernel.extents)
-        own = [(axes, sizes.get(f"{name}{self.index}")) for name, axes in self.axes]
+        own = [(axes, sizes.get(self.name(name))) for name, axes in self.axes]
         if any(size is not None for _, size in own):
             for axis in self.outer:
                 found[axis] = 1
             for axes, size in own:
                 _unflatten(found, axes, size if size is not None else 1)
-            if self.lane is not None and self.lane >= self.kernel.parallel and f"lanes{self.index}" not in sizes:
-                found[self.lane] = 1
             return tuple(found)
         _unflatten(found, self.outer, sizes.get("outer", 1))
         _unflatten(found, self.rows, sizes.get("rows", 1))
@@ -122,22 +133,6 @@ class StageForm:
         parts = tuple(walk(self.kernel.epilogue))
         calls = sum(slots.get(e.fn, 1.0) for e in parts if isinstance(e, Call))
         return calls + LOAD_SLOTS * sum(isinstance(e, Load) for e in parts)
-
-    @cached_property
-    def point_slots(self) -> float:
-        """Slots of one vector of points of a stage that is no contraction: arithmetic, loads and stores."""
-        total = work(self.kernel, self.functions)
-        points = max(1, self.kernel.points)
-        slots = (total.contraction + total.other) / points
-        inner = [a for a in range(len(self.kernel.extents)) if a == self.lane or a >= self.kernel.parallel]
-        for access in self.accesses:
-            stride = access.strides[self.lane] if self.lane is not None else 1
-            # What depends on an inner axis is loaded again for every position of the outer ones.
-            share = 1 / max(1, math.prod(self.kernel.extents[a] for a in inner if not access.strides[a]))
-            if access.write:
-                share = self.kernel.results / points
-            slots += share * (LOAD_SLOTS if abs(stride) <= 1 and not access.gathered else GATHER_SLOTS * 4)
-        return slots
 
 
 def _unflatten(extents: list[int], axes: tuple[int, ...], size: int) -> None:
@@ -284,7 +279,7 @@ def _form(
     result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
-    return _contraction(group, form, target) or _vector(form)
+    return _contraction(group, form, target) or _vector(form, element_bits(s.kernel for s in group.stages))
 
 
 def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:
@@ -347,31 +342,44 @@ def _slots(expr: Expr, functions: Functions) -> float:
 
 
 def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
-    """The axis to vectorize over in a kernel that is no contraction: the one most accesses are contiguous in.
+    """The axis along which vectors need the fewest instructions in a kernel that is no contraction; the last of equals.
 
     Any axis past the first ``fixed`` (shared) ones may be chosen, reduced ones too; ``None`` when there is no
-    axis of more than one position.
+    axis of more than one position. What a search starts from, and what runs without one.
     """
-    best: tuple[float, int, int] | None = None
-    found: int | None = None
-    views = accesses(kernel)
-    for axis in range(fixed, len(kernel.extents)):
+
+    def cost(axis: int) -> float:
+        total = 0.0
+        for strides in maps_of(kernel):
+            total += 1.0 if strides[axis] == 1 else 0.25 if strides[axis] == 0 else 20.0
         extent = kernel.extents[axis]
-        if extent <= 1:
-            continue
-        bad = sum(1.0 for v in views if abs(v.strides[axis]) > 1 or v.gathered)
         if axis >= kernel.parallel:
-            bad += 0.5 if kernel.combine in ("sum", "prod", "max", "min") else 2.0
-        if extent < 16:
-            bad += 1.0 - extent / 16
-        rank = (bad, -min(extent, 256), -axis)
-        if best is None or rank < best:
-            best, found = rank, axis
-    return found
+            total += 16.0 / math.ceil(extent / 16)  # combining lanes
+        return (total + sum(isinstance(e, Call) for e in unique(kernel.body))) * math.ceil(extent / 16) / extent
+
+    return min(
+        (a for a in range(fixed, len(kernel.extents)) if kernel.extents[a] > 1),
+        key=lambda a: (cost(a), -a),
+        default=None,
+    )
 
 
-def _vector(form: StageForm) -> StageForm:
+def plain_axis(name: str) -> str:
+    """The axis of a nest that a stage's own axis is called in the search: ``m0`` is ``m``, ``p1_0`` is ``p1``."""
+    return name.partition("_")[0] if "_" in name else name.rstrip("0123456789")
+
+
+def _vector(form: StageForm, bits: int) -> StageForm:
+    """A map or a reduction: every axis of its normalized kernel by itself."""
     shared = len(form.outer) + len(form.rows)
-    lane = lane_axis(form.kernel, shared)
-    across = tuple(a for a in range(len(form.outer), form.kernel.parallel) if a != lane)
-    return replace(form, axes=(("rows", across), ("lanes", () if lane is None else (lane,))), lane=lane)
+    kernel = normalized(form.kernel, shared)
+    axes = [("rows", form.rows)] if form.rows else []
+    axes += [(f"p{a - shared}", (a,)) for a in range(shared, kernel.parallel)]
+    axes += [(f"r{a - kernel.parallel}", (a,)) for a in range(kernel.parallel, len(kernel.extents))]
+    return replace(form, kernel=kernel, axes=tuple(axes), bits=bits)
+
+
+def element_bits(kernels: Iterable[Kernel]) -> int:
+    """Width of the elements that vectors are counted in: 64 if nothing but masks is narrower, else 32."""
+    found = {e.dtype.bits for k in kernels for e in unique(k.body, k.epilogue) if e.dtype.kind != "bool"}
+    return 64 if found == {64} else 32

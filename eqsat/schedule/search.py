@@ -17,15 +17,18 @@ from eqsat.schedule.price import (
     Block,
     Pricer,
     Summary,
+    inner_seconds,
     join,
     loop_moved,
     loop_steps,
     pack_moved,
     shared_moved,
+    split_seconds,
     sums_bytes,
     total_seconds,
     widen,
 )
+from eqsat.schedule.problem import plain_axis
 from eqsat.schedule.tiles import ceil_div
 
 WIDTH = 6
@@ -45,6 +48,26 @@ class Entry:
     scratch: float
     node: ENode
     children: tuple[Entry, ...]
+
+    @property
+    def inside(self) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]:
+        """In a map or reduction: axes of the loops in it, outermost first, axes and sizes of its tile, whether it streams."""
+        found, at = [], self
+        while at.node.op in ("Loop", "Par", "Split"):
+            found.append(plain_axis(str(at.node.args[0])))
+            at = at.children[0]
+        sizes = tuple((plain_axis(a), n) for a, n in tile_sizes(at.node))
+        return tuple(found), sizes, bool(sizes) and bool(at.node.args[-1])
+
+
+def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
+    """Axes and sizes of a tile of a map or reduction, the lanes' last; of any other term nothing."""
+    match node.op, node.args:
+        case "Vector", (_, other, count, axis, size, _):
+            return tuple((str(a), int(n)) for a, n in ((other, count), (axis, size)) if a)
+        case "Transpose", (_, first, second, lanes, _):
+            return (str(first), int(lanes)), (str(second), int(lanes))
+    return ()
 
 
 class Search:
@@ -77,13 +100,13 @@ class Search:
                 i, m, n, k, a = node.args
                 copied = frozenset({(int(i), "a")}) if a else frozenset()
                 return Block(frozenset({int(i)}), ((f"k{i}", int(k)), (f"m{i}", int(m)), (f"n{i}", int(n))), copied)
-            case "Vector":
-                return Block(frozenset({node.args[0]}), ((f"lanes{node.args[0]}", node.args[1]),), frozenset())  # type: ignore[arg-type]
+            case "Vector" | "Transpose":
+                return Block(frozenset({int(node.args[0])}), tuple(sorted(tile_sizes(node))), frozenset())
             case "Point" | "Block":
                 i = int(node.args[0])
                 sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
                 return Block(frozenset({i}), sizes, self.pricer.free(i))
-            case "Loop" | "Par":
+            case "Loop" | "Par" | "Split":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
             case "Pack":
@@ -123,10 +146,15 @@ class Search:
     def _price(self, number: int, node: ENode, inside: bool, parallel: bool, repeated: bool = False) -> Iterable[Entry]:
         pricer, block = self.pricer, self.blocks[number]
         match node.op:
-            case "Tile" | "Update" | "Vector":
+            case "Vector" | "Transpose":
                 if parallel:
                     return
-                price = {"Tile": pricer.tile, "Update": pricer.update, "Vector": pricer.vector}[node.op]
+                run, bypass = (pricer.vector if node.op == "Vector" else pricer.transpose)(*node.args)  # type: ignore[arg-type]
+                yield Entry(run, self.summary(number).cold, bypass, 0.0, node, ())
+            case "Tile" | "Update":
+                if parallel:
+                    return
+                price = {"Tile": pricer.tile, "Update": pricer.update}[node.op]
                 seconds = price(*node.args)  # type: ignore[operator]
                 if seconds is not None:
                     yield Entry(seconds, self.summary(number).cold, 0.0, 0.0, node, ())
@@ -144,11 +172,16 @@ class Search:
                 for child in entries:
                     moved = loop_moved(whole, body, child.moved, n / step)
                     fixed, scratch = child.fixed * steps, child.scratch + room
-                    yield Entry(child.compute * steps + seconds, moved, fixed, scratch, node, (child,))
-            case "Par":
+                    below = self.blocks[node.children[0]]
+                    more = inner_seconds(pricer, below, axis, n, *child.inside)
+                    if more is None:
+                        continue
+                    yield Entry((child.compute + more) * steps + seconds, moved, fixed, scratch, node, (child,))
+            case "Par" | "Split":
                 if not parallel:
                     return
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
+                later = split_seconds(pricer, block, axis, n, step) if node.op == "Split" else 0.0
                 threads = pricer.target.threads
                 share = ceil_div(ceil_div(n, step), threads)
                 part = widen(block, axis, min(n, share * step))
@@ -156,9 +189,12 @@ class Search:
                 steps, seconds = loop_steps(pricer, block, axis, min(n, share * step), step)
                 for child in self.best(node.children[0], inside or axis == "rows", False):
                     covered = min(n, share * step) / step
+                    more = inner_seconds(pricer, body_block, axis, n, *child.inside) if node.op == "Par" else 0.0
+                    if more is None:
+                        continue
                     moved = shared_moved(pricer, block, part, body_block, child.moved, covered, threads)
-                    fixed = child.fixed * steps + pricer.barrier
-                    yield Entry(child.compute * steps + seconds, moved, fixed, child.scratch, node, (child,))
+                    fixed = child.fixed * steps + pricer.barrier + later
+                    yield Entry((child.compute + more) * steps + seconds, moved, fixed, child.scratch, node, (child,))
             case "Pack":
                 stage, factor = int(node.args[0]), str(node.args[1])
                 form = pricer.problem.stages[stage]

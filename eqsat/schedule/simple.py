@@ -5,10 +5,12 @@ from __future__ import annotations
 from eqsat.cost.calibration import CHAIN
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.decode import prepacked
+from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.decode import below, prepacked
+from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem, StageForm, problem_of
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
+from eqsat.schedule.vectors import lanes_of
 
 TILES = 4
 """Rows of tiles in a block of shared rows."""
@@ -43,9 +45,11 @@ def _tile_rows(form: StageForm, problem: Problem, target: Target) -> int:
 def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
     """The nest of one stage over ``block`` shared rows (None: all of it)."""
     if not form.contraction:
-        rows, lanes = form.extent("rows", block), form.extent("lanes")
-        nest: Nest = TileOp("vector", (("lanes", round_up(max(lanes, 1), target.lanes(form.dtype))),), form.index)
-        return Loop("rows", rows, 1, nest) if rows > 1 else nest
+        shared = len(form.outer) + len(form.rows)
+        own = plain_nest(form.kernel, lanes_of(form, target), shared, parallel=block is None, stage=form.index)
+        rows = form.extent("rows", block) if block is not None else 1
+        return Loop("rows", rows, 1, own) if rows > 1 else own
+    nest: Nest
     extents = {axis: form.extent(axis, block) for axis in "bmnk"}
     rows, columns = best_tiles(target, form.dtype, extents["m"], extents["n"], 1)[0]
     depth = round_up(ceil_div(extents["k"], ceil_div(extents["k"], CHAIN)), 8) if extents["k"] > CHAIN else extents["k"]
@@ -63,6 +67,8 @@ def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
 def _shared(problem: Problem, nest: Nest) -> Nest:
     """The nest of a single stage with its outermost loop shared by threads."""
     match nest:
+        case Loop() if below(nest).name in MAPS:
+            return nest
         case Loop(axis, block, step, body) if axis != "k":
             return Loop(axis, block, step, body, parallel=True)
         case Pack(operand, body):

@@ -9,6 +9,7 @@ from eqsat.cost.calibration import BLOCK_SHARE, CHAIN
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
+from eqsat.schedule.vectors import vector_facts
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,15 @@ def space_of(problem: Problem, target: Target) -> Space:
 def _stage(form: StageForm, block: int | None, problem: Problem, target: Target, facts: list[str]) -> str:
     """The starting nest of one stage over ``block`` shared rows (None: the whole stage); adds its facts."""
     i = form.index
-    nest = f"(Point {i})"
     if not form.contraction:
-        rows, lanes = form.extent("rows", block), form.extent("lanes")
         if not target.rows("vector", form.dtype):
             raise TargetError(f"the target offers no tile operation 'vector' for {form.dtype.name}, as stage {i} needs")
-        facts.append(f'(streams {i} "lanes{i}")')
-        sizes = vector_blocks(form, block, target)
-        facts += [f"(lanes {i} {size})" for size in (lanes, *sizes)]
-        facts += chain(f"lanes{i}", lanes, sizes)
-        facts += [f'(permutable "rows{i}" "lanes{i}")', f'(permutable "lanes{i}" "rows{i}")']
-        nest = f'(Loop "lanes{i}" {lanes} 1 {nest})'
-        return f'(Loop "rows{i}" {rows} 1 {nest})' if rows > 1 else nest
+        nest, found = vector_facts(form, problem, target)
+        facts += found
+        rows = form.extent("rows", block)
+        return f'(Loop "rows{i}" {rows} 1 {nest})' if block is not None and rows > 1 else nest
     extents = {axis: form.extent(axis, block) for axis in "bmnk"}
+    nest = f"(Point {i})"
     a, b = form.factors
     facts.append(f'(contracts {i} "m{i}" "n{i}" "k{i}")')
     facts.append(f"(layout {i} {_bool(a.free)} {_bool(b.free)})")
@@ -109,10 +106,6 @@ def _parallel_facts(form: StageForm, facts: list[str]) -> None:
     i = form.index
     if form.contraction:
         facts += [f'(splits "{axis}{i}")' for axis in "bmn"] + [f'(outermost "b{i}")']
-    else:
-        facts.append(f'(splits "rows{i}")')
-        if form.lane is not None and form.lane < form.kernel.parallel:
-            facts.append(f'(splits "lanes{i}")')
 
 
 def contraction_blocks(
@@ -174,21 +167,6 @@ def _fill(most: float, tile: int, extent: int) -> int:
         return 0
     steps = -(-extent // count)
     return round_up(ceil_div(extent, steps), tile)
-
-
-def vector_blocks(form: StageForm, block: int | None, target: Target) -> list[int]:
-    """Candidate blocks of lanes: a few registers where sums are carried; a thread's share where one row is all."""
-    lanes = form.extent("lanes")
-    if form.lane is None or form.lane >= form.kernel.parallel:
-        return []
-    width = target.lanes(form.dtype)
-    found = []
-    if len(form.kernel.extents) > form.kernel.parallel:
-        page = target.pages.nbytes // form.dtype.itemsize  # of rows that lie apart, whole pages stream
-        found = [page, 8 * width, 4 * width]
-    elif block is None and form.extent("rows") == 1 and target.threads > 1:
-        found = [round_up(ceil_div(lanes, target.threads), 4 * width)]
-    return [size for size in found if size < lanes]
 
 
 def row_blocks(problem: Problem, target: Target) -> tuple[int, ...]:

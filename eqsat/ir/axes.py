@@ -126,19 +126,23 @@ def _reducing(kernel: Kernel) -> Kernel:
     return replace(map_axes(kernel, lambda s: (*s, 0), kernel.parallel), extents=(*kernel.extents, 1))
 
 
+def normalized(kernel: Kernel, shared: int = 0) -> Kernel:
+    """The kernel over fewer axes past the first ``shared`` ones, which stay: what nests walk by ``p0``, ``r0``, …"""
+    kernel = _empty(_reducing(kernel))
+    return _merge_rest(order_rest(_drop(kernel, _units(kernel, shared)), shared), shared)
+
+
 def simplify(group: KernelGroup) -> KernelGroup:
     """The group over fewer axes. Shared axes change for all stages alike."""
     shared = group.shared
-    kernels = [_empty(_reducing(stage.kernel)) for stage in group.stages]
+    kernels = [stage.kernel for stage in group.stages]
     units = {a for a in range(shared) if kernels[0].extents[a] == 1}
-    kernels = [_drop(k, units) for k in kernels]
     shared -= len(units)
-    kernels = [order_rest(_drop(k, _units(k, shared)), shared) for k in kernels]
+    kernels = [normalized(_drop(k, units), shared) for k in kernels]
     for a in range(shared - 2, -1, -1):
         if all(_merges(k, a) for k in kernels):
             kernels = [_merge(k, a) for k in kernels]
             shared -= 1
-    kernels = [_merge_rest(k, shared) for k in kernels]
     stages = tuple(Stage(k, s.sources, s.result) for k, s in zip(kernels, group.stages, strict=True))
     return replace(group, stages=stages, shared=shared)
 

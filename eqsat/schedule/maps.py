@@ -1,0 +1,99 @@
+"""Which nests a map or a reduction may run by: checked before code is made, whoever made the nest."""
+
+from __future__ import annotations
+
+from eqsat.ir.kernel import Kernel
+from eqsat.ir.nest import Loop, Nest, TileOp, show
+
+__all__ = ["axes_of", "check_nest", "tile_of"]
+
+
+def axes_of(kernel: Kernel, shared: int = 0) -> dict[str, int]:
+    """The axes that a nest of a normalized kernel names, past the first ``shared`` ones: kernel axis by name."""
+    names = {f"p{a - shared}": a for a in range(shared, kernel.parallel)}
+    return names | {f"r{a - kernel.parallel}": a for a in range(kernel.parallel, len(kernel.extents))}
+
+
+def tile_of(nest: Nest) -> TileOp:
+    """The tile of a nest of loops. ``ValueError`` if it is none."""
+    while isinstance(nest, Loop):
+        nest = nest.body
+    if not isinstance(nest, TileOp):
+        raise ValueError(f"a map or a reduction runs by loops around one tile, not by {show(nest)}")
+    return nest
+
+
+def check_nest(nest: Nest, kernel: Kernel, shared: int = 0) -> None:
+    """Whether a nest computes every result of a normalized kernel once, from every element that it takes.
+
+    Raises ``ValueError`` naming the axis: one that the kernel does not have, one that is not covered, or by steps that
+    overlap; threads that share a reduced axis whose steps have no results of their own; vectors that a tile cannot
+    take.
+    """
+    axes, tile = axes_of(kernel, shared), tile_of(nest)
+    where = f"in {show(nest)}"
+    sizes = dict(tile.sizes)
+    reduced = {name for name in axes if name.startswith("r")}
+    positional = kernel.combine in ("argmax", "argmin")
+    if tile.name not in ("map", "reduce", "transpose") or (
+        (tile.name == "map") != (kernel.combine is None) and (tile.name != "transpose")
+    ):
+        raise ValueError(f"tile {tile.name!r} does not run a {'reduction' if kernel.combine else 'map'}, {where}")
+    if tile.lanes < 1 or tile.lanes & (tile.lanes - 1):
+        raise ValueError(f"vectors have a power of two of lanes, not {tile.lanes}, {where}")
+    left = {name: max(1, kernel.extents[a]) for name, a in axes.items()}
+    at: Nest = nest
+    outside: list[Loop] = []
+    while isinstance(at, Loop):
+        if at.axis not in axes:
+            raise ValueError(f"the kernel has no axis {at.axis!r}; it has {', '.join(axes) or 'none'}, {where}")
+        name = at.axis
+        if at.step < 1 or at.block != left[name]:
+            raise ValueError(
+                f"the loop over axis {name!r} walks {at.block} of {left[name]} elements in steps of {at.step}, {where}"
+            )
+        first = not any(loop.axis == name for loop in outside)
+        if not first and at.block % at.step:
+            raise ValueError(f"steps of {at.step} along axis {name!r} do not divide a block of {at.block}, {where}")
+        if at.split and (name not in reduced or outside or not at.parallel):
+            raise ValueError(f"only the outermost, parallel loop over a reduced axis is split, not {name!r}, {where}")
+        if at.parallel and not at.split and name in reduced:
+            raise ValueError(
+                f"threads cannot share the steps of axis {name!r}, which is reduced, unless it is split, {where}"
+            )
+        if at.parallel and any(loop.parallel or loop.axis in reduced for loop in outside):
+            raise ValueError(
+                f"the parallel loop over axis {name!r} is inside a reduction or another such loop, {where}"
+            )
+        if positional and name not in reduced and any(loop.axis in reduced and not loop.split for loop in outside):
+            raise ValueError(f"positions are kept in registers, so axis {name!r} stays outside the reduction, {where}")
+        left[name] = at.step
+        outside.append(at)
+        at = at.body
+    for name, size in left.items():
+        whole = sizes.get(name, 1)
+        looped = any(loop.axis == name for loop in outside)
+        if (size != whole) if looped else (size > whole):
+            raise ValueError(f"the tile takes {whole} elements of axis {name!r}, its loops leave {size}, {where}")
+    _check_tile(tile, axes, reduced, positional, where)
+
+
+def _check_tile(tile: TileOp, axes: dict[str, int], reduced: set[str], positional: bool, where: str) -> None:
+    names = [name for name, _ in tile.sizes]
+    for name in names:
+        if name not in axes:
+            raise ValueError(f"the tile's axis {name!r} is none of {', '.join(axes) or 'none'}, {where}")
+    if len(set(names)) < len(names) or len(names) > 2:
+        raise ValueError(f"a tile takes vectors along one axis, and positions of another, not {names}, {where}")
+    if not names:
+        return
+    lanes, kinds = names[-1], {name in reduced for name in names}
+    if tile.name == "transpose":
+        if len(names) != 2 or len(kinds) > 1 or {size for _, size in tile.sizes} != {tile.lanes}:
+            raise ValueError(f"a transposed block is lanes × lanes of two axes of one kind, not {tile.sizes}, {where}")
+        if positional:
+            raise ValueError(f"positions along axis {names[0]!r} are not found in transposed blocks, {where}")
+    elif tile.size(lanes) % tile.lanes:
+        raise ValueError(f"vectors along axis {lanes!r} take whole vectors of {tile.lanes} elements, {where}")
+    if positional and any(name in reduced and tile.size(name) > (tile.lanes if name == lanes else 1) for name in names):
+        raise ValueError(f"positions along axis {lanes!r} are found one vector at a time, {where}")

@@ -1,0 +1,404 @@
+"""Maps and reductions in the search: which tiles their axes may take, and what those and the loops around them cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+from eqsat.cost.calibration import GUARD_SLOTS, LOAD_SLOTS, PAGE_BYTES
+from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
+from eqsat.cost.target import Target
+from eqsat.ir.axes import unique
+from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
+from eqsat.schedule.problem import Problem, StageForm, lane_axis
+from eqsat.schedule.tiles import ceil_div, round_up
+
+AT_ONCE = (1, 2, 4)
+"""Vectors that a tile may take of its axis."""
+
+FEW_SLOTS = 16.0
+"""Issue slots of a tile's body up to which it may take several vectors: more neither hides latency nor saves loops."""
+
+ROWS = 8
+"""Positions of a reduced axis that are combined at once where partial results are kept in scratch."""
+
+PIECE = 4096
+"""Elements of a row of partial results that are kept in scratch at a time."""
+
+PARTS = 32
+"""Parts that a reduction is split into. It does not depend on the threads there are, so results do not either."""
+
+LARGE = 1 << 15
+"""Points from which splitting a reduction may pay."""
+
+STREAMED = 256 << 10
+"""Bytes of a result from which it may go past the caches."""
+
+LANE_SLOTS = 1.5
+"""Slots of one lane of a load or store whose lanes lie apart."""
+
+FAR_LOAD, FAR_STORE = 11.0, 22.0
+"""The same on pages of their own, of operands beyond the second-level cache: 3000 × 2000 transposed lane by lane."""
+
+ACROSS = 16.0
+"""Slots of combining the lanes of one vector."""
+
+COMBINE = {"sum": 1.0, "prod": 1.0, "max": 2.0, "min": 2.0, "argmax": 4.0, "argmin": 4.0}
+"""Slots of combining one vector into another."""
+
+START = 8.0
+"""Slots of entering and leaving a loop once."""
+
+
+STEPS = 64
+"""Positions whose pieces of rows are read in turn without losing track of them."""
+
+ENTRIES = 2048
+"""Pages whose translations the second-level TLB of current processors holds."""
+
+FAR = 20e-9
+"""Seconds that a piece of a row takes to arrive whose page or cache set was lost since the piece beside it.
+
+Measured on a Xeon: 4096² columns summed 16 at a time, 23.7 ms where whole rows take 2.3; 65536 columns of 256 alike.
+"""
+
+NEAR = 0.7e-9
+"""The same where it was not: 2000 columns of 1000 rows."""
+
+SCATTERED = 15e-9
+"""Seconds that a line of results takes to be read for being written, where the one beside it is written at another time.
+
+3000 × 2000 transposed: 10 to 16 ms through the caches, 2 past them.
+"""
+
+INSIDE = 0.2e-9
+"""The same within the second-level cache: 768 columns of 128 rows."""
+
+
+def lanes_of(form: StageForm, target: Target) -> int:
+    """Elements of one vector of a map or a reduction."""
+    return max(1, target.vector_bits // form.bits)
+
+
+# what is offered
+
+
+def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str, list[str]]:
+    """The starting nest of a stage that is no contraction, without its shared rows, and its facts."""
+    i, lanes, kernel = form.index, lanes_of(form, target), form.kernel
+    extents = {axis: max(1, form.extent(axis)) for axis in form.own}
+    facts: list[str] = []
+    steps: dict[str, set[int]] = {axis: set() for axis in extents}
+    if not extents:
+        facts.append(f"(scalar {i})")
+    carriers = _carriers(form, lanes)
+    for axis in carriers:
+        name = form.name(axis)
+        sizes = _sizes(form, target, axis, extents[axis])
+        facts += [f'(lanes {i} "{name}" {size})' for size in sizes]
+        steps[axis].update(sizes)
+        for other, count in _jams(form, axis, extents):
+            facts.append(f'(jams {i} "{form.name(other)}" {count} "{name}" {min(lanes, extents[axis])})')
+            steps[other].add(count)
+            if not form.reduced(axis) and extents[axis] > PIECE:
+                steps[axis].add(PIECE)
+        if not form.reduced(axis) and _streamable(form, problem, target, axis, lanes):
+            facts.append(f'(streams {i} "{name}")')
+        for other in _turned(form, axis, extents, lanes):
+            facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
+            steps[axis].add(lanes)
+            steps[other].add(lanes)
+    single = not problem.rows
+    for axis in extents if single and target.threads > 1 and kernel.points >= LARGE else ():
+        if form.reduced(axis) and extents[axis] > 1:
+            widest = max((s for s in steps[axis] if 2 * s <= extents[axis] and s <= PIECE), default=1)
+            part = round_up(ceil_div(extents[axis], PARTS), widest)
+            if part < extents[axis]:
+                facts.append(f'(divides "{form.name(axis)}" {part})')
+                steps[axis].add(part)
+    for axis, extent in extents.items():
+        facts += _factors(form.name(axis), extent, steps[axis])
+        facts += [f'(points "{form.name(axis)}" "{form.name(other)}")' for other in extents if other != axis]
+        if single and not form.reduced(axis):
+            facts.append(f'(splits "{form.name(axis)}")')
+    nest = f"(Point {i})"
+    for axis in reversed(list(extents)):
+        nest = f'(Loop "{form.name(axis)}" {extents[axis]} 1 {nest})'
+    return nest, facts
+
+
+def _factors(axis: str, extent: int, steps: Iterable[int]) -> list[str]:
+    """``factor`` facts where what is left over of a block is left over of the whole axis: steps divide one another."""
+    inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
+    facts = [f'(factor "{axis}" {extent} {step})' for step in inside]
+    facts += [f'(factor "{axis}" {step} 1)' for step in inside]
+    return facts + [f'(factor "{axis}" {a} {b})' for n, a in enumerate(inside) for b in inside[n + 1 :] if a % b == 0]
+
+
+def _carriers(form: StageForm, lanes: int) -> list[str]:
+    """Axes that may carry lanes: any; of many only those that most accesses walk contiguously."""
+    own = list(form.own)
+    if len(own) <= 3:
+        return own
+    first = lane_axis(form.kernel, len(form.outer) + len(form.rows))
+
+    def rank(axis: str) -> tuple[bool, int, int]:
+        a = form.named[axis][0]
+        far = sum(abs(access.strides[a]) > 1 for access in form.accesses)
+        return a != first, far, -a
+
+    return sorted(own, key=rank)[:2]
+
+
+def _sizes(form: StageForm, target: Target, axis: str, extent: int) -> list[int]:
+    """Elements of an axis that one tile may take by vectors."""
+    lanes = lanes_of(form, target)
+    if form.kernel.combine in ("argmax", "argmin") and form.reduced(axis):
+        return [min(lanes, extent)]  # positions are compared in order
+    found = {min(lanes, extent)}
+    few = FEW_SLOTS / max(1.0, _body(form, target, axis))
+    found |= {lanes * n for n in AT_ONCE if n <= few and lanes * n <= extent}
+    if extent <= lanes * min(few, AT_ONCE[-1]):
+        found.add(extent)
+    return sorted(found)
+
+
+def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str, int]]:
+    """(another axis, positions of it) that vectors along ``axis`` may take at once.
+
+    Rows of a matrix, so that what they share is loaded once; steps of a reduction, so that partial results in scratch
+    are loaded and stored less often.
+    """
+    if form.kernel.combine in (None, "argmax", "argmin"):
+        return []
+    found = []
+    for other, extent in extents.items():
+        if form.reduced(other) != form.reduced(axis):
+            count = ROWS if form.reduced(other) else ROWS // 2
+            shared = form.reduced(other) or any(
+                not access.strides[form.named[other][0]] for access in form.accesses if not access.write
+            )
+            if extent >= 2 * count and shared:
+                found.append((other, count))
+    return found
+
+
+def _turned(form: StageForm, vector: str, extents: dict[str, int], lanes: int) -> list[str]:
+    """Axes that loads walk contiguously where they walk ``vector`` in strides, if blocks fit both and agree in kind."""
+    if form.kernel.combine in ("argmax", "argmin") or extents[vector] < lanes or lanes < 2:
+        return []
+    return [
+        axis
+        for axis in extents
+        if axis != vector
+        and extents[axis] >= lanes
+        and form.reduced(axis) == form.reduced(vector) == (form.kernel.combine is not None)
+        and turned_loads(form.kernel, form.named[vector][0], form.named[axis][0])
+    ]
+
+
+def turned_loads(kernel: Kernel, vector: int, axis: int) -> tuple[Load, ...]:
+    """Loads that walk ``axis`` contiguously and ``vector`` in strides; none in a guard, for blocks are loaded whole."""
+    found: dict[tuple[int, int, tuple[int, ...]], Load] = {}
+    for load in unconditional(kernel.body):
+        if isinstance(load, Load) and load.strides[axis] == 1 and load.strides[vector] not in (0, 1):
+            if not load.gathers:
+                found.setdefault((load.operand, load.offset, load.strides), load)
+    return tuple(found.values())
+
+
+def _streamable(form: StageForm, problem: Problem, target: Target, axis: str, lanes: int) -> bool:
+    """Whether whole vectors of results lie at multiples of their size, and nothing of the group reads them again.
+
+    Behind long arithmetic they go out one by one, which takes longer, and there is nothing to gain where arithmetic
+    hides the traffic: tanh of 10 M took 22 ms past the caches and 10 through them, a·b + c 15 and 20.
+    """
+    kernel = form.kernel
+    at = form.named[axis][0]
+    slots = slots_of(form.functions)
+    if sum(slots.get(e.fn, 1.0) for e in unique(kernel.body) if isinstance(e, Call)) > FEW_SLOTS:
+        return False
+    if kernel.out.nbytes < STREAMED or kernel.store_strides[at] != 1 or form.result[0] != "operand":
+        return False
+    if any(form.result in other.sources for other in problem.stages):
+        return False
+    return all(step % lanes == 0 for a, step in enumerate(kernel.store_strides) if a != at)
+
+
+# what it costs
+
+
+def _body(form: StageForm, target: Target, axis: str, count: int = 1, other: str = "", vectors: int = 1) -> float:
+    """Slots of the body for ``vectors`` vectors along an axis at ``count`` positions of another."""
+    at = form.named[axis][0] if axis else None
+    beside = form.named[other][0] if other else None
+    lanes, cache = lanes_of(form, target), target.middle[0].capacity
+    return _body_slots(form.kernel, form.functions, lanes, target.vector_bits, cache, at, vectors, beside, count)
+
+
+@lru_cache(maxsize=4096)
+def _body_slots(
+    kernel: Kernel,
+    functions: Functions,
+    lanes: int,
+    vector_bits: int,
+    cache: float,
+    axis: int | None,
+    vectors: int,
+    other: int | None,
+    count: int,
+) -> float:
+    slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
+    for expr in unique(kernel.body):
+        if not isinstance(expr, Load | Call | Index | Guarded):
+            continue
+        depends = dependences(expr, rank)
+        times = (vectors if axis in depends else 1) * (count if other in depends else 1)
+        wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
+        match expr:
+            case Call(fn):
+                total += times * wide * slots.get(fn, 1.0)
+            case Guarded():
+                total += times * wide * GUARD_SLOTS
+            case Index():
+                total += times * wide * 1.0 if axis in depends else 0.0
+            case Load():
+                gathered, size = bool(expr.gathers) and axis in depends, kernel.operands[expr.operand].nbytes
+                total += times * _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
+    return total
+
+
+def _access(
+    strides: tuple[int, ...],
+    axis: int | None,
+    gathered: bool,
+    lanes: int,
+    itemsize: int,
+    large: bool,
+    far: float = FAR_LOAD,
+) -> float:
+    if axis is None or (not gathered and strides[axis] in (0, 1)):
+        return LOAD_SLOTS
+    apart = large and not gathered and abs(strides[axis]) * itemsize >= PAGE_BYTES
+    return (far if apart else LANE_SLOTS) * lanes
+
+
+def _finish(form: StageForm, target: Target, axis: str) -> float:
+    """Slots of finishing one vector of results, or one result if the lanes are combined, and of storing it."""
+    lanes = lanes_of(form, target)
+    if form.kernel.combine is None or not axis or not form.reduced(axis):
+        at, out = form.named[axis][0] if axis else None, form.kernel.out
+        strides, large = form.kernel.store_strides, out.nbytes > target.middle[0].capacity
+        return form.epilogue_slots + 2 * _access(strides, at, False, lanes, out.dtype.itemsize, large, FAR_STORE / 2)
+    return form.epilogue_slots + ACROSS
+
+
+def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: str, size: int) -> float:
+    """Slots of a tile of vectors, with its share of finishing the results that it is part of."""
+    lanes, kernel = lanes_of(form, target), form.kernel
+    vectors = ceil_div(size, lanes)
+    slots = _body(form, target, axis, count, other, vectors)
+    if kernel.combine is None:
+        return slots + vectors * count * _finish(form, target, axis)
+    slots += vectors * count * COMBINE[kernel.combine]
+    chains = 4.0 if kernel.combine in ("argmax", "argmin") else 1.0
+    slots = max(slots, target.ports.latency * chains)
+    reduced = max(1, math.prod(kernel.extents[kernel.parallel :]))
+    mine = (size if axis and form.reduced(axis) else 1) * (count if other and form.reduced(other) else 1)
+    results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
+    return slots + results * _finish(form, target, axis) * min(1.0, mine / reduced)
+
+
+def transpose_slots(form: StageForm, target: Target, first: str, second: str, lanes: int) -> float:
+    """Slots of a block of lanes × lanes that is transposed in registers."""
+    kernel, at = form.kernel, form.named[second][0]
+    turned = turned_loads(kernel, at, form.named[first][0])
+    slots = tile_slots(form, target, first, lanes, second, lanes)
+    for load in turned:
+        large = kernel.operands[load.operand].nbytes > target.middle[0].capacity
+        slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large)
+    return slots + len(turned) * lanes * (1.5 + math.log2(max(2, lanes)))
+
+
+def scattered_seconds(form: StageForm, target: Target, lanes: int) -> float:
+    """Seconds that a transposed block waits for the lines of its results."""
+    return (
+        lanes * SCATTERED if form.kernel.combine is None and form.kernel.out.nbytes > target.middle[0].capacity else 0.0
+    )
+
+
+def written(form: StageForm, sizes: dict[str, int]) -> float:
+    """Bytes of results that a tile of these sizes stores, as its share where it is part of a reduction."""
+    kernel = form.kernel
+    kept = reduced = 1
+    for axis in form.own:
+        size = sizes.get(axis, 1)
+        kept, reduced = (kept, reduced * size) if form.reduced(axis) else (kept * size, reduced)
+    whole = max(1, math.prod(kernel.extents[kernel.parallel :]))
+    return kept * kernel.out.dtype.itemsize * min(1.0, reduced / whole)
+
+
+def loop_slots(
+    form: StageForm,
+    target: Target,
+    body: dict[str, int],
+    axis: str,
+    loops: tuple[str, ...],
+    tile: tuple[tuple[str, int], ...],
+) -> float | None:
+    """Slots that every step of a loop adds to its body, the loop's own aside; None where the loop is not legal.
+
+    ``body``: sizes of what its body covers, by own axes; ``loops``: axes of the loops in it, outermost first; ``tile``:
+    axes and sizes of its tile, the lanes' last. Partial results of a loop over a parallel axis inside one over a
+    reduced axis are kept in scratch, so loaded and stored; positions of extremes are not.
+    """
+    inside = [name for name in loops if not form.reduced(name)]
+    if not form.reduced(axis) or not inside:
+        return 0.0
+    if form.kernel.combine in ("argmax", "argmin"):
+        return None
+    if form.reduced(loops[0]):
+        return 0.0
+    lanes = lanes_of(form, target)
+    kept = math.prod(size for name, size in body.items() if not form.reduced(name))
+    if tile:
+        name, size = tile[-1]
+        kept = ceil_div(kept, lanes) if not form.reduced(name) else kept * ceil_div(size, lanes)
+    return 1.5 * kept
+
+
+def jump_seconds(
+    form: StageForm, problem: Problem, target: Target, sizes: dict[str, int], axis: str, n: int, stream: bool
+) -> float:
+    """Seconds that every step of a loop over n positions adds because it takes short pieces of rows that lie apart.
+
+    ``sizes``: of the block that its body covers, by the names of the search. ``stream``: results go past the caches,
+    so nothing waits for the lines that they go to.
+    """
+    extents, a = form.extents(sizes), form.named[axis][0]
+    if extents[a] > STEPS:
+        return 0.0  # counted by the loops inside
+    total = 0.0
+    for access in form.accesses:
+        far, size = abs(access.strides[a]) * access.dtype.itemsize, access.dtype.itemsize
+        source = form.source(access)
+        if far <= 64 or access.gathered or (stream if access.write else n <= STEPS) or source[0] != "operand":
+            continue  # among them what prefetching follows
+        run, pieces = 1, extents[a]
+        others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
+        for stride, extent in sorted(others):
+            if stride <= run:
+                run += stride * (extent - 1)
+            elif extent <= STEPS:
+                pieces *= extent
+        if run * size >= min(far, PAGE_BYTES):
+            continue
+        if problem.sizes[source[1]] <= target.middle[0].capacity:
+            each = INSIDE
+        elif access.write and not (n > ENTRIES or thrashes(far, STEPS)):
+            each = SCATTERED
+        else:
+            each = FAR if n > ENTRIES or thrashes(far, STEPS) else NEAR
+        total += each * pieces
+    return total

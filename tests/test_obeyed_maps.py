@@ -1,0 +1,292 @@
+"""Maps and reductions obey their nests: whatever legal nest is drawn runs right, and the printed loops are its loops."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eqsat.ir.axes import normalized
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.nest import Loop, Nest, TileOp, show
+from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
+from eqsat.plan.fallback import interpret
+from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.plain import plain_nest
+from eqsat.schedule.sample import sample
+from eqsat_backends.numba_cpu.loops import emit
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import machine, reduction
+from tests.test_loops import operands, run, single
+
+HOST = machine()
+NARROW = machine(l1=1 << 10, l2=4 << 10, l3=16 << 10, registers=16, width=16)
+DTYPES = [float32, float64, int32, int64, bool_]
+COMBINES = [None, "sum", "prod", "max", "min", "argmax", "argmin"]
+
+
+@st.composite
+def loads(draw: st.DrawFn, extents: tuple[int, ...], dtype: DType, operand: int) -> tuple[Load, int]:
+    """A load that walks some of the axes in any order, with gaps, backwards, or not at all; and its buffer's size."""
+    axes = draw(st.permutations(range(len(extents))))
+    strides, offset, step = [0] * len(extents), 0, draw(st.sampled_from([1, 1, 1, 2, 3]))
+    for axis in axes:
+        if draw(st.integers(0, 5)) == 0:
+            continue  # broadcast
+        strides[axis] = step
+        if draw(st.integers(0, 4)) == 0:
+            strides[axis], offset = -step, offset + step * (extents[axis] - 1)
+        step *= extents[axis]
+    gathers: tuple[tuple[Expr, int], ...] = ()
+    if dtype != bool_ and draw(st.integers(0, 6)) == 0 and extents:
+        along = tuple(draw(st.integers(0, 1)) for _ in extents)
+        gathers = ((Index(0, along, int64), step),)
+        step *= 1 + sum(n - 1 for n, s in zip(extents, along, strict=True) if s)
+    return Load(operand, offset, tuple(strides), dtype, gathers), max(1, step + offset)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> KernelGroup:
+    """A map or a reduction of one to five axes over one or two operands."""
+    rank = draw(st.integers(1, 5))
+    most = (3000, 90, 24, 9, 6)[rank - 1]
+    extents = tuple(draw(st.integers(1, most)) for _ in range(rank))
+    combine = draw(st.sampled_from(COMBINES))
+    dtype = draw(st.sampled_from(DTYPES))
+    if dtype == bool_ and combine in ("sum", "prod"):
+        dtype = int32
+    parallel = rank
+    if combine is not None:
+        parallel = rank - 1 if combine.startswith("arg") else draw(st.integers(0, rank - 1))
+    one, size = draw(loads(extents, dtype, 0))
+    sizes, body = [(dtype, size)], one
+    if draw(st.booleans()):
+        two, other = draw(loads(extents, dtype, 1))
+        sizes.append((dtype, other))
+        body = Call(draw(st.sampled_from(["add", "maximum"])), (one, two), dtype)
+    store = list(row_major(extents[:parallel]))
+    order = draw(st.permutations(range(parallel)))
+    step = 1
+    for axis in order:
+        store[axis] = step
+        step *= extents[axis]
+    return single(extents, parallel, combine, body, sizes, store=tuple(store))
+
+
+def check_runs(group: KernelGroup, nest: Nest, seed: int, threads: int) -> None:
+    """The kernel by a nest, against the interpreter."""
+    emitted = emit(group, nest)
+    arrays = operands(group, seed)
+    if group.stages[0].kernel.combine == "prod":
+        arrays = [np.sign(a) if a.dtype.kind != "b" else a for a in arrays]  # products stay exact
+    want = [a.copy() for a in arrays]
+    interpret(group, want)
+    got, status = run(emitted, arrays, threads)
+    assert status == 0
+    for n, (mine, right) in enumerate(zip(got, want, strict=True)):
+        message = f"operand {n} by {show(nest)}, {threads} threads\n{emitted.source}"
+        if right.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(right).max(initial=0.0)))
+            np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5 * scale, err_msg=message)
+        else:
+            np.testing.assert_array_equal(mine, right, err_msg=message)
+
+
+def pairs(group: KernelGroup, seed: int, each: int) -> list[Nest]:
+    """Random legal nests, for one thread and for two, and for wide and narrow vectors."""
+    draws = random.Random(seed)
+    host = draws.choice([HOST, HOST, NARROW])
+    return [nest for nest, _ in sample(group, cpu_target(host, draws.choice([1, 2])), each, seed=seed)]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(kernels(), st.integers(0, 1 << 20))
+def test_every_legal_nest_runs_right(group: KernelGroup, seed: int) -> None:
+    for nest in pairs(group, seed, 3):
+        check_runs(group, nest, seed, seed % 3 + 1)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(kernels(), st.integers(0, 1 << 20))
+def test_every_legal_nest_runs_right_at_length(group: KernelGroup, seed: int) -> None:
+    for nest in pairs(group, seed, 4):
+        check_runs(group, nest, seed, seed % 3 + 1)
+
+
+# what is printed
+
+
+def loops_of(nest: Nest) -> list[Loop]:
+    found = []
+    while isinstance(nest, Loop):
+        found.append(nest)
+        nest = nest.body
+    return found
+
+
+def printed(source: str, phase: str = "") -> list[tuple[str, str]]:
+    """Axis and step of the loops of the first phase that stand inside one another, outermost first."""
+    body = source[source.index("def ") :].split("\ndef ")[0]
+    found: list[tuple[int, str, str]] = []
+    for line in body.splitlines():
+        match = re.match(r"( *)for ([pr]\d+)_(sum_)?\d+ in range\((.*)\):$", line)
+        if not match:
+            continue
+        depth = len(match[1])
+        if found and depth <= found[-1][0]:
+            break  # the rim, or another sweep
+        step = re.search(r", (\d+)$", match[4])
+        if not match[3]:
+            found.append((depth, match[2], step[1] if step and match[4].count(",") >= 2 else "1"))
+    return [(axis, step) for _, axis, step in found]
+
+
+GROUPS = {
+    "map": reduction((60, 50), 2, (0, 1)),
+    "transpose": reduction((60, 50), 2, (1, 0)),
+    "rows": reduction((40, 200), 1, (0, 1)),
+    "columns": reduction((200, 40), 1, (1, 0)),
+    "middle": reduction((20, 40, 30), 2, (0, 2, 1)),
+    "outer": reduction((20, 18, 34), 1, (2, 1, 0)),
+    "all": reduction((300, 200), 0, (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_printed_loops_are_those_of_the_nest(name: str) -> None:
+    group = GROUPS[name]
+    seen = set()
+    for threads in (1, 2):
+        for nest, _ in sample(group, cpu_target(HOST, threads), 12, seed=5):
+            source = emit(group, nest).source
+            loops, tile = loops_of(nest), tile_of(nest)
+            kernel = normalized(group.stages[0].kernel)
+            cells = any(
+                a.axis[0] == "r" and not a.split and any(b.axis[0] == "p" for b in loops[n:])
+                for n, a in enumerate(loops)
+            )
+            if not cells:  # where results are kept in scratch, the first sweep is over them alone
+                whole = [loop for loop in loops if loop.block >= loop.step]
+                assert printed(source) == [(loop.axis, str(loop.step)) for loop in whole], show(nest) + source
+            else:
+                assert "scratch" in source
+            assert ("* tid // nt" in source) == any(loop.parallel for loop in loops)
+            assert ("transpose_" in source) == (tile.name == "transpose")
+            if any(loop.split for loop in loops):
+                assert "def kernel_1(" in source and "parts" in source
+            seen.add(lanes_axis(source, kernel, tile))
+    assert seen <= set(axes_of(kernel))
+
+
+def test_any_axis_may_carry_the_lanes() -> None:
+    for name in ("rows", "middle", "transpose"):
+        nests = sample(GROUPS[name], cpu_target(HOST), 40, seed=1)
+        assert {tile_of(nest).sizes[-1][0] for nest, _ in nests} == set(
+            axes_of(normalized(GROUPS[name].stages[0].kernel))
+        )
+
+
+def lanes_axis(source: str, kernel: Kernel, tile: TileOp) -> str:
+    """The axis of the tile's vectors, which the printed loads confirm."""
+    axis = tile.sizes[-1][0]
+    (load,) = [e for e in [kernel.body] if isinstance(e, Load)]
+    stride = load.strides[axes_of(kernel)[axis]]
+    loads = re.findall(r"= (load|strided|transpose)n?_f32x\d+\(", source)
+    if tile.name != "transpose":
+        assert ("load" in loads) == (stride == 1) or "parts" in source or "scratch" in source, source
+        assert ("strided" in loads) == (stride != 1), source
+    return axis
+
+
+def test_unrolled_vectors_are_those_of_the_tile() -> None:
+    """A tile of u vectors has u accumulators, and loads u vectors a step."""
+    group = reduction((7, 4096), 1, (0, 1))
+    for vectors in (1, 2, 4):
+        tile = TileOp("reduce", (("r0", 16 * vectors),), lanes=16)
+        nest = Loop("p0", 7, 1, Loop("r0", 4096, 16 * vectors, tile), parallel=True)
+        source = emit(group, nest).source
+        assert len(re.findall(r"= load_f32x16\(", source)) == vectors
+        check_runs(group, nest, 0, 2)
+
+
+def test_results_go_past_the_caches_where_the_tile_says_so() -> None:
+    group = reduction((512, 1024), 2, (0, 1))
+    for stream in (False, True):
+        nest = Loop("p0", 512 * 1024, 16, TileOp("map", (("p0", 16),), lanes=16, stream=stream), parallel=True)
+        source = emit(group, nest).source
+        assert ("stream(" in source) == stream and ("fence(" in source) == stream
+        check_runs(group, nest, 0, 2)
+
+
+def test_plain_nests_are_legal() -> None:
+    for group in GROUPS.values():
+        kernel = normalized(group.stages[0].kernel)
+        for lanes in (1, 4, 16):
+            for parallel in (False, True):
+                check_nest(plain_nest(kernel, lanes, parallel=parallel), kernel)
+
+
+# what is refused
+
+ROWS = TileOp("reduce", (("r0", 16),), lanes=16)
+ILLEGAL = {
+    "threads cannot share the steps of axis 'r0'": Loop("r0", 200, 16, Loop("p0", 40, 1, ROWS), parallel=True),
+    "no axis 'q7'": Loop("q7", 40, 1, Loop("r0", 200, 16, ROWS)),
+    "axis 'p0', its loops leave 40": Loop("r0", 200, 16, ROWS),
+    "the loop over axis 'r0' walks 100 of 200": Loop("p0", 40, 1, Loop("r0", 100, 16, ROWS)),
+    "axis 'r0', its loops leave 8": Loop("p0", 40, 1, Loop("r0", 200, 8, ROWS)),
+    "along axis 'r0' do not divide": Loop("p0", 40, 1, Loop("r0", 200, 24, Loop("r0", 24, 16, ROWS))),
+    "parallel loop over axis 'p0' is inside": Loop("r0", 200, 16, Loop("p0", 40, 1, ROWS, parallel=True)),
+    "over a reduced axis is split, not 'p0'": Loop("p0", 40, 1, Loop("r0", 200, 16, ROWS), True, True),
+    "vectors along axis 'r0' take whole": Loop(
+        "p0", 40, 1, Loop("r0", 200, 8, TileOp("reduce", (("r0", 8),), lanes=16))
+    ),
+    "axis 'r1' is none": Loop("p0", 40, 1, Loop("r0", 200, 16, TileOp("reduce", (("r1", 16), ("r0", 16)), lanes=16))),
+    "does not run a reduction": Loop("p0", 40, 1, Loop("r0", 200, 16, replace(ROWS, name="map"))),
+}
+
+
+@pytest.mark.parametrize("message", ILLEGAL)
+def test_illegal_nests_are_refused_naming_the_axis(message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        emit(GROUPS["rows"], ILLEGAL[message])
+
+
+def test_positions_are_not_kept_in_scratch() -> None:
+    load = Load(0, 0, (200, 1), float32)
+    group = single((40, 200), 1, "argmax", load, [(float32, 8000)])
+    tile = TileOp("reduce", (("p0", 16),), lanes=16)
+    check_runs(group, Loop("p0", 40, 16, Loop("r0", 200, 1, tile)), 0, 1)
+    with pytest.raises(ValueError, match="positions are kept in registers, so axis 'p0'"):
+        emit(group, Loop("r0", 200, 1, Loop("p0", 40, 16, tile)))
+
+
+def test_the_comparison_notices_a_nest_that_skips_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: without the check, a nest that covers too little leaves wrong results."""
+    monkeypatch.setattr("eqsat_backends.numba_cpu.walk.check_nest", lambda *_: None)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.loops.check_nest", lambda *_: None)
+    with pytest.raises(AssertionError):
+        check_runs(GROUPS["rows"], Loop("p0", 40, 1, Loop("r0", 200, 32, ROWS)), 0, 1)
+
+
+def test_nests_of_empty_and_tiny_kernels_run() -> None:
+    for extents in ((), (1,), (1, 1), (0, 4), (4, 0), (0,)):
+        for parallel in range(len(extents) + 1):
+            combine = None if parallel == len(extents) else "sum"
+            size = max(1, math.prod(extents))
+            body = Load(0, 0, row_major(extents), float32)
+            kept = extents[:parallel]
+            out = Operand(float32, max(1, math.prod(kept)))
+            kernel = Kernel(
+                extents, parallel, combine, body, Acc(float32), (Operand(float32, size),), out, 0, row_major(kept)
+            )  # type: ignore[arg-type]
+            group = KernelGroup((Stage(kernel, (0,), 1),), 0, (Operand(float32, size), out), (1,))
+            for nest, _ in sample(group, cpu_target(HOST), 3):
+                check_runs(group, nest, 1, 2)
