@@ -155,7 +155,7 @@ def check(
     seed: int = 0,
     nest: Nest | None = None,
 ) -> Emitted:
-    """Compile and run the group by ``nest``, or that of a search; every operand must be as the interpreter leaves it."""
+    """Run the group, compiled by ``nest`` or that of a search; every operand must be as the interpreter leaves it."""
     host_ = machine(width=4 * (lanes or host().lanes()))
     emitted = emit(group, nest or schedule(group, cpu_target(host_, 2)).nest)
     arrays = operands(group, seed, hard)

@@ -1,4 +1,4 @@
-"""Maps and reductions obey their nests: whatever legal nest is drawn runs right, and the printed loops are its loops."""
+"""Maps and reductions obey their nests: any legal nest runs right, and the printed loops are its loops."""
 
 from __future__ import annotations
 

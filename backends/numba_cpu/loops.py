@@ -247,7 +247,7 @@ class _Writer:
     def combine_parts(
         self, stage: Stage, parts: int, operand: int, extreme: int | None, buffers: tuple[tuple[str, int], ...]
     ) -> None:
-        """The second phase: what the parts' results combine to, and the epilogue. Vectors of results, if there are any."""
+        """The second phase: what the parts' results combine to, and the epilogue; by vectors of results if it can."""
         kernel = stage.kernel
         extents, results = kernel.extents[: kernel.parallel], kernel.results
         strides = (*row_major(extents), results)

@@ -347,7 +347,7 @@ class Walk:
         return -(-min(loop.block, max(1, self.extents[self.names[loop.axis]])) // loop.step)
 
     def _chain(self, nest: Nest, cells: bool) -> int:
-        """How often a nest adds to each total that it is given; ``cells``: in scratch, once for each tile's registers."""
+        """How often a nest adds to each total that it is given; ``cells``: in scratch, once for a tile's registers."""
         if cells and not _parallel_in(nest, self):
             return 1
         if not isinstance(nest, Loop):

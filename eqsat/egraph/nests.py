@@ -8,9 +8,10 @@ acyclic and orders share their tails. Terms (egglog constructors):
     (Vector stage other count axis size stream)  (Transpose stage first second lanes stream)
 
 ``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
-of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``, 1);
-its last argument, and that of a ``Transpose``, says whether results go past the caches. A ``Split`` is a parallel loop
-over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
+of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``,
+1); its last argument, and that of a ``Transpose``, says whether results go past the caches. A ``Split`` is a parallel
+loop over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point of a stage; ``Block`` is
+all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -63,17 +64,18 @@ SIGNATURE = """
 """Sorts, constructors and the relations in which the facts of one problem are stated.
 
 ``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside
-one over ``b``. ``shared a``: every stage reads earlier ones at the same position of ``a``. ``splits a``: steps of
-``a`` are independent, so threads may share them. ``outermost a``: only loops over batches, which every thread
-may walk. ``layout stage a b``: which factors a tile finds packed already. ``packable stage x``: factor x may be
-packed; ``hoists stage x axis``: its packing may leave a loop over ``axis``; ``external stage x``: it is no earlier
-stage's result. ``register stage m n``: a register tile; ``depth stage k``: how deep one runs; ``updates stage m k``:
-a rank-k update of m rows. ``contracts stage m n k``: the names of a contraction's axes. ``points a b``: like
-``permutable``, for loops over single points too. ``lanes stage a l``: l elements of axis ``a`` may be taken by vectors;
-``scalar stage``: there is no axis. ``jams stage b c a l``: c positions of ``b`` at once with them. ``transposes stage a
-b l``: blocks of l × l are loaded along ``a`` and used along ``b``. ``streams stage a``: results may go past the caches
-with lanes along ``a``. ``divides a s``: the steps of s along the reduced axis ``a`` may have results of their own. ``flat a n stage body``: a block of n positions of the shared axis ``a`` of that stage is
-the nest ``body``. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
+one over ``b``; ``points a b``: also where those are over single points. ``shared a``: every stage reads earlier ones at
+the same position of ``a``. ``splits a``: steps of ``a`` are independent, so threads may share them. ``divides a s``:
+the steps of s along the reduced axis ``a`` may have results of their own. ``outermost a``: only loops over batches,
+which every thread may walk. ``layout stage a b``: which factors a tile finds packed already. ``packable stage x``:
+factor x may be packed; ``hoists stage x axis``: its packing may leave a loop over ``axis``; ``external stage x``: it is
+no earlier stage's result. ``register stage m n``: a register tile; ``depth stage k``: how deep one runs; ``updates
+stage m k``: a rank-k update of m rows. ``contracts stage m n k``: the names of a contraction's axes.
+``lanes stage a l``: l elements of axis ``a`` may be taken by vectors; ``scalar stage``: there is no axis. ``jams stage
+b c a l``: c positions of ``b`` at once with them. ``transposes stage a b l``: blocks of l × l are loaded along ``a``
+and used along ``b``. ``streams stage a``: results may go past the caches with lanes along ``a``. ``flat a n stage
+body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``spmd``, ``inner``: nests
+that every thread runs, filled in by rules.
 """
 
 

@@ -22,7 +22,7 @@ _FEW = 16
 def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = False, stage: int = 0) -> Nest:
     """Loops in the order of the axes of a normalized kernel, and vectors along the one that most accesses like.
 
-    ``parallel``: threads share the longest loop over a parallel axis, or the parts of a long reduction with few results.
+    ``parallel``: threads share the longest loop over a parallel axis, or parts of a long reduction with few results.
     """
     names = {a: name for name, a in axes_of(kernel, shared).items()}
     extents = {a: max(1, kernel.extents[a]) for a in names}

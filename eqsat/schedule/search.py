@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def inside(self) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]:
-        """In a map or reduction: axes of the loops in it, outermost first, axes and sizes of its tile, whether it streams."""
+        """In a map or reduction: axes of the loops in it, outermost first, its tile, and whether that streams."""
         found, at = [], self
         while at.node.op in ("Loop", "Par", "Split"):
             found.append(plain_axis(str(at.node.args[0])))
