@@ -7,7 +7,7 @@ from dataclasses import replace
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.problem import Problem, plain_axis
-from eqsat.schedule.search import Entry
+from eqsat.schedule.search import Entry, tile_sizes
 from eqsat.schedule.tiles import round_up
 from eqsat.schedule.vectors import lanes_of
 
@@ -56,16 +56,14 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
         case "Tile":
             i, m, n, k = (int(x) for x in node.args[:4])
             return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)
-        case "Vector":
-            i, other, count, axis, size = node.args[:5]
-            sizes = [(plain_axis(str(other)), int(count))] if other else []
-            if axis:
-                sizes.append((plain_axis(str(axis)), round_up(int(size), lanes[int(i)])))  # whole vectors
-            return TileOp("vector", tuple(sizes), int(i), lanes[int(i)], bool(node.args[5]))
-        case "Transpose":
-            i, first, second, size = node.args[:4]
-            sizes = [(plain_axis(str(first)), int(size)), (plain_axis(str(second)), int(size))]
-            return TileOp("transpose", tuple(sizes), int(i), int(size), bool(node.args[4]))
+        case "Vector" | "Transpose":
+            stage, stream = int(node.args[0]), bool(node.args[-1])
+            sizes = [(plain_axis(axis), size) for axis, size in tile_sizes(node)]
+            if node.op == "Transpose":
+                return TileOp("transpose", tuple(sizes), stage, lanes[stage], stream)
+            if sizes:
+                sizes[-1] = sizes[-1][0], round_up(sizes[-1][1], lanes[stage])  # whole vectors
+            return TileOp("vector", tuple(sizes), stage, lanes[stage], stream)
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
 
 

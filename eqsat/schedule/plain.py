@@ -69,7 +69,7 @@ def stage_nests(nest: Nest | None) -> dict[int, Nest]:
         case Seq(bodies):
             return {stage: own for body in bodies for stage, own in stage_nests(body).items()}
         case Loop() | TileOp():
-            inner = nest
+            inner: Nest = nest
             while isinstance(inner, Loop | Pack):
                 inner = inner.body
             if isinstance(inner, TileOp) and inner.name in ("map", "reduce", "transpose"):
