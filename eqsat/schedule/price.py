@@ -19,6 +19,7 @@ from eqsat.schedule.vectors import (
     START,
     jump_seconds,
     lanes_of,
+    least_slots,
     loop_slots,
     scattered_seconds,
     tile_slots,
@@ -112,7 +113,7 @@ class Pricer:
         for form in self.problem.stages:
             slot, lanes = self.target.slot(form.dtype), self.target.lanes(form.dtype)
             if not form.contraction:
-                total += form.kernel.points / lanes * max(0.5, form.point_slots) * slot
+                total += least_slots(form, self.target) * slot
                 continue
             b, m, n, k = (form.extent(axis) for axis in "bmnk")
             rows, columns = best_tiles(self.target, form.dtype, m, n, 1)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from eqsat.cost.calibration import CHAIN
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.decode import below, prepacked
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.decode import prepacked
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem, StageForm, problem_of
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
@@ -67,7 +67,7 @@ def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
 def _shared(problem: Problem, nest: Nest) -> Nest:
     """The nest of a single stage with its outermost loop shared by threads."""
     match nest:
-        case Loop() if below(nest).name in MAPS:
+        case Loop() if not problem.stages[0].contraction:
             return nest
         case Loop(axis, block, step, body) if axis != "k":
             return Loop(axis, block, step, body, parallel=True)

@@ -311,6 +311,19 @@ def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: st
     return slots + results * _finish(form, target, axis) * min(1.0, mine / reduced)
 
 
+def least_slots(form: StageForm, target: Target) -> float:
+    """Slots of all points of a stage by the tile that takes least, loops aside."""
+    extents = {axis: max(1, form.extent(axis)) for axis in form.own}
+    rates = [tile_slots(form, target, "", 1, "", 1)] if not extents else []
+    for axis in extents:
+        for size in _sizes(form, target, axis, extents[axis]):
+            rates.append(tile_slots(form, target, "", 1, axis, size) / size)
+        size = min(lanes_of(form, target), extents[axis])
+        for other, count in _jams(form, axis, extents):
+            rates.append(tile_slots(form, target, other, count, axis, size) / size / count)
+    return min(rates) * form.kernel.points
+
+
 def transpose_slots(form: StageForm, target: Target, first: str, second: str, lanes: int) -> float:
     """Slots of a block of lanes × lanes that is transposed in registers."""
     kernel, at = form.kernel, form.named[second][0]
