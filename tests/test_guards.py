@@ -42,10 +42,11 @@ from eqsat.ir.types import float32, int64, row_major
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import merge_axes, permute, share_costly_parts
+from eqsat.schedule.plain import unguarded
+from eqsat.schedule.vectors import turned_loads
 from eqsat_backends.numba_cpu.emit import emit_group
 from eqsat_backends.numba_cpu.jit import compile_module
-from eqsat_backends.numba_cpu.transposes import transposed_axis, unguarded
-from tests.kernel_groups import single
+from tests.kernel_groups import machine, single
 
 EXTENTS = (3, 4, 5)
 
@@ -238,7 +239,7 @@ def test_a_transposed_map_is_cut_where_blocks_may_be_turned_over() -> None:
     assert unguarded(kernel, 16) == [kernel]
     parts = unguarded(turned, 16)
     assert len(parts) == 9 and not any(isinstance(e, Guarded) for part in parts for e in walk(part.body))
-    assert transposed_axis(turned, 1, 16) is None and transposed_axis(parts[4], 1, 16) == 0
+    assert not turned_loads(turned, 1, 0) and turned_loads(parts[4], 1, 0)
 
 
 def test_costs_know_what_is_in_a_guard() -> None:
@@ -295,7 +296,7 @@ class Fenced:
 
 def run(group: KernelGroup, buffers: Sequence[np.ndarray]) -> None:
     """Run the printed kernels of a group with the schedule of their own."""
-    emitted = emit_group(group, None)
+    emitted = emit_group(group, None, machine())
     addresses = compile_module(emitted.source, emitted.phases)
     shared, private = np.zeros(emitted.shared_bytes + 64, np.uint8), np.zeros(emitted.thread_bytes + 64, np.uint8)
     places = [b.ctypes.data for b in buffers]

@@ -18,7 +18,7 @@ from eqsat.ir.kernel import Acc, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.ir.types import int64, row_major
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
-from eqsat.schedule.plain import plain_nest, stage_nests
+from eqsat.schedule.plain import plain_nest, stage_nests, unguarded
 from eqsat.schedule.problem import element_bits
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.nests import Place, Rows, place_of
@@ -205,6 +205,12 @@ class _Writer:
         kernel = stage.kernel
         if kernel.results == 0:
             self.phase(lambda: None, (stage,), ())
+            return
+        parts = unguarded(kernel, self.lanes)
+        for part in parts if len(parts) > 1 else ():
+            alone = KernelGroup((replace(stage, kernel=part),), 0, self.group.operands, ())
+            self.single(simplify(alone).stages[0], buffers, None)
+        if len(parts) > 1:
             return
         nest = nest or plain_nest(kernel, self.lanes, parallel=True)
         check_nest(nest, kernel)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eqsat.ir.kernel import Kernel
+from eqsat.ir.axes import loads, unique
+from eqsat.ir.kernel import Guarded, Kernel, part_of, unconditional
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.maps import axes_of, tile_of
 from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
-from eqsat.schedule.vectors import LARGE, PARTS
+from eqsat.schedule.vectors import LARGE, PARTS, turned_loads
 
-__all__ = ["joint_nest", "plain_nest", "stage_nests"]
+__all__ = ["joint_nest", "plain_nest", "stage_nests", "unguarded"]
 
+_MOST = 9
+"""Parts at most that a map is cut into."""
 _FEW = 16
 """Fewer independent steps than this, and a long reduction is split."""
 
@@ -34,9 +38,16 @@ def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = 
     step = {}
     if vector is not None:
         step = {vector: lanes * max(1, min(many, extents[vector] // lanes))}
-    sizes = tuple((names[a], size) for a, size in step.items())
-    nest: Nest = TileOp("reduce" if reduced else "map", sizes, stage, lanes)
     kept = [a for a in names if a < kernel.parallel]
+    for axis in kept if parallel and not reduced and lanes > 1 else ():
+        if vector is None or extents[vector] < lanes:
+            break
+        if axis != vector and extents[axis] >= lanes and turned_loads(kernel, vector, axis):
+            step = {axis: lanes, vector: lanes}
+            break
+    name = "transpose" if len(step) > 1 else "reduce" if reduced else "map"
+    sizes = tuple((names[a], size) for a, size in step.items())
+    nest: Nest = TileOp(name, sizes, stage, lanes)
     order = kept + reduced
     steps = {a: ceil_div(extents[a], step.get(a, 1)) for a in order}
     first = max(kept, key=lambda a: (steps[a], -a), default=None)
@@ -59,6 +70,27 @@ def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = 
     if parallel and first is not None and extents[first] > step.get(first, 1):
         nest = Loop(names[first], extents[first], step.get(first, 1), nest, True)
     return nest
+
+
+def unguarded(kernel: Kernel, lanes: int) -> list[Kernel]:
+    """A map cut along the seams of its guards, if some of them keep blocks from being transposed; the parts' maps."""
+    whole = {id(e) for e in unconditional(kernel.body)}
+    inner = [a for a in range(kernel.parallel) if kernel.store_strides[a] == 1 and kernel.extents[a] >= lanes]
+    across = [a for a in range(kernel.parallel) if a not in inner and kernel.extents[a] >= lanes]
+    turned = any(
+        load.strides[a] == 1 and load.strides[b] not in (0, 1)
+        for load in loads(kernel.body)
+        if id(load) not in whole
+        for a in across
+        for b in inner
+    )
+    held = [e.held for e in unique(kernel.body) if isinstance(e, Guarded)]
+    marks = []
+    for a in range(kernel.parallel if turned and kernel.combine is None else 0):
+        seams = {at for bounds in held if bounds is not None and bounds[0] == a for at in bounds[1:]}
+        marks.append(sorted({0, kernel.extents[a], *(at for at in seams if 0 < at < kernel.extents[a])}))
+    parts = list(itertools.product(*map(itertools.pairwise, marks)))
+    return [part_of(kernel, bounds) for bounds in parts] if 1 < len(parts) <= _MOST else [kernel]
 
 
 def stage_nests(nest: Nest | None) -> dict[int, Nest]:
