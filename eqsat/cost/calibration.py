@@ -55,13 +55,6 @@ PAGE = _figure(
     "a piece of a row on a page of its own: the translation, and hardware prefetching that starts afresh",
     TUNED + ": results stored a page apart, rank-k updates by columns",
 )
-JUMP = _figure(
-    "JUMP",
-    40e-9,
-    "seconds",
-    "a piece of a row from outside a core's caches, the next one being on another page: nothing is fetched ahead",
-    "sums over the first axis by columns of 256 bytes: 38 ns on Zen 4, 53 on a busy Xeon",
-)
 FAR_ROW_BYTES = _count(
     "FAR_ROW_BYTES", 1024, "bytes", "between rows from where FAR_ROW counts: a new page every few steps", TUNED
 )
