@@ -440,7 +440,7 @@ def test_far_columns_are_summed_through_scratch() -> None:
 @pytest.mark.parametrize(("columns", "cache", "packed"), [(2048, 1, False), (2048, 1 << 40, True), (512, 1, True)])
 def test_known_matrices_from_memory_are_read_by_long_rows(columns: int, cache: int, packed: bool) -> None:
     """Those that caches hold, or whose rows are short, are packed."""
-    sized = machine(l1=cache, l2=cache, l3=cache)
+    sized = machine(l1=min(cache, 32 << 10), l2=min(cache, 1 << 20), l3=cache)
     body = call("mul", Load(0, 0, (0, 1), float32), Load(1, 0, (1, columns), float32))
     group = single((columns, 40), 1, "sum", body, [(float32, 40), (float32, 40 * columns)])
     matrix = replace(group.operands[1], const=True)
