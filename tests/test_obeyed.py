@@ -17,7 +17,7 @@ from bench import fused, gemm
 from bench.workload import Workload
 from eqsat.compiled import Compiled
 from eqsat.ir.kernel import Call, Guarded, Index, KernelGroup, Literal, Load, Operand
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import float32, float64, int64
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import below, check, is_parallel, schedule, simple_nest
@@ -165,7 +165,7 @@ def said(nest: Nest, depth: int = 0) -> Iterator[tuple[int, str]]:
         case Seq(bodies):
             for body in bodies:
                 tile = below(body)
-                if isinstance(tile, TileOp) and tile.name != "vector":
+                if isinstance(tile, TileOp) and tile.name not in MAPS:
                     yield from said(body, depth)
 
 
@@ -251,7 +251,7 @@ def test_the_kernels_of_the_benchmarks_have_the_loops_of_their_nests(
             assert isinstance(step, KernelStep) and step.nest is not None
             body = below(step.nest)
             tiles = [below(part) for part in body.bodies] if isinstance(body, Seq) else [body]
-            if any(isinstance(tile, TileOp) and tile.name != "vector" for tile in tiles):
+            if any(isinstance(tile, TileOp) and tile.name not in MAPS for tile in tiles):
                 holds(step.group, step.nest, in_force.load())
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eqsat.cost.machine import Machine
 from eqsat.ir.axes import normalized
 from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, TileOp, show
@@ -118,6 +119,27 @@ def test_every_legal_nest_runs_right(group: KernelGroup, seed: int) -> None:
 def test_every_legal_nest_runs_right_at_length(group: KernelGroup, seed: int) -> None:
     for nest in pairs(group, seed, 4):
         check_runs(group, nest, seed, seed % 3 + 1)
+
+
+LONG = [614_400, 5_120_512, 655_360 + 16, 700_001]
+"""Multiples of a power of two, but not their parts; whole blocks; remainders."""
+
+
+@pytest.mark.parametrize("host", [HOST, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+@pytest.mark.parametrize("n", LONG)
+def test_long_sums_take_every_element_once(n: int, dtype: DType, host: Machine) -> None:
+    """In parts that threads share, and in blocks whose partial sums are flushed: neither need divide the other."""
+    group = single((n,), 0, "sum", Load(0, 0, (1,), dtype), [(dtype, n)], store=())
+    nests = {nest for t in (1, 2, 3) for nest, _ in sample(group, cpu_target(host, t), 6, seed=t)}
+    assert any(isinstance(nest, Loop) and nest.split for nest in nests)
+    ones, halves = np.ones(n, dtype.numpy), np.where(np.arange(n) % 2, 1, 0.5).astype(dtype.numpy)
+    for nest in sorted(nests, key=show):
+        emitted = emit(group, nest)
+        for values in (ones, halves):  # every partial sum is exact
+            got, status = run(emitted, [values, np.zeros(1, dtype.numpy)], 2)
+            assert status == 0
+            assert got[-1] == values.astype(np.float64).sum(), show(nest)
 
 
 # what is printed

@@ -576,10 +576,16 @@ def test_tuning_gives_the_same_results() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_threads_do_not_change_results(name: str) -> None:
+def test_threads_change_results_by_rounding_alone_and_always_alike(name: str) -> None:
+    """Nests for more threads may add in another order; which thread runs a share of the work is not seen."""
     fn, args = PROGRAMS[name]
-    one, two = (eqsat.optimize(fn, threads=n)(*args) for n in (1, 2))
-    np.testing.assert_array_equal(one, two)
+    one, two = (eqsat.optimize(fn, threads=n) for n in (1, 2))
+    for f in (one, two):
+        first = f(*args)
+        for _ in range(20):
+            np.testing.assert_array_equal(f(*args), first)
+    scale = np.abs(one(*args)).max(initial=1)
+    np.testing.assert_allclose(two(*args), one(*args), rtol=1e-5, atol=1e-5 * scale)
 
 
 def test_exact_numerics_keeps_the_rounding_of_elementwise_programs() -> None:

@@ -183,11 +183,12 @@ class Rows:
         nests = [self.nests.get(s) for s in members]
         own = [nest for nest in nests if nest is not None and tile_of(nest).lanes == self.p.lanes]
         if len(own) == len(nests):
-            found = own[0] if len(own) == 1 else joint_nest(own)
+            found = own[0] if len(own) == 1 else joint_nest(own, self.stages[members[0]].kernel, self.shared)
             if found is not None:
                 return found
+        kernel = self.stages[members[0]].kernel
         plain = [plain_nest(self.stages[s].kernel, self.p.lanes, self.shared) for s in members]
-        return plain[0] if len(plain) == 1 else joint_nest(plain) or plain[0]
+        return plain[0] if len(plain) == 1 else joint_nest(plain, kernel, self.shared) or plain[0]
 
     def finish(self, s: int, accumulator: Accumulator, axes: tuple[str, ...]) -> Value:
         """The epilogue of a whole reduction."""

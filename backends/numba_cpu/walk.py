@@ -8,6 +8,7 @@ point are summed in blocks of bounded length, which adds loops named ``…_sum``
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -80,6 +81,8 @@ class Walk:
         self.bounded = any(kernels[s].combine == "sum" and kernels[s].body.dtype.is_float for s in self.reductions)
         self.at: list[str] = []
         self.end: list[str] = []
+        self.unit: list[int] = []
+        """Along each axis, what the length of the block at hand is a multiple of."""
         self.count = dict(self.sizes)
         self.empty = 0 in self.extents
         self.tiles: _Turned | None = None
@@ -87,7 +90,7 @@ class Walk:
     def print(self, shared: tuple[str, ...]) -> None:
         """Print the nest at these positions of the shared axes."""
         self.at = [*shared, *("0" for _ in self.extents[len(shared) :])]
-        self.end = [str(extent) for extent in self.extents]
+        self.end, self.unit = [str(extent) for extent in self.extents], list(self.extents)
         self.count = {a: min(size, self.extents[a]) for a, size in self.sizes.items()}
         if self.tile.name == "transpose":
             assert self.vector is not None and self.other is not None
@@ -136,7 +139,8 @@ class Walk:
             high = p.fresh("high")
             p.bind(high, self.end[a])
         until = high if whole == extent else f"min({high}, {whole})" if part else str(whole)
-        before = self.at[a], self.end[a]
+        before = self.at[a], self.end[a], self.unit[a]
+        even = self.unit[a] % loop.step == 0
         runs = [(0, whole)] if whole else []
         if innermost and whole and not suffix and not (loop.block < extent and not loop.parallel):
             runs = _peeled(whole, loop.step, self._seams(a))
@@ -147,8 +151,7 @@ class Walk:
             last = until if stop == whole else f"min({until}, {stop})" if part else str(stop)
             with p.scope(f"for {i} in range({first}, {last}{step}):", i):
                 p.reach(i, start, stop - loop.step + 1 if stop % loop.step == 0 else stop)
-                even = extent % loop.step == 0 and min(loop.block, extent) % loop.step == 0
-                self.at[a] = i
+                self.at[a], self.unit[a] = i, math.gcd(before[2], loop.step)
                 self.end[a] = f"{i} + {loop.step}" if even else f"min({i} + {loop.step}, {high})"
                 body()
         if whole < extent:
@@ -158,7 +161,7 @@ class Walk:
                     stack.enter_context(p.scope(f"if {high} > {whole}:"))
                 body()
             self.count[a] = tile
-        self.at[a], self.end[a] = before
+        self.at[a], self.end[a], self.unit[a] = before
 
     def _seams(self, axis: int) -> list[int]:
         """Positions of an axis at which a guard that moves along it alone begins or ceases to hold."""

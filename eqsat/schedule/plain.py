@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eqsat.ir.axes import loads, unique
@@ -109,25 +109,27 @@ def stage_nests(nest: Nest | None) -> dict[int, Nest]:
     return {}
 
 
-def joint_nest(nests: Sequence[Nest]) -> Nest | None:
+def joint_nest(nests: Sequence[Nest], kernel: Kernel, shared: int = 0) -> Nest | None:
     """One nest for stages that walk the same axes: the first one's loops, and a tile that suits them all.
 
-    None where the first takes more than vectors along one axis.
+    ``kernel``: of the first. None where that takes more than vectors along one axis.
     """
     tiles = [tile_of(nest) for nest in nests]
     first = tiles[0]
     if first.name == "transpose" or len(first.sizes) > 1:
         return None
     vectors = min((size // tile.lanes for tile in tiles for _, size in tile.sizes[-1:]), default=1)
-    return _narrowed(nests[0], max(1, vectors) * first.lanes)
+    extents = {name: kernel.extents[a] for name, a in axes_of(kernel, shared).items()}
+    return _narrowed(nests[0], max(1, vectors) * first.lanes, extents)
 
 
-def _narrowed(nest: Nest, size: int) -> Nest:
+def _narrowed(nest: Nest, size: int, extents: Mapping[str, int]) -> Nest:
     """The nest with a tile of at most ``size`` elements."""
     tile = tile_of(nest)
     if not tile.sizes or tile.sizes[0][1] <= size:
         return nest
     name, old = tile.sizes[0]
+    covered = min(old, extents[name])  # a tile takes whole vectors
 
     def change(at: Nest) -> tuple[Nest, bool]:
         if not isinstance(at, Loop):
@@ -144,6 +146,6 @@ def _narrowed(nest: Nest, size: int) -> Nest:
     def insert(at: Nest) -> Nest:
         if isinstance(at, Loop):
             return replace(at, body=insert(at.body))
-        return Loop(name, old, size, at)
+        return Loop(name, covered, size, at) if covered > size else at
 
     return insert(made)

@@ -212,8 +212,8 @@ def _mask_narrow(patch: pytest.MonkeyPatch) -> None:
     """The columns that a block of masked rows sees end too early."""
     sound = eqsat.plan.masks._runs
 
-    def runs(keep: np.ndarray) -> Any:
-        found = sound(keep)
+    def runs(keep: np.ndarray, count: int) -> Any:
+        found = sound(keep, count)
         return found and [(low, high, first, max(first + 1, last - 32)) for low, high, first, last in found]
 
     patch.setattr(eqsat.plan.masks, "_runs", runs)
