@@ -191,6 +191,7 @@ class Compiled:
                 options=self._options(),
                 intermediates=self.executable.peak_bytes,
                 plain=results,
+                ends=self.report["ends"],
                 deadline=deadline,
             )
         except PlainDiffers as error:
@@ -228,6 +229,8 @@ class Compiled:
             self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
             [StepReport(**s) for s in record.report["steps"]]
+            if len(record.report["ends"]) != len(self.traced.graph.outputs):
+                raise ValueError("it does not say where its stores begin and end")
             if not all(isinstance(mark, str) for mark in data["verified"]):
                 raise ValueError("it does not say what it was verified for")
         except OutOfTime:
@@ -277,6 +280,7 @@ class Compiled:
         r = plan.report
         return {
             "steps": [asdict(s) for s in step_reports(plan, kinds)],
+            "ends": plan.ends(),
             "search": {
                 "operators": r.operators,
                 "regions": r.regions,

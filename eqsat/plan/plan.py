@@ -98,3 +98,18 @@ class Plan:
     constants: dict[int, Node]
     steps: tuple[Step, ...]
     report: SearchReport
+
+    def ends(self) -> list[list[int]]:
+        """For each output, where the stores of its steps begin and end: positions in row-major order."""
+        found: dict[int, set[int]] = {}
+        for step in self.steps:
+            if isinstance(step, ReferenceStep):
+                continue
+            for stage in step.group.stages:
+                if stage.result is not None:
+                    kernel = stage.kernel
+                    walks = [(n - 1) * s for n, s in zip(kernel.extents, kernel.store_strides, strict=False)]
+                    first = kernel.store_offset + sum(w for w in walks if w < 0)
+                    last = kernel.store_offset + sum(w for w in walks if w > 0)
+                    found.setdefault(step.tensors[stage.result], set()).update((first, last))
+        return [sorted(found.get(number, ())) for number in self.outputs]

@@ -20,7 +20,7 @@ from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.ir.types import float32
 from eqsat.ir.views import ViewMap
-from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole
+from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole, within
 
 BLOCK = 1 << 17
 """Elements of a block: 1 MiB of float64, which stays in a core's cache from operator to operator."""
@@ -42,31 +42,46 @@ class Storage:
     """Bytes of stored nodes alive at once, in float64."""
     limit: int
     """Bytes that may be."""
+    parts: Mapping[Node, Sequence[Box]] | None = None
+    """The boxes of each node that are made; None where all of it is."""
 
 
-def storage(outputs: Sequence[Node], given: Iterable[Node], limit: int | None) -> Storage:
+def storage(
+    outputs: Sequence[Node],
+    given: Iterable[Node],
+    limit: int | None,
+    parts: Mapping[Node, Sequence[Box]] | None = None,
+) -> Storage:
     """What to store so that, in float64, about ``limit`` bytes are alive at once; ``given`` have values already.
 
     Without a limit all is, as NumPy does it. Composite operators are computed as a whole: expand them where memory
-    matters.
+    matters. ``parts``: boxes of each node (:func:`demanded`) to which everything is restricted.
     """
     order = topological(outputs)
     have = {*given, *(n for n in order if OPS[n.op].kind == "source")}
     if limit is None:
-        return _stored(order, outputs, have, None, _ENDLESS)
+        return _stored(order, outputs, have, None, _ENDLESS, parts)
     most = limit // 2
     while True:
-        found = _stored(order, outputs, have, most, limit)
+        found = _stored(order, outputs, have, most, limit, parts)
         if found.peak <= limit or most < SMALL:
             return found
         most //= 2
 
 
-def _bytes(node: Node) -> int:
-    return node.type.size * (8 if node.dtype.is_float else node.dtype.itemsize)
+def _bytes(node: Node, parts: Mapping[Node, Sequence[Box]] | None) -> int:
+    size = node.type.size if parts is None else sum(map(volume, parts.get(node, ())))
+    return size * (8 if node.dtype.is_float else node.dtype.itemsize)
 
 
-def _stored(order: list[Node], outputs: Sequence[Node], have: set[Node], most: int | None, limit: int) -> Storage:
+def _stored(
+    order: list[Node],
+    outputs: Sequence[Node],
+    have: set[Node],
+    most: int | None,
+    limit: int,
+    parts: Mapping[Node, Sequence[Box]] | None,
+) -> Storage:
     position = {node: at for at, node in enumerate(order)}
     users: dict[Node, list[Node]] = {node: [] for node in order}
     for node in order:
@@ -93,17 +108,18 @@ def _stored(order: list[Node], outputs: Sequence[Node], have: set[Node], most: i
             continue
         once = len(found) <= 1 and None not in found
         kind = OPS[node.op].kind
-        if most is None or kind == "composite" or _bytes(node) <= max(SMALL, 0 if once and kind != "opaque" else most):
+        size = _bytes(node, parts)
+        if most is None or kind == "composite" or size <= max(SMALL, 0 if once and kind != "opaque" else most):
             stored.add(node)
     alive, peak = 0, 0
     dying: dict[int, int] = {}
     for at, node in enumerate(order):
         if node in stored:
-            alive += _bytes(node)
+            alive += _bytes(node, parts)
             peak = max(peak, alive)
-            dying[last[node]] = dying.get(last[node], 0) + _bytes(node)
+            dying[last[node]] = dying.get(last[node], 0) + _bytes(node, parts)
         alive -= dying.pop(at, 0)
-    return Storage(tuple(order), position, frozenset(stored), last, peak, limit)
+    return Storage(tuple(order), position, frozenset(stored), last, peak, limit, parts)
 
 
 def _in_step(user: Node, operand: Node) -> bool:
@@ -144,7 +160,8 @@ class Evaluation:
         self.bound = bound
         self.double = double
         self.deadline = deadline or Deadline()
-        self._values: dict[Node, np.ndarray] = {}
+        self._values: dict[Node, dict[Box, np.ndarray]] = {}
+        """The boxes of stored nodes that are there: the whole, or its parts."""
         self._dropped: dict[int, list[Node]] = {}
         for node in plan.stored:
             self._dropped.setdefault(plan.last[node], []).append(node)
@@ -171,26 +188,29 @@ class Evaluation:
         node = self.plan.order[at]
         if node in self.plan.stored:
             self.deadline.check("verification")
-            self._values[node] = self._whole(node)
+            parts = self.plan.parts
+            boxes = [whole(node.shape)] if parts is None else parts.get(node, ())
+            self._values[node] = {box: self._stored(node, box) for box in boxes}
 
     def _drop(self, at: int) -> None:
         for node in self._dropped.get(at, ()):
             self._values.pop(node, None)
 
-    def _whole(self, node: Node) -> np.ndarray:
-        box = whole(node.shape)
-        pieces = Pieces(box, self._step(node))
+    def _stored(self, node: Node, box: Box) -> np.ndarray:
+        pieces = Pieces(box, self._step(node, box))
         if len(pieces) <= 1:
             return self._part(node, box)
-        value = np.empty(node.shape, self._dtype(node))
+        value = np.empty(extents(box), self._dtype(node))
         for piece in pieces:
-            part(value, piece)[...] = self._part(node, piece)
+            inside = within(piece, box)
+            assert inside is not None
+            part(value, inside)[...] = self._part(node, piece)
         return value
 
-    def _step(self, node: Node) -> int:
-        """Elements of a node to be made at a time: all at once where its operands are there."""
+    def _step(self, node: Node, box: Box) -> int:
+        """Elements of a box to be made at a time: all at once where its operands are there."""
         there = all(self._is_there(operand) for operand in node.inputs)
-        return max(1, node.type.size) if there or OPS[node.op].kind == "composite" else BLOCK
+        return max(1, volume(box)) if there or OPS[node.op].kind == "composite" else BLOCK
 
     def _dtype(self, node: Node) -> np.dtype:
         return np.dtype(np.float64) if self.double and node.dtype == float32 else node.dtype.numpy
@@ -200,9 +220,13 @@ class Evaluation:
 
     def _raw(self, node: Node, box: Box) -> np.ndarray:
         """A part of what is there, maybe in the type in which it was given."""
-        array = self._values.get(node)
-        if array is None:
-            array = self.bound.get(node)
+        made = self._values.get(node)
+        if made is not None:
+            if box in made:
+                return made[box]
+            inner, outer = next((inner, outer) for outer in made if (inner := within(box, outer)) is not None)
+            return part(made[outer], inner)
+        array = self.bound.get(node)
         if array is None:
             array = OPS[node.op].reference([], node.attrs)
         return part(array, box)

@@ -83,6 +83,21 @@ class Pieces(Sequence[Box]):
         start = low + last * self.step
         return (*head, (start, min(start + self.step, high)), *self.box[self.axis + 1 :])
 
+    def holding(self, at: Sequence[int]) -> int:
+        """The number of the piece that holds the element at these indices."""
+        if self.axis < 0:
+            return 0
+        inside = [n - low for n, (low, _) in zip(at, self.box[: self.axis + 1], strict=False)]
+        inside[-1] //= self.step
+        return int(np.ravel_multi_index(inside, self.counts))
+
+
+def within(box: Box, outer: Box) -> Box | None:
+    """The box counted from the corner of another one that holds it; None where that does not."""
+    if any(low < first or high > last for (low, high), (first, last) in zip(box, outer, strict=True)):
+        return None
+    return tuple((low - first, high - first) for (low, high), (first, _) in zip(box, outer, strict=True))
+
 
 def operand_boxes(node: Node, box: Box) -> list[Box]:
     """For each operand of a node the box of it that this (non-empty) box of the result is computed from.

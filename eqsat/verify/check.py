@@ -70,6 +70,7 @@ def verify(
     options: str = "",
     intermediates: int = 0,
     plain: Sequence[np.ndarray] | None = None,
+    ends: Sequence[Sequence[int]] | None = None,
     deadline: Deadline = NEVER,
 ) -> list[OutputError]:
     """Errors of every output on random arguments (on the caller's own where no others are valid).
@@ -84,6 +85,8 @@ def verify(
         options: those it was compiled with, as text.
         intermediates: bytes that the compiled program needs beside arguments and results.
         plain: results of the user's function on the caller's arguments, to be held against the reference too.
+        ends: for each output, positions in its elements where the program's stores begin and end. With them, some
+            blocks of a dear program are enough, unless its results are held against ``plain``.
         deadline: of the whole compilation.
 
     Raises:
@@ -96,7 +99,8 @@ def verify(
     free = [n for n in graph.inputs if n not in constants]
     size = sizes(graph, intermediates)
     drawn = Draws(graph, free, examples, seed)
-    judge = Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed)
+    sampled = ends if plain is None else None
+    judge = Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, sampled)
     try:
         return _draw_all(judge, plain)
     except MemoryError as error:

@@ -33,7 +33,7 @@ from eqsat.ir.composite import without_composites
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.options import Numerics
-from eqsat.verify import draws
+from eqsat.verify import draws, samples
 from eqsat.verify.blocks import Evaluation, Storage, blocks, demanded, first_and_some, storage
 from eqsat.verify.bounds import (
     GROSS,
@@ -69,6 +69,8 @@ SAMPLE = 1 << 19
 DEAR_SECONDS = 1.5
 """Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
 reference is evaluated in float64 only."""
+SAMPLED_SECONDS = 0.25
+"""Estimated time of a draw from which only some blocks are compared, where these are computed alike."""
 BATCH = 8
 """Blocks that are suspected of errors and looked at together."""
 _ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
@@ -118,18 +120,37 @@ class Judge:
     limit: int
     deadline: Deadline
     seed: int = 0
+    ends: Sequence[Sequence[int]] | None = None
+    """For each output, positions in its elements where kernels' stores begin and end; None: all of it is compared,
+    however dear."""
     simple: Graph = field(init=False)
+    everything: Storage = field(init=False)
+    """How all of the outputs is evaluated."""
     plan: Storage = field(init=False)
+    """How those parts of them are that are compared."""
     seconds: float = field(init=False)
     """Estimated time of one draw."""
+    sampled: bool = field(init=False)
+    """Whether the program works element by element, and is large: one draw holds values of all kinds."""
+    drawn: Sequence[Sequence[Box]] | None = field(init=False, default=None)
+    """For each output the blocks that are compared, where a dear program is computed alike everywhere."""
 
     def __post_init__(self) -> None:
         # Inside a composite there is rounding, too.
         self.simple = Graph(self.graph.inputs, tuple(without_composites(self.graph.outputs)))
         given = sum(n.type.nbytes for n in (*self.draws.free, *self.graph.outputs))
-        self.plan = storage(self.simple.outputs, self.graph.inputs, max(self.limit // 4, self.limit - given) // 2)
+        limit = max(self.limit // 4, self.limit - given) // 2
+        self.plan = self.everything = storage(self.simple.outputs, self.graph.inputs, limit)
+        self.sampled = self._sampled()
         # Once in each precision; where blocks are enough, what is left is to draw, to run and to look.
         self.seconds = given / 1e9 if self.sampled else 3 * reference_seconds(self.graph)
+        if self.ends is None or self.sampled or self.seconds <= SAMPLED_SECONDS:
+            return
+        if not any(node.op in _ORDERED for node in self.plan.order):
+            found = samples.choose(self.simple.outputs, self.ends, SAMPLED_SECONDS / 3, self.seed)
+            if found is not None:
+                self.drawn, self.seconds = found.boxes, 3 * found.seconds
+                self.plan = storage(self.simple.outputs, self.graph.inputs, limit, found.parts)
 
     def _alike(self, output: Node) -> bool:
         """Whether an output is streamed, and computed by the same operators everywhere."""
@@ -145,8 +166,7 @@ class Judge:
             stack.extend(node.inputs)
         return output not in self.plan.stored
 
-    @property
-    def sampled(self) -> bool:
+    def _sampled(self) -> bool:
         """Whether all large work is that of outputs of which some blocks are enough."""
         large = [n for n in self.plan.order if n in self.plan.stored and n.type.size > SAMPLE]
         dear = any(OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.plan.order)
@@ -154,6 +174,8 @@ class Judge:
 
     def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
         output = self.simple.outputs[number]
+        if self.drawn is not None:
+            return self.drawn[number]
         found = blocks(output, self.plan)
         if output.type.size > SAMPLE and self._alike(output):
             rng = np.random.default_rng((self.seed, number, *kind.fill.encode()))
@@ -208,10 +230,11 @@ class Judge:
         try:
             return self.run(arrays)
         except (IndexError, ValueError) as error:
+            full = Evaluation(self.everything, exact.bound, double=True, deadline=self.deadline)
             try:
                 for output in self.simple.outputs:
-                    for box in blocks(output, self.plan):
-                        exact.part(output, box)
+                    for box in blocks(output, self.everything):
+                        full.part(output, box)
             except (IndexError, ValueError) as same:
                 raise Invalid from same
             raise self._error(

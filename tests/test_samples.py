@@ -1,0 +1,196 @@
+"""Dear programs whose outputs are computed alike along their outer axes are compared in some blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from eqsat import nn
+from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.errors import VerificationError
+from eqsat.frontends.trace import trace
+from eqsat.ir.composite import without_composites
+from eqsat.verify import blocks as by_blocks
+from eqsat.verify import draws, judge, samples
+from eqsat.verify.blocks import Evaluation, demanded, storage
+from eqsat.verify.boxes import Pieces, whole
+from eqsat.verify.draws import Draws
+from eqsat.verify.judge import Judge
+from eqsat.verify.programs import Program
+from eqsat.verify.strategies import programs
+from tests.plans import plan_of
+from tests.test_masks import arrays, attention, causal
+
+HEADS, ROWS = 2, 512
+
+
+@given(st.lists(st.integers(1, 9), max_size=4), st.integers(1, 50), st.data())
+def test_the_piece_that_holds_an_element(shape: list[int], most: int, data: st.DataObject) -> None:
+    pieces = Pieces(whole(shape), most)
+    at = [data.draw(st.integers(0, n - 1)) for n in shape]
+    box = pieces[pieces.holding(at)]
+    assert all(low <= n < high for n, (low, high) in zip(at, box, strict=True))
+
+
+@given(programs(2, 12), st.sampled_from([1, 1000, 10**6]), st.booleans(), st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_parts_have_the_values_of_the_whole(drawn: Program, limit: int, double: bool, data: st.DataObject) -> None:
+    given = drawn.arrays()
+    fn = drawn.function(nn, {i.name: given[i.name] for i in drawn.inputs if i.captured})
+    args = tuple(given[name] for name in drawn.parameters)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_blocks, "BLOCK", 40)
+        patch.setattr(by_blocks, "SMALL", 16)
+        graph = trace(fn, args).graph
+        outputs = without_composites(graph.outputs)
+        bound = {n: np.ascontiguousarray(v).reshape(n.shape) for n, v in zip(graph.inputs, args, strict=True)}
+        places = []
+        for node in outputs:
+            pieces = Pieces(whole(node.shape), data.draw(st.integers(1, 20)))
+            chosen = data.draw(st.sets(st.integers(0, len(pieces) - 1), max_size=3)) if node.type.size else set()
+            places += [(node, pieces[n]) for n in sorted(chosen)]
+        parts = demanded(places)
+        some = Evaluation(storage(outputs, bound, limit, parts), bound, double=double, deadline=Deadline(3))
+        everything = Evaluation(storage(outputs, bound, None), bound, double=double, deadline=Deadline(3))
+        for node, box in places:
+            try:
+                got, want = some.part(node, box), everything.part(node, box)
+            except OutOfTime:
+                reject()
+            assert got.dtype == want.dtype
+            if want.dtype.kind == "f":
+                largest = float(np.abs(np.nan_to_num(want)).max(initial=0))
+                relative, absolute = (1e-8, 1e-7) if double else (1e-3, 1e-2 * (1 + largest))
+                np.testing.assert_allclose(got, want, rtol=relative, atol=absolute)
+            else:
+                assert (got == want).mean() > 0.9
+
+
+@pytest.fixture
+def dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of a few milliseconds count as dear, and calls cost nothing beside elements."""
+    monkeypatch.setattr(judge, "SAMPLED_SECONDS", 1e-3)
+    monkeypatch.setattr(samples, "CALL", 0.0)
+
+
+def judged(fn: Callable[..., Any], args: list[np.ndarray], wrong: Callable[[np.ndarray], None]) -> Judge:
+    """A judge of a program that computes what NumPy does, but for what ``wrong`` does to the result."""
+    graph = trace(fn, tuple(args)).graph
+
+    def run(given: Any) -> list[np.ndarray]:
+        result = np.array(fn(*given))
+        wrong(result)
+        return [result]
+
+    ends = plan_of(graph).ends()
+    return Judge(graph, {}, run, Draws(graph, graph.inputs, args), "reassociates", "", 256 << 20, NEVER, ends=ends)
+
+
+def nothing(result: np.ndarray) -> None:
+    pass
+
+
+def test_where_stores_begin_and_end() -> None:
+    """Rows that a mask cuts are stored run by run."""
+    plan = plan_of(trace(attention(causal(ROWS, ROWS)), tuple(arrays(ROWS, ROWS))).graph)
+    (ends,) = plan.ends()
+    places = [tuple(int(n) for n in np.unravel_index(at, (HEADS, ROWS, 8))) for at in ends]
+    firsts = sorted(row for head, row, column in places if (head, column) == (0, 0))
+    lasts = sorted(row for head, row, column in places if (head, column) == (HEADS - 1, 7))
+    assert len(firsts) > 1 and firsts[0] == 0
+    assert lasts == [*(row - 1 for row in firsts[1:]), ROWS - 1]
+
+
+def test_few_blocks_of_an_attention_are_compared(dear: None) -> None:
+    one = judged(attention(causal(ROWS, ROWS)), arrays(ROWS, ROWS), nothing)
+    assert one.drawn is not None
+    (boxes,) = one.drawn
+    heads = {box[0][0] for box in boxes}
+    assert len(boxes) < 100 and heads == set(range(HEADS))
+    assert boxes[0][1][0] == 0 and boxes[-1][1][1] == ROWS
+    for kind in (draws.OWN, draws.NORMAL):
+        seen = one.examine(kind)
+        assert seen.tells(None) and all(e.ok for e in seen.errors)
+
+
+def first_row_of_a_run(result: np.ndarray) -> None:
+    result[0, ROWS // 2] *= 1.01
+
+
+def last_row_of_a_run(result: np.ndarray) -> None:
+    result[HEADS - 1, ROWS // 2 - 1] *= 1.01
+
+
+def first_element(result: np.ndarray) -> None:
+    result[0, 0, 0] += 0.01
+
+
+def last_element(result: np.ndarray) -> None:
+    result[-1, -1, -1] += 0.01
+
+
+def one_column(result: np.ndarray) -> None:
+    result[..., 5] += 0.01
+
+
+def rows_of_a_tile(result: np.ndarray) -> None:
+    result.reshape(-1, 8)[::14] += 0.01
+
+
+def a_head(result: np.ndarray) -> None:
+    result[1] = result[0]
+
+
+def a_run(result: np.ndarray) -> None:
+    result[:, ROWS // 4 : ROWS // 2] *= 1.01
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [first_row_of_a_run, last_row_of_a_run, first_element, last_element, one_column, rows_of_a_tile, a_head, a_run],
+)
+def test_faults_of_an_attention_are_found_in_few_blocks(dear: None, wrong: Callable[[np.ndarray], None]) -> None:
+    one = judged(attention(causal(ROWS, ROWS)), arrays(ROWS, ROWS), wrong)
+    assert one.drawn is not None
+    with pytest.raises(VerificationError):
+        one.examine(draws.NORMAL)
+
+
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "of all elements": lambda x: x - np.exp(x @ x.swapaxes(-1, -2)).max(),
+    "in order": lambda x: np.sort(np.exp(x @ x.swapaxes(-1, -2)), axis=-1),
+    "joined": lambda x: np.concatenate([np.exp(x @ x.swapaxes(-1, -2)), np.tanh(x @ x.swapaxes(-1, -2))], axis=1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_of_what_is_not_alike_is_compared(dear: None, name: str) -> None:
+    (x, *_) = arrays(ROWS, ROWS)
+    assert judged(WHOLE[name], [x], nothing).drawn is None
+
+
+def test_an_index_out_of_range_beside_the_blocks_is_the_callers(dear: None) -> None:
+    """The program refuses arguments that blocks of the reference allow: all of it is asked."""
+    table = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    index = np.arange(ROWS * 16) % 16
+    index[ROWS + 1] = 16
+
+    def fn(table: Any, index: Any) -> Any:
+        return np.exp(table[index] @ table) @ table
+
+    def run(given: Any) -> list[np.ndarray]:
+        return [np.asarray(fn(*given))]
+
+    good = np.minimum(index, 15)
+    graph = trace(fn, (table, good)).graph
+    drawn = Draws(graph, graph.inputs, [table, index])
+    one = Judge(graph, {}, run, drawn, "reassociates", "", 256 << 20, NEVER, ends=[()])
+    assert one.drawn is not None
+    assert not any(low <= ROWS + 1 < high for (low, high), _ in one.drawn[0])
+    with pytest.raises(judge.Invalid):
+        one.examine(draws.OWN)
