@@ -242,15 +242,22 @@ def split_masked(
     masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
     if masked is None:
         return [placed]
-    best, seconds = None, price.seconds(group)
+    cuts = []
     for count in COUNTS:
         runs = _runs(masked.keep, count)
         if runs is None or all((first, last) == (0, masked.keep.shape[1]) for _, _, first, last in runs):
             continue
         made = _cut(placed, masked, runs, lambda size, operand: -1)  # only to be priced
-        together = sum(price.seconds(part.group) for part in made) if made is not None else math.inf
-        if together < (1 - CLEAR) * seconds:
-            best, seconds = runs, together
+        if made is not None:
+            cuts.append((sum(price.least(part.group, (group,)) for part in made), runs, made))
+    best, seconds, waste = None, (1 - CLEAR) * price.seconds(group), 1.0
+    for least, runs, made in sorted(cuts, key=lambda cut: cut[0]):
+        if waste * least >= seconds:
+            continue
+        together = sum(price.seconds(part.group) for part in made)
+        if together < seconds:
+            # Other cuts waste as much of the units, but for less than prices are exact to.
+            best, seconds, waste = runs, together, (1 - CLEAR) * together / least
     return (_cut(placed, masked, best, fresh) if best is not None else None) or [placed]
 
 
