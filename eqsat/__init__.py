@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eqsat.frontends.convert import asarray
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
+    from eqsat.tune import tuning
 
 if "free-threading" in sys.version:
     raise ImportError(
@@ -47,6 +48,7 @@ _HOMES = {
     "Explanation": "eqsat.explain.report",
     "BudgetWarning": "eqsat.errors",
     "cache_clear": "eqsat.api",
+    "tuning": "eqsat.tune",
     "ForkWarning": "eqsat.errors",
     "RecompilationWarning": "eqsat.errors",
     "EqsatError": "eqsat.errors",
@@ -78,6 +80,7 @@ __all__ = [
     "rewrite_together",
     "rules",
     "sum",
+    "tuning",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The command ``eqsat``: the machine model, the cache, the rules, extraction from other people's e-graphs.
+"""The command ``eqsat``: machine model, cache, tuning records, rules, extraction from other people's e-graphs.
 
 Exit codes: 0 done, 1 failed (the reason on standard error), 2 wrong usage.
 """
@@ -61,6 +61,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     limit.set_defaults(run=_cache_limit)
     actions.add_parser("path", help="print the cache directory").set_defaults(run=_cache_path)
+
+    records = commands.add_parser("records", help="show, move or remove what tuning measured")
+    actions = records.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("ls", help="list the records")
+    listing.add_argument("--json", action="store_true", help="as JSON, the document that export writes")
+    listing.set_defaults(run=_records_list)
+    export = actions.add_parser("export", help="write all records to a JSON document")
+    export.add_argument("file", metavar="FILE", type=Path)
+    export.set_defaults(run=_records_export)
+    imports = actions.add_parser("import", help="take the records of a document that were measured on this processor")
+    imports.add_argument("file", metavar="FILE", type=Path)
+    imports.set_defaults(run=_records_import)
+    actions.add_parser("clear", help="remove every record").set_defaults(run=_records_clear)
 
     extract = commands.add_parser("extract", help="extract the cheapest terms of an e-graph in egraph-serialize JSON")
     extract.add_argument("file", type=Path, help="the document")
@@ -207,6 +220,71 @@ def _cache_path(_: argparse.Namespace) -> int:
     from eqsat.cache import cache_root
 
     print(cache_root())
+    return 0
+
+
+def _records_list(options: argparse.Namespace) -> int:
+    from eqsat import records
+
+    found = records.all_records()
+    if options.json:
+        print(records.document(found))
+        return 0
+    import time
+
+    from rich.text import Text
+
+    now = time.time()
+    numbers = ("threads", "nests", "fastest")
+    columns = ("kernel", "threads", "nests", "fastest", "processor", "eqsat", "measured")
+    table = _table(f"{len(found)} tuning records", *columns, numbers=numbers)
+    for record in found:
+        name, cpu = (Text(text, overflow="fold") for text in (record.name, record.setup.processor.cpu))
+        counts = (str(record.setup.threads), str(len(record.nests)), _time(record.nests[0][1]))
+        table.add_row(name, *counts, cpu, Text(record.eqsat), _ago(now - record.made))
+    _show(table)
+    return 0
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size or unit == "us":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError("unreachable")
+
+
+def _records_export(options: argparse.Namespace) -> int:
+    from eqsat import records
+
+    found = records.all_records()
+    options.file.write_text(records.document(found) + "\n")
+    print(f"{len(found)} records written to {options.file}")
+    return 0
+
+
+def _records_import(options: argparse.Namespace) -> int:
+    from eqsat import records
+    from eqsat.cost import machine
+
+    with options.file.open("rb") as file:
+        data = file.read(records.MOST_BYTES + 1)
+    if len(data) > records.MOST_BYTES:
+        raise ValueError(f"{options.file} has more than {_size(records.MOST_BYTES)}: not a document of tuning records")
+    done = records.import_json(data.decode(errors="replace"), machine.load())
+    skipped = done.other_processor + done.other_version
+    print(
+        f"{done.taken} records taken ({done.replaced} replaced), {skipped} skipped "
+        f"({done.other_processor} of another processor, {done.other_version} of another version)"
+    )
+    if done.failed:
+        print(f"eqsat: {done.failed} records could not be written to the cache", file=sys.stderr)
+    return 1 if done.failed else 0
+
+
+def _records_clear(_: argparse.Namespace) -> int:
+    from eqsat import cache, records
+
+    print(f"removed {_size(cache.clear(records.KIND))} from {cache.cache_root()}")
     return 0
 
 

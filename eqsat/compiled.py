@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from eqsat import cache as store
+from eqsat import records
 from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
@@ -223,6 +224,9 @@ class Compiled:
         try:
             if data["key"] != key:
                 raise ValueError("it is of another program")
+            if not records.unchanged(data["report"]["records"]):
+                log.info("measurements of the loop nests of %s have come or gone; searching again", self.traced.name)
+                return None
             # only what would be kept is looked at: source that a plan holds is not this process's own
             emitted = backend(self.options.backend).kept(data["emitted"])
             record = Record(dict(emitted), data["constants"], data["numbers"], data["report"])
@@ -270,17 +274,16 @@ class Compiled:
         )
         const = frozenset(self.constant_nodes)
         plan = search(self.traced.graph, const, self.machine, options, progress, deadline)
-        if self.options.tune:
-            with IMPORTING:
-                from eqsat.tune import tune
-            plan = tune(plan, self.options, self.machine, options, progress, deadline)
-        return plan
+        with IMPORTING:
+            from eqsat.tune import tune
+        return tune(plan, self.options, self.machine, options, progress, deadline)
 
     def _report(self, plan: Plan, kinds: Sequence[str]) -> dict[str, Any]:
         r = plan.report
         return {
             "steps": [asdict(s) for s in step_reports(plan, kinds)],
             "ends": plan.ends(),
+            "records": r.records,
             "search": {
                 "operators": r.operators,
                 "regions": r.regions,

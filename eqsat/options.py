@@ -32,7 +32,7 @@ class Options:
         const: arguments whose values are known when the function is compiled, by name: ``"w1"``,
             ``"params"`` (all of it), ``"params.layers[0].w"``. Passing another array compiles again;
             changing one in place is not noticed.
-        tune: how many schedules of each kernel to time on this machine; None trusts the model.
+        tune: how many schedules of each kernel to time on this machine; None trusts what was recorded, then the model.
         verify: compare with NumPy and with the float64 reference when compiled.
         disable: ids of rules not to use.
         backend: ``numba_cpu`` or ``numpy``.

@@ -12,7 +12,7 @@ from eqsat.cache.folders import TEMPORARY, CacheError, Folder
 ENVIRONMENT_VARIABLE = "EQSAT_CACHE_LIMIT"
 DEFAULT = 2 << 30
 _FILE = "limit"
-_KINDS = {"plan": "plan", "o": "kernel", "py": "kernel", "machine": "machine model"}
+_KINDS = {"plan": "plan", "o": "kernel", "py": "kernel", "machine": "machine model", "record": "tuning record"}
 _ENTRY = re.compile(rf"([0-9a-f]{{16,64}})\.({'|'.join(_KINDS)})")
 _STALE_S = 3600.0
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)

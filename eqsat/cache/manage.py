@@ -14,7 +14,7 @@ class Entry:
     """One thing kept. Times are in Unix seconds.
 
     Attributes:
-        kind: ``plan``, ``kernel`` or ``machine model``.
+        kind: ``plan``, ``kernel``, ``machine model`` or ``tuning record``.
         key: hash of all that it depends on.
         name: the program's, or what the kernel computes.
         arguments: the program's arguments with their shapes and element types.
@@ -110,8 +110,8 @@ def set_limit(nbytes: int) -> None:
         limits.store(folder, nbytes)
 
 
-def clear() -> int:
-    """Remove everything kept, but for the limit; the bytes freed. Running programs are not disturbed.
+def clear(kind: str | None = None) -> int:
+    """Remove everything kept (of one kind), but for the limit; the bytes freed. Running programs are not disturbed.
 
     Only files that eqsat wrote are removed: regular files of this user with names of its own, in a directory that it
     made and marked. What else is there stays.
@@ -124,6 +124,8 @@ def clear() -> int:
         with folder_of(cache_root()) as folder:
             limits.sweep(folder)
             for group in limits.groups(folder):
+                if kind not in (None, group.kind):
+                    continue
                 for name in group.names:
                     folder.remove(name)
                 freed += group.nbytes

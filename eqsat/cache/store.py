@@ -1,4 +1,5 @@
-"""What is kept between processes: plans, machine code and its printed source, the machine model; a file each.
+"""What is kept between processes: plans, machine code and its printed source, the machine model, tuning records;
+a file each.
 
 A cache may be lost, damaged, full, read-only, hostile, or shared by any number of processes and forks at any moment.
 None of that may change a result or stop a program: every operation of a :class:`Store` degrades to "not found" or
@@ -11,7 +12,8 @@ Layout under the cache directory (environment variable ``EQSAT_CACHE_DIR``, else
       limit             bytes to keep at most, if the user set a limit
       <key>.plan        a plan (JSON)                       ┐ behind a line with a checksum of name and content
       <key>.o           a code object                       │ and a line of JSON that says what it is of
-      <key>.machine     a machine model (JSON)              ┘
+      <key>.machine     a machine model (JSON)              │
+      <key>.record      what tuning measured (JSON)         ┘
       <key>.py          the printed module of <key>.o, as text
 
 Keys are hashes of all that the content depends on. A file's time of modification is that of its last use.
@@ -41,7 +43,7 @@ from eqsat.scoped import Scoped
 ENVIRONMENT_VARIABLE = "EQSAT_CACHE_DIR"
 FORMAT = "v2"
 
-Kind = Literal["plan", "o", "machine", "py"]
+Kind = Literal["plan", "o", "machine", "record", "py"]
 
 _MARKER = "CACHEDIR.TAG"  # https://bford.info/cachedir: backups leave such directories out
 _MARKER_TEXT = b"Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache that eqsat made and clears.\n"

@@ -333,7 +333,7 @@ def document_key() -> str:
     """What this computer's model is kept under: it follows the processor, the core count and the width of vectors."""
     limit = vector_limit()
     width = () if limit == VECTOR_BITS[-1] else (str(limit),)
-    identity = "\0".join((platform.machine(), cpu_name(), _cpu_flags(), str(usable_cores()), *width))
+    identity = "\0".join((platform.machine(), cpu_name(), cpu_flags(), str(usable_cores()), *width))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
@@ -358,7 +358,8 @@ def cpu_name() -> str:
     return _cpuinfo_field("model name") or platform.processor() or platform.machine()
 
 
-def _cpu_flags() -> str:
+def cpu_flags() -> str:
+    """The names of its instruction-set extensions, as the system gives them."""
     return _cpuinfo_field("flags", "Features")
 
 

@@ -22,6 +22,7 @@ class StepReport:
     the whole; ``reference``, through NumPy for want of a kernel; ``numpy``, by that backend.
     ``nest``: its loops as text. ``moved``: bytes that the busiest thread is predicted to move from each memory space,
     and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
+    ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
     """
 
     label: str
@@ -33,6 +34,7 @@ class StepReport:
     measured: float | None = None
     moved: Mapping[str, float] = field(default_factory=dict)
     limit: str = ""
+    tuned: float | None = None
 
 
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
@@ -44,7 +46,7 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
             report = StepReport(step.label, kind, "", flops, group_bytes(step.group), step.seconds)
             if step.chosen is not None and kind == "kernel":
                 nest, moved = "\n".join(listing(step.chosen.nest)), dict(step.chosen.moved)
-                report = replace(report, nest=nest, moved=moved, limit=step.chosen.limit)
+                report = replace(report, nest=nest, moved=moved, limit=step.chosen.limit, tuned=step.chosen.measured)
             out.append(report)
         else:
             out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), step.seconds))
@@ -144,6 +146,8 @@ class Explanation:
                 f"{_si(step.nbytes):>8}  {step.label}{through}"
             )
             lines += [" " * INDENT + line for line in step.nest.splitlines()]
+            if step.tuned is not None:
+                lines.append(f"{'':{INDENT}}{_tuned(step)}")
             if step.limit:
                 moved = ", ".join(f"{_si(n)} from {space}" for space, n in step.moved.items())
                 lines.append(f"{'':{INDENT}}limited by {step.limit}; bytes: {moved}")
@@ -173,6 +177,11 @@ class Explanation:
             f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
             f"compiled in {_time(self.compile_seconds)}"
         )
+
+
+def _tuned(step: StepReport) -> str:
+    predicted = f"predicted {_time(step.predicted)}" if step.limit else "not among those that the model offers"
+    return f"chosen by measurement: {_time(step.tuned)} when tuned, {predicted}"
 
 
 INDENT = 8

@@ -57,6 +57,7 @@ class SearchReport:
     ``loop_matches``: how often each loop rule matched, over all kernels' nests.
     ``untuned``: kernels whose schedules there was no time to measure.
     ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
+    ``records``: keys of the tuning records that were looked for, and what was chosen (``eqsat.records.mark``).
     """
 
     operators: int = 0
@@ -74,6 +75,7 @@ class SearchReport:
     loop_terms: int = 0
     loop_matches: dict[str, int] = field(default_factory=dict)
     untuned: int = 0
+    records: dict[str, str] = field(default_factory=dict)
 
     @property
     def stops(self) -> list[str]:

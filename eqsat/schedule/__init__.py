@@ -2,9 +2,10 @@
 
 from eqsat.schedule.decode import below, is_parallel
 from eqsat.schedule.legal import check
+from eqsat.schedule.offered import check_offered
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Candidate, Scheduled, least_busy, least_seconds, schedule
+from eqsat.schedule.scheduler import Candidate, Scheduled, anywhere, least_busy, least_seconds, schedule
 from eqsat.schedule.simple import simple_nest
 
 __all__ = [
@@ -12,8 +13,10 @@ __all__ = [
     "LoopRule",
     "ScheduleError",
     "Scheduled",
+    "anywhere",
     "below",
     "check",
+    "check_offered",
     "installed_loop_rules",
     "is_parallel",
     "lane_axis",

@@ -35,6 +35,7 @@ class Candidate:
     ``seconds``: of the whole group with the given number of threads. ``moved``: bytes that the busiest thread moves
     from each memory space but the nearest. ``limit``: what takes most of the time: "compute", a memory space, or
     "overhead" (barriers, and starting the kernel). ``busy``: seconds of the units, of all threads together.
+    ``measured``: seconds that it took where tuning timed it; if the model does not offer it, ``seconds`` is that, too.
     """
 
     nest: Nest
@@ -42,6 +43,7 @@ class Candidate:
     moved: tuple[tuple[str, float], ...]
     limit: str
     busy: float = 0.0
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def schedule(
         ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
             and pack where a factor cannot be read in place).
     """
-    group = _anywhere(group)
+    group = anywhere(group)
     key = (group.stages, group.shared, group.operands, target, disable)
     if key not in _memory:
         found = _schedule(group, target, disable, deadline)
@@ -100,7 +102,7 @@ def schedule(
     return _memory[key]
 
 
-def _anywhere(group: KernelGroup) -> KernelGroup:
+def anywhere(group: KernelGroup) -> KernelGroup:
     """The group with all that no schedule depends on the same: where in external buffers it starts, and constants.
 
     So the steps of an unrolled recurrence, each at its own offset, are scheduled once.

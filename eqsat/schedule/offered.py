@@ -1,0 +1,85 @@
+"""Nests that come from elsewhere: which of them a target could have been offered by its own search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from eqsat.cost.calibration import FEW_ROWS
+from eqsat.cost.target import Target
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import MAPS, Loop, Nest, Seq, TileOp
+from eqsat.schedule.decode import below
+from eqsat.schedule.legal import check
+from eqsat.schedule.maps import check_nest
+from eqsat.schedule.plain import stage_nests
+from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.tiles import ceil_div
+from eqsat.schedule.vectors import PARTS, lanes_of
+
+UNROLLED = 128
+"""Vectors of a map's or reduction's tile at most: each of them is a line of the printed kernel."""
+
+
+def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
+    """Raise ``ValueError``, naming the tile or the axis, where ``nest`` is not legal, or not for ``target``.
+
+    A legal nest computes what it should, whoever made it. But tiles of any size would unroll into kernels of any
+    length, a reduction in any number of parts take any amount of memory, and lanes of another width be slow.
+    """
+    for tile in _tiles(nest):
+        if any(size < 1 for _, size in tile.sizes):
+            raise ValueError(f"tile {tile.name!r} takes {dict(tile.sizes)}: no position of an axis")
+    check(nest, group, target.vector_bits // 32, target.registers)
+    _offered(nest, problem_of(group, target), target)
+
+
+def _tiles(nest: Nest) -> Iterator[TileOp]:
+    match below(nest):
+        case Seq(bodies):
+            for body in bodies:
+                yield from _tiles(body)
+        case TileOp() as tile:
+            yield tile
+
+
+def _offered(nest: Nest, problem: Problem, target: Target) -> None:
+    match below(nest):
+        case Seq(bodies):
+            for body in bodies:
+                _offered(body, problem, target)
+        case TileOp() as tile:
+            form = problem.stages[tile.stage]
+            if form.contraction != (tile.name not in MAPS):
+                raise ValueError(f"tile {tile.name!r} in the nest of stage {tile.stage}, which it does not compute")
+            if form.contraction:
+                _check_product(tile, form, target)
+            else:
+                own = stage_nests(nest)[tile.stage]
+                check_nest(own, form.kernel, len(form.outer) + len(form.rows))
+                _check_vectors(own, tile, lanes_of(form, target))
+
+
+def _check_product(tile: TileOp, form: StageForm, target: Target) -> None:
+    rows = target.rows(tile.name, form.dtype)
+    if not rows:
+        raise ValueError(f"the target has no tile {tile.name!r} for {form.dtype}")
+    if tile.name != "update":
+        return
+    lanes = target.lanes(form.dtype)
+    if not any(tile.size("k") <= row.size("k") and tile.size("n") <= row.size("n") * lanes for row in rows):
+        raise ValueError(f"the target has no rank update of n={tile.size('n')}, k={tile.size('k')}")
+    if form.extent("m") > FEW_ROWS:
+        raise ValueError(f"a rank update of m={form.extent('m')} rows, {FEW_ROWS} at most")
+
+
+def _check_vectors(nest: Nest, tile: TileOp, lanes: int) -> None:
+    if tile.lanes != lanes:
+        raise ValueError(f"vectors of {tile.lanes} lanes, the target has {lanes}")
+    vectors = ceil_div(math.prod(size for _, size in tile.sizes), lanes)
+    if vectors > UNROLLED:
+        raise ValueError(f"a tile of {vectors} vectors, {UNROLLED} at most")
+    while isinstance(nest, Loop):
+        if nest.split and ceil_div(nest.block, nest.step) > PARTS:
+            raise ValueError(f"axis {nest.axis!r} split in steps of {nest.step}: more than {PARTS} parts")
+        nest = nest.body
