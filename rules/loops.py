@@ -39,10 +39,12 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.tensorize",
-        "loop(m, r, 1, loop(n, c, 1, loop(k, d, 1, multiply-add))) = the r × c register tile run over d",
+        "loop(m, r, 1, loop(n, c, 1, loop(k, d, 1, multiply-add))) = the r × c register tile run over d; loops over "
+        "points = the tile operation that computes them by its semantics",
         """(rule ((= e (Loop m r 1 y)) (= y (Loop n c 1 z)) (= z (Loop k d 1 (Point i)))
        (contracts i m n k) (register i r c) (depth i d) (layout i a b))
-      ((union e (Tile i r c d a b))) :ruleset {ruleset})""",
+      ((union e (Tile i r c d a b))) :ruleset {ruleset})
+(rule ((computes i op sizes e)) ((union e (Op i op sizes))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.stream",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eqsat.cost.target import Moved
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import is_parallel
 from eqsat.schedule.price import (
     Block,
@@ -55,7 +55,11 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     sizes = ((form.name("k"), depth), (form.name("m"), rows), (form.name("n"), columns))
                     block = Block(frozenset({stage}), sizes, flags)
                     seconds = pricer.update(stage, rows, columns, depth, bool(flags))
-                elif name in ("map", "reduce", "transpose"):
+                elif name not in (*MAPS, "fma"):
+                    named = [(form.name(a), n) for a, n in at.sizes]
+                    block = Block(frozenset({stage}), tuple(sorted(named)), frozenset())
+                    return Price(pricer.op(stage, name, tuple(named)), pricer.summary(block).cold, 0.0, 0.0), block
+                elif name in MAPS:
                     sizes = tuple(sorted((form.name(a), min(n, max(1, form.extent(a)))) for a, n in at.sizes))
                     block = Block(frozenset({stage}), sizes, frozenset())
                     named = [(form.name(a), n) for a, n in sizes_of(form, at)]

@@ -6,14 +6,16 @@ from eqsat.ir.kernel import Combine
 from eqsat.ir.types import DType, int64
 from eqsat_backends.numba_cpu.printer import Printer, Value
 
-__all__ = ["Accumulator"]
+__all__ = ["FUNCTION", "Accumulator", "identity_of"]
 
-_FUNCTION = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+FUNCTION = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+"""SIMD functions that combine."""
+
 _UNSET = 2**62
 """Position in a running argmax that has met nothing beyond the identity yet."""
 
 
-def _identity(combine: Combine, dtype: DType) -> float | int | bool:
+def identity_of(combine: Combine, dtype: DType) -> float | int | bool:
     """What leaves every value as it is under ``combine``."""
     if combine in ("sum", "prod"):
         return int(combine == "prod")
@@ -37,7 +39,7 @@ class Accumulator:
 
     def start(self) -> None:
         """Print the initial values in the innermost scope."""
-        identity = self.p.literal(_identity(self.combine, self.dtype), self.dtype)
+        identity = self.p.literal(identity_of(self.combine, self.dtype), self.dtype)
         for name in self.names:
             self.p.bind(name, identity.name)
         if self.positional:
@@ -49,7 +51,7 @@ class Accumulator:
         """Combine ``value`` into a copy (modulo their number); only its first ``count`` lanes."""
         copy %= len(self.names)
         if count is not None:
-            identity = self.p.literal(_identity(self.combine, self.dtype), self.dtype)
+            identity = self.p.literal(identity_of(self.combine, self.dtype), self.dtype)
             depends = value.depends | {count}
             value = self.p.emit(f"first({value.name}, {count}, {identity.name})", self.dtype, depends, False)
         self._combine(copy, value.name, None if position is None else position.name)
@@ -57,7 +59,7 @@ class Accumulator:
     def _combine(self, copy: int, value: str, position: str | None) -> None:
         name = self.names[copy]
         if not self.positional:
-            self.p.line(f"{name} = {_FUNCTION[self.combine]}({value}, {name})")
+            self.p.line(f"{name} = {FUNCTION[self.combine]}({value}, {name})")
             return
         assert position is not None, "argmax needs positions"
         beyond = self.p.fresh("beyond")

@@ -11,11 +11,12 @@ import numpy as np
 
 from eqsat.aside import aside
 from eqsat.cost.machine import Machine
-from eqsat.cost.target import Target
+from eqsat.cost.target import Target, TileOpRow
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
+from eqsat_backends.numba_cpu import registry
 from eqsat_backends.numba_cpu.compilers import OPERATORS, Compilers
 from eqsat_backends.numba_cpu.driver import release_arenas
 from eqsat_backends.numba_cpu.emission import Emission
@@ -31,7 +32,20 @@ class NumbaCpuBackend:
     name = "numba_cpu"
 
     def key(self) -> str:
-        return f"{host().key}|{version('numba')}|{package_fingerprint()}"
+        own = f"{host().key}|{version('numba')}|{package_fingerprint()}"
+        return f"{own}|{registry.digest()}" if registry.registered(trial=False) else own
+
+    def register_tile_op(self, row: TileOpRow) -> None:
+        """Offer a tile operation wherever a kernel is its semantics. See ``registry.register`` for what is checked.
+
+        Raises:
+            RuleError: it cannot be emitted, or computes something else than its semantics say.
+        """
+        registry.register(row)
+
+    def unregister_tile_op(self, name: str) -> None:
+        """Take a registered tile operation back. ``KeyError`` if there is none of this name."""
+        registry.unregister(name)
 
     def target(self, machine: Machine, threads: int) -> Target:
         """The processor, with the tile operations of this package."""

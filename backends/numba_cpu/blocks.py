@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from eqsat.ir.axes import map_strides, simplify
 from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
-from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.schedule import below, check, is_parallel
 from eqsat.schedule.plain import stage_nests
 from eqsat_backends.numba_cpu.ahead import UNIT_BYTES, Share, share_of
@@ -87,7 +87,7 @@ class _Blocks:
 
     def emit(self) -> Emitted:
         group = self.group
-        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name not in MAPS}
+        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name in PRODUCTS}
         self._make_places(set(products))
         self.products = {n: self._product(n, product) for n, product in products.items()}
         phases = self._shared_packings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eqsat.cost.machine import Machine
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, Nest, Seq, TileOp
+from eqsat.ir.nest import PRODUCTS, Nest, Seq, TileOp
 from eqsat.schedule import below, simple_nest
 from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.target import target_of
@@ -20,7 +20,7 @@ def emit_group(group: KernelGroup, nest: Nest | None, machine: Machine) -> Emitt
     nest = nest or simple_nest(group, cpu_target(machine))
     body = below(nest)
     tiles = [below(part) for part in body.bodies] if isinstance(body, Seq) else [body]
-    if all(isinstance(tile, TileOp) and tile.name in MAPS for tile in tiles):
+    if all(isinstance(tile, TileOp) and tile.name not in PRODUCTS for tile in tiles):
         from eqsat_backends.numba_cpu import loops
 
         return loops.emit(group, nest, target=target)

@@ -24,6 +24,7 @@ from eqsat_backends.numba_cpu.emitted import Emitted
 from eqsat_backends.numba_cpu.nests import Place, Rows, place_of
 from eqsat_backends.numba_cpu.printer import Printer, reports
 from eqsat_backends.numba_cpu.target import Target, host
+from eqsat_backends.numba_cpu.tile_ops import registered
 
 __all__ = ["emit"]
 
@@ -213,7 +214,7 @@ class _Writer:
         if len(parts) > 1:
             return
         nest = nest or plain_nest(kernel, self.lanes, parallel=True)
-        check_nest(nest, kernel)
+        check_nest(nest, kernel, ops=registered())
         if isinstance(nest, Loop) and nest.split:
             self.split(stage, nest, buffers)
             return

@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from eqsat.ir.axes import loads
 from eqsat.ir.kernel import Expr, FromStage, KernelGroup, Load
-from eqsat.ir.nest import Nest
+from eqsat.ir.nest import MAPS, Nest
 from eqsat.ir.types import int64
 from eqsat.schedule.maps import tile_of
 from eqsat.schedule.plain import joint_nest, plain_nest
 from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.emitted import ALIGNED_BYTES
+from eqsat_backends.numba_cpu.ops import OpWalk
 from eqsat_backends.numba_cpu.places import Place, place_of
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.walk import Walk
@@ -174,7 +175,9 @@ class Rows:
         for group in self.passes(range(len(self.stages)) if members is None else members):
             if self.stages[group[0]].kernel.results == 0:
                 continue
-            Walk(self, group, self._nest(group), self.take).print(axes)
+            nest = self._nest(group)
+            walk = Walk if tile_of(nest).name in MAPS else OpWalk
+            walk(self, group, nest, self.take).print(axes)
             for s in group:
                 self.p.mark(f"stage {s}")  # no load of it is hoisted above its stores
 

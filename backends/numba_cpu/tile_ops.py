@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
+from eqsat.ir.contraction import SEMANTICS
+from eqsat.ir.types import DType
 from eqsat_backends.numba_cpu.lanes import cpu_features
-
-FLOATS = ("float32", "float64")
 
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
     32: ((14, 2), (9, 3), (6, 4), (4, 6), (2, 8), (1, 12), (24, 1)),
@@ -28,18 +28,46 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
     shapes = REGISTER_TILES[32 if registers >= 32 else 16]
     return (
         *(
-            TileOpRow(
-                "fma", (("m", rows), ("n", vectors)), "n", rows * vectors + vectors + 1, chains=CHAINS, dtypes=FLOATS
-            )
+            _product("fma", dtype, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS)
+            for dtype in SEMANTICS
             for rows, vectors in shapes
         ),
-        TileOpRow("update", (("n", 4), ("k", 8)), "n", 4 + 2, dtypes=FLOATS),
+        *(_product("update", dtype, {"n": 4, "k": 8}, 4 + 2) for dtype in SEMANTICS),
         TileOpRow("vector", (), "lanes"),
     )
+
+
+def _product(name: str, dtype: DType, sizes: dict[str, int], registers: int, chains: int = 1) -> TileOpRow:
+    axes, semantics = ("m", "n", "k"), SEMANTICS[dtype]
+    return TileOpRow(
+        name,
+        tuple(sizes.items()),
+        "n",
+        registers,
+        chains=chains,
+        dtypes=(dtype.name,),
+        axes=axes,
+        semantics=semantics,
+        layouts=((1, "n"),),
+    )
+
+
+REGISTERED: dict[str, TileOpRow] = {}
+"""Tile operations from outside of this package, by name, which ``registry`` fills."""
+
+ON_TRIAL: dict[str, TileOpRow] = {}
+"""Those that are being checked: they can be printed, and are not offered."""
+
+
+def registered(trial: bool = True) -> tuple[TileOpRow, ...]:
+    """The tile operations from outside of this package, with or without those on trial."""
+    rows = {**ON_TRIAL, **REGISTERED} if trial else REGISTERED
+    return tuple(row for _, row in sorted(rows.items()))
 
 
 def cpu_target(machine: Machine, threads: int = 1) -> Target:
     """What ``threads`` threads of a measured machine are to this backend."""
     registers = max(16, machine.registers)  # no processor that it makes code for has fewer
-    rows = tuple(row for row in tile_ops(registers) if not row.needs or row.needs in cpu_features())
+    table = (*tile_ops(registers), *registered(trial=False))
+    rows = tuple(row for row in table if not row.needs or row.needs in cpu_features())
     return target_of(replace(machine, registers=registers), threads, rows)

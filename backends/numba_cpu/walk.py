@@ -21,6 +21,7 @@ from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat.schedule.vectors import turned_loads
 from eqsat_backends.numba_cpu.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printer import Access, LoadRule, Value, View, affine, names_in
+from eqsat_backends.numba_cpu.tile_ops import registered
 
 if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.nests import Rows
@@ -68,7 +69,7 @@ class Walk:
         self.rows, self.p, self.members, self.take = rows, rows.p, list(members), take
         kernels = {s: rows.stages[s].kernel for s in members}
         self.kernel = kernels[self.members[0]]
-        check_nest(nest, self.kernel, rows.shared)
+        check_nest(nest, self.kernel, rows.shared, registered())
         self.nest, self.tile = nest, tile_of(nest)
         self.names = axes_of(self.kernel, rows.shared)
         self.extents = self.kernel.extents

@@ -8,12 +8,13 @@ spaces. Their names are for reports.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from eqsat.cost import calibration as c
+from eqsat.ir.kernel import Kernel
 from eqsat.ir.types import DType
 
 if TYPE_CHECKING:
@@ -106,6 +107,16 @@ class TileOpRow:
     ``chains``: into how many sums it splits each accumulator where it has fewer accumulators than that. ``dtypes``:
     element types it computes in, none for all. ``needs``: the instruction-set extension without which a backend does
     not offer it.
+
+    ``semantics``: what it computes, as a kernel (``eqsat.ir.notation``) over ``axes``, named in the order of that
+    kernel's axes: a tile operation that nests name ``name`` is offered wherever a kernel is this one by index notation
+    (``eqsat.schedule.tensorize``). ``layouts``: (operand, axis) for each operand of which it reads consecutive elements
+    along an axis; along all others an operand may lie in any strides. ``cost``: issue slots of one tile, by the ports
+    of the target and its positions along each axis (vectors along ``lanes``); None: as its semantics tell. ``emit``:
+    how the backend makes code of it, which is that backend's to define.
+
+    Raises:
+        TargetError: semantics that name, size or reduce their axes inconsistently; the message names the operation.
     """
 
     name: str
@@ -116,6 +127,23 @@ class TileOpRow:
     chains: int = 1
     dtypes: tuple[str, ...] = ()
     needs: str = ""
+    axes: tuple[str, ...] = ()
+    semantics: Kernel | None = field(default=None, hash=False)
+    layouts: tuple[tuple[int, str], ...] = ()
+    cost: Callable[[Ports, Mapping[str, int]], float] | None = None
+    emit: Callable[..., None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.semantics is None:
+            return
+        where = f"tile operation {self.name!r}"
+        if len(self.axes) != len(self.semantics.extents) or len(set(self.axes)) < len(self.axes):
+            raise TargetError(f"{where}: axes {self.axes} do not name the {len(self.semantics.extents)} axes")
+        sized = {name for name, _ in self.sizes}
+        if not sized <= set(self.axes) or (self.emit and sized < set(self.axes)) or min(dict(self.sizes).values()) < 1:
+            raise TargetError(f"{where}: every axis needs a size, these are {dict(self.sizes)} of {self.axes}")
+        if self.lanes not in self.axes[: self.semantics.parallel]:
+            raise TargetError(f"{where}: lanes along {self.lanes!r}, which is no parallel axis of its semantics")
 
     def size(self, axis: str) -> int:
         """Most positions along ``axis`` (vectors along ``lanes``)."""

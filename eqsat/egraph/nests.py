@@ -5,13 +5,14 @@ acyclic and orders share their tails. Terms (egglog constructors):
 
     (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
     (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)  (Split axis block step body)
-    (Vector stage other count axis size stream)  (Transpose stage first second lanes stream)
+    (Vector stage other count axis size stream)  (Transpose stage first second lanes stream)  (Op stage name sizes)
 
 ``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
 of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``,
-1); its last argument, and that of a ``Transpose``, says whether results go past the caches. A ``Split`` is a parallel
-loop over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point of a stage; ``Block`` is
-all of one stage for one position of the shared axes.
+1); its last argument, and that of a ``Transpose``, says whether results go past the caches. An ``Op`` is a tile
+operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
+``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point
+of a stage; ``Block`` is all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SIGNATURE = """
   (Split String i64 i64 Nest)
   (Vector i64 String i64 String i64 bool)
   (Transpose i64 String String i64 bool)
+  (Op i64 String String)
   (Point i64)
   (Block i64))
 (relation factor (String i64 i64))
@@ -57,6 +59,7 @@ SIGNATURE = """
 (relation transposes (i64 String String i64))
 (relation streams (i64 String))
 (relation divides (String i64))
+(relation computes (i64 String String Nest))
 (relation flat (String i64 i64 Nest))
 (relation spmd (Nest))
 (relation inner (Nest))
@@ -73,7 +76,8 @@ no earlier stage's result. ``register stage m n``: a register tile; ``depth stag
 stage m k``: a rank-k update of m rows. ``contracts stage m n k``: the names of a contraction's axes.
 ``lanes stage a l``: l elements of axis ``a`` may be taken by vectors; ``scalar stage``: there is no axis. ``jams stage
 b c a l``: c positions of ``b`` at once with them. ``transposes stage a b l``: blocks of l × l are loaded along ``a``
-and used along ``b``. ``streams stage a``: results may go past the caches with lanes along ``a``. ``flat a n stage
+and used along ``b``. ``streams stage a``: results may go past the caches with lanes along ``a``. ``computes
+stage name sizes points``: a tile operation computes what those loops over single points do. ``flat a n stage
 body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``spmd``, ``inner``: nests
 that every thread runs, filled in by rules.
 """
@@ -129,7 +133,7 @@ class NestGraph:
 
 
 _CHILDREN = {"Loop": 1, "Par": 1, "Split": 1, "Seq": 2, "Pack": 1}
-_CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Point": 0, "Block": 0}
+_CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
 
 
 ROUNDS = 1000

@@ -14,7 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
+from eqsat.ir.notation import notation, unify
 from eqsat.ir.types import DType, float32, float64
+
+
+def product(dtype: DType) -> Kernel:
+    """The semantics of the register tile and of the rank-k update: ``out[m, n] = Σ_k a[m, k] · b[n, k]``."""
+    extents = {"m": 1, "n": 1, "k": 1}
+    return notation("mn", ["mk", "nk"], [dtype, dtype], extents, lambda a, b: Call("mul", (a, b), dtype), "sum")
+
+
+SEMANTICS = {dtype: product(dtype) for dtype in (float32, float64)}
+"""What contractions are recognized by, by element type."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +57,10 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     block that several stages work on: outermost in m, and None is returned where they are not the first factor's
     alone. ``late``: operands that are made block by block, which the second factor must not read.
     """
-    body = kernel.body
-    if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul" or len(body.args) != 2:
+    body, tile = kernel.body, SEMANTICS.get(kernel.body.dtype)
+    if tile is None or kernel.combine != tile.combine or not isinstance(body, Call):
         return None
-    if body.dtype not in (float32, float64):
+    if next(unify(tile.body, body), None) is None:
         return None
     in_a, in_b = (depends_on(factor) for factor in body.args)
     shared = fixed + rows
@@ -166,7 +177,8 @@ def contraction_of(kernel: Kernel, product: Product, fixed: int = 0) -> Contract
         groups.append(_merge(axes, kernel.extents, accesses))
     merged = [axes for group in groups for axes in group]
     parallel = sum(map(len, groups[:4]))
-    fused = _rewrite(replace(kernel, body=Call("mul", (a, b), kernel.body.dtype)), merged, parallel)
+    assert isinstance(kernel.body, Call)
+    fused = _rewrite(replace(kernel, body=replace(kernel.body, args=(a, b))), merged, parallel)
     assert isinstance(fused.body, Call)
     starts = [sum(map(len, groups[:i])) for i in range(6)]
     batch_axes, m, n, k = (tuple(range(starts[i], starts[i + 1])) for i in range(1, 5))

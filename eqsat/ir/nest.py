@@ -22,6 +22,9 @@ Axes are named as follows.
   results, whose lanes are combined in the end if the axis is reduced. Both may name another axis before that of the
   lanes, of which they take several positions at once (unroll and jam). ``TileOp("transpose", a, b)`` takes blocks of
   lanes × lanes, loaded along ``a``, transposed in registers, and computed (and stored) along ``b``.
+  Where a target's table has a tile operation whose semantics the stage is (``eqsat.schedule.tensorize``), that may be
+  its innermost term, by its own name, with the elements that it takes of each axis: ``TileOp("maxplus", p0, p1, r0)``.
+  Its accumulators are those of one tile, so loops over parallel axes stay outside of those over reduced ones.
   Partial results are kept in registers within the loops over reduced axes; those of a loop over a parallel axis that
   stands inside one over a reduced axis are kept in scratch. A loop over a reduced axis that is ``split`` gives every
   step results of its own, which a second pass combines: only that makes it one that threads may share.
@@ -90,7 +93,10 @@ class TileOp:
 Nest = Loop | Seq | Pack | TileOp
 
 MAPS = ("map", "reduce", "transpose")
-"""The tiles of stages that are no contraction."""
+"""The tiles of vectors of stages that are no contraction."""
+
+PRODUCTS = ("fma", "update")
+"""The tiles of contractions. Any other name is that of a tile operation of the target's table."""
 
 
 def show(nest: Nest) -> str:

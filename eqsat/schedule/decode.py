@@ -56,6 +56,10 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
         case "Tile":
             i, m, n, k = (int(x) for x in node.args[:4])
             return TileOp("fma", (("m", m), ("n", n), ("k", k)), i)
+        case "Op":
+            stage, name, _ = node.args
+            named = tuple((plain_axis(axis), size) for axis, size in tile_sizes(node))
+            return TileOp(str(name), named, int(stage), lanes[int(stage)])
         case "Vector" | "Transpose":
             stage, stream = int(node.args[0]), bool(node.args[-1])
             sizes = [(plain_axis(axis), size) for axis, size in tile_sizes(node)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import below, is_parallel
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
 from eqsat.schedule.tiles import ceil_div, round_up
@@ -145,7 +145,7 @@ class _Check:
         if here.stage is None or tile.stage != here.stage:
             raise ValueError(f"a tile of stage {tile.stage} in the nest of stage {here.stage}")
         form = self.problem.stages[tile.stage]
-        if not form.contraction or tile.name in MAPS:
+        if not form.contraction or tile.name not in PRODUCTS:
             return
         for axis in "bmk" if tile.name == "update" else "bmnk":
             most = tile.size(axis)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from eqsat.ir.kernel import Kernel
-from eqsat.ir.nest import Loop, Nest, TileOp, show
+from collections.abc import Sequence
 
-__all__ = ["axes_of", "check_nest", "tile_of"]
+from eqsat.cost.target import TileOpRow
+from eqsat.ir.kernel import Kernel
+from eqsat.ir.nest import MAPS, Loop, Nest, TileOp, show
+from eqsat.schedule.tensorize import Match, matches
+
+__all__ = ["axes_of", "check_nest", "match_of", "tile_of"]
 
 
 def axes_of(kernel: Kernel, shared: int = 0) -> dict[str, int]:
@@ -23,21 +27,22 @@ def tile_of(nest: Nest) -> TileOp:
     return nest
 
 
-def check_nest(nest: Nest, kernel: Kernel, shared: int = 0) -> None:
+def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOpRow] = ()) -> None:
     """Whether a nest computes every result of a normalized kernel once, from every element that it takes.
 
     Raises ``ValueError`` naming the axis: one that the kernel does not have, one that is not covered, or by steps that
     overlap; threads that share a reduced axis whose steps have no results of their own; vectors that a tile cannot
-    take.
+    take. ``ops``: the tile operations on offer besides those of vectors; one applies where its semantics do.
     """
     axes, tile = axes_of(kernel, shared), tile_of(nest)
     where = f"in {show(nest)}"
     sizes = dict(tile.sizes)
     reduced = {name for name in axes if name.startswith("r")}
     positional = kernel.combine in ("argmax", "argmin")
-    if tile.name not in ("map", "reduce", "transpose") or (
-        (tile.name == "map") != (kernel.combine is None) and (tile.name != "transpose")
-    ):
+    rows = [row for row in ops if row.name == tile.name]
+    if rows:
+        match_of(tile, kernel, shared, rows)
+    elif tile.name not in MAPS or ((tile.name == "map") != (kernel.combine is None) and (tile.name != "transpose")):
         raise ValueError(f"tile {tile.name!r} does not run a {'reduction' if kernel.combine else 'map'}, {where}")
     if tile.lanes < 1 or tile.lanes & (tile.lanes - 1):
         raise ValueError(f"vectors have a power of two of lanes, not {tile.lanes}, {where}")
@@ -75,7 +80,36 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0) -> None:
         looped = any(loop.axis == name for loop in outside)
         if (size != whole) if looped else (size > whole):
             raise ValueError(f"the tile takes {whole} elements of axis {name!r}, its loops leave {size}, {where}")
-    _check_tile(tile, axes, reduced, positional, where)
+    if not rows:
+        _check_tile(tile, axes, reduced, positional, where)
+        return
+    for n, loop in enumerate(outside):
+        if loop.axis not in reduced and any(o.axis in reduced and not o.split for o in outside[:n]):
+            raise ValueError(f"the loop over axis {loop.axis!r} is inside a reduction by tile {tile.name!r}, {where}")
+
+
+def match_of(
+    tile: TileOp, kernel: Kernel, shared: int, ops: Sequence[TileOpRow]
+) -> tuple[TileOpRow, Match, dict[str, int]]:
+    """The tile operation of a nest, how it applies to a kernel, and the size of each axis of it that it takes.
+
+    Raises ``ValueError``, naming the operation, where it does not, or takes other axes or more of one than it can.
+    """
+    axes, where = axes_of(kernel, shared), f"{tile.name}({', '.join(f'{a}={n}' for a, n in tile.sizes)})"
+    wrong = [name for name, _ in tile.sizes if name not in axes]
+    if wrong:
+        raise ValueError(f"the axis {wrong[0]!r} of {where} is none of {', '.join(axes) or 'none'}")
+    by_axis = {axes[name]: size for name, size in tile.sizes}
+    for row in ops:
+        if row.name != tile.name:
+            continue
+        for match in matches(row, kernel, shared):
+            if set(match.assigned.values()) != set(by_axis):
+                continue
+            sizes = {name: by_axis[axis] for name, axis in match.assigned.items()}
+            if all(n <= row.size(a) * (tile.lanes if a == row.lanes else 1) for a, n in sizes.items()):
+                return row, match, sizes
+    raise ValueError(f"tile {where} does not compute what the kernel does along these axes, by its semantics")
 
 
 def _check_tile(tile: TileOp, axes: dict[str, int], reduced: set[str], positional: bool, where: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from eqsat.ir.axes import loads, unique
 from eqsat.ir.kernel import Guarded, Kernel, part_of, unconditional
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.maps import axes_of, tile_of
 from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
@@ -104,7 +104,7 @@ def stage_nests(nest: Nest | None) -> dict[int, Nest]:
             inner: Nest = nest
             while isinstance(inner, Loop | Pack):
                 inner = inner.body
-            if isinstance(inner, TileOp) and inner.name in ("map", "reduce", "transpose"):
+            if isinstance(inner, TileOp) and inner.name not in PRODUCTS:
                 return {inner.stage: nest}
     return {}
 
@@ -116,7 +116,7 @@ def joint_nest(nests: Sequence[Nest], kernel: Kernel, shared: int = 0) -> Nest |
     """
     tiles = [tile_of(nest) for nest in nests]
     first = tiles[0]
-    if first.name == "transpose" or len(first.sizes) > 1:
+    if first.name == "transpose" or len(first.sizes) > 1 or any(tile.name not in MAPS for tile in tiles):
         return None
     vectors = min((size // tile.lanes for tile in tiles for _, size in tile.sizes[-1:]), default=1)
     extents = {name: kernel.extents[a] for name, a in axes_of(kernel, shared).items()}

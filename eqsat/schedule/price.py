@@ -21,6 +21,7 @@ from eqsat.schedule.vectors import (
     lanes_of,
     least_slots,
     loop_slots,
+    op_slots,
     scattered_seconds,
     tile_slots,
     transpose_slots,
@@ -217,6 +218,12 @@ class Pricer:
         extra = self.bypass(form, {first: lanes, second: lanes}) if stream else 0.0
         wait = 0.0 if stream else scattered_seconds(form, self.target, lanes)
         return slots * self.target.slot(form.dtype) + wait, extra
+
+    def op(self, stage: int, name: str, sizes: tuple[tuple[str, int], ...]) -> float:
+        """Seconds of a tile operation of the target's table, with its share of the epilogue."""
+        form = self.problem.stages[stage]
+        slots = op_slots(form, self.target, name, {plain_axis(axis): size for axis, size in sizes})
+        return slots * self.target.slot(form.dtype)
 
     def bypass(self, form: StageForm, sizes: dict[str, int]) -> float:
         """Seconds by which results that go to memory at once are later than those that caches take in first.

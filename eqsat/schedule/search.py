@@ -30,6 +30,7 @@ from eqsat.schedule.price import (
 )
 from eqsat.schedule.problem import plain_axis
 from eqsat.schedule.tiles import ceil_div
+from eqsat.schedule.vectors import sizes_of_text
 
 WIDTH = 6
 """Entries kept in a Pareto set."""
@@ -57,7 +58,18 @@ class Entry:
             found.append(plain_axis(str(at.node.args[0])))
             at = at.children[0]
         sizes = tuple((plain_axis(a), n) for a, n in tile_sizes(at.node))
-        return tuple(found), sizes, bool(sizes) and bool(at.node.args[-1])
+        return tuple(found), sizes, at.node.op != "Op" and bool(sizes) and bool(at.node.args[-1])
+
+    def keeps(self, axis: str) -> bool:
+        """Whether accumulators outlive a loop over ``axis`` around this.
+
+        A tile operation's are those of one tile, so loops over parallel axes stay outside of those over reduced ones.
+        """
+        at, inside = self, False
+        while at.node.op in ("Loop", "Par", "Split"):
+            inside |= str(at.node.args[0]).startswith("p")
+            at = at.children[0]
+        return at.node.op != "Op" or not (axis.startswith("r") and inside)
 
 
 def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
@@ -67,6 +79,8 @@ def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
             return tuple((str(a), int(n)) for a, n in ((other, count), (axis, size)) if a)
         case "Transpose", (_, first, second, lanes, _):
             return (str(first), int(lanes)), (str(second), int(lanes))
+        case "Op", (_, _, sizes):
+            return sizes_of_text(str(sizes))
     return ()
 
 
@@ -100,7 +114,7 @@ class Search:
                 i, m, n, k, a = node.args
                 copied = frozenset({(int(i), "a")}) if a else frozenset()
                 return Block(frozenset({int(i)}), ((f"k{i}", int(k)), (f"m{i}", int(m)), (f"n{i}", int(n))), copied)
-            case "Vector" | "Transpose":
+            case "Vector" | "Transpose" | "Op":
                 return Block(frozenset({int(node.args[0])}), tuple(sorted(tile_sizes(node))), frozenset())
             case "Point" | "Block":
                 i = int(node.args[0])
@@ -151,6 +165,11 @@ class Search:
                     return
                 run, bypass = (pricer.vector if node.op == "Vector" else pricer.transpose)(*node.args)  # type: ignore[arg-type]
                 yield Entry(run, self.summary(number).cold, bypass, 0.0, node, ())
+            case "Op":
+                if not parallel:
+                    stage, name, _ = node.args
+                    run = pricer.op(int(stage), str(name), tile_sizes(node))
+                    yield Entry(run, self.summary(number).cold, 0.0, 0.0, node, ())
             case "Tile" | "Update":
                 if parallel:
                     return
@@ -170,6 +189,8 @@ class Search:
                 steps, seconds = loop_steps(pricer, block, axis, n, step)
                 room = sums_bytes(pricer, block, axis, n, step)
                 for child in entries:
+                    if not shared and not child.keeps(axis):
+                        continue
                     moved = loop_moved(whole, body, child.moved, n / step)
                     fixed, scratch = child.fixed * steps, child.scratch + room
                     below = self.blocks[node.children[0]]
@@ -188,6 +209,8 @@ class Search:
                 body_block = self.blocks[node.children[0]]
                 steps, seconds = loop_steps(pricer, block, axis, min(n, share * step), step)
                 for child in self.best(node.children[0], inside or axis == "rows", False):
+                    if not child.keeps(axis):
+                        continue
                     covered = min(n, share * step) / step
                     more = inner_seconds(pricer, body_block, axis, n, *child.inside) if node.op == "Par" else 0.0
                     if more is None:

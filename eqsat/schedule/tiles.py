@@ -19,6 +19,9 @@ DEPTH = 64
 TIE = 1.001
 """Tiles that differ by less than this are as good: the target's order decides between them."""
 
+COMBINE = {"sum": 1.0, "prod": 1.0, "max": 2.0, "min": 2.0, "argmax": 4.0, "argmin": 4.0}
+"""Slots of combining one vector into another."""
+
 CLOSE = 1.03
 """Tiles that waste this much more than the best one are not worth a place in the search."""
 

@@ -8,11 +8,12 @@ from functools import lru_cache
 
 from eqsat.cost.calibration import GUARD_SLOTS, LOAD_SLOTS, PAGE_BYTES
 from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
-from eqsat.cost.target import Target
+from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
 from eqsat.schedule.problem import Problem, StageForm, lane_axis
-from eqsat.schedule.tiles import ceil_div, round_up
+from eqsat.schedule.tensorize import matches, tile_cost, tile_sizes
+from eqsat.schedule.tiles import COMBINE, ceil_div, round_up
 
 AT_ONCE = (1, 2, 4)
 """Vectors that a tile may take of its axis."""
@@ -44,8 +45,8 @@ FAR_LOAD, FAR_STORE = 11.0, 22.0
 ACROSS = 16.0
 """Slots of combining the lanes of one vector."""
 
-COMBINE = {"sum": 1.0, "prod": 1.0, "max": 2.0, "min": 2.0, "argmax": 4.0, "argmin": 4.0}
-"""Slots of combining one vector into another."""
+FILL = 2.0
+"""Slots of setting one vector of accumulators in scratch to where a tile operation starts, and of loading it."""
 
 START = 8.0
 """Slots of entering and leaving a loop once."""
@@ -110,6 +111,12 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
             steps[axis].add(lanes)
             steps[other].add(lanes)
     single = not problem.rows
+    for row, taken in tile_ops(form, target) if single else ():
+        points = f"(Point {i})"
+        for axis, size in reversed(taken):
+            points = f'(Loop "{form.name(axis)}" {size} 1 {points})'
+            steps[axis].add(size)
+        facts.append(f'(computes {i} "{row.name}" "{sizes_text([(form.name(a), n) for a, n in taken])}" {points})')
     for axis in extents if single and target.threads > 1 and kernel.points >= LARGE else ():
         if form.reduced(axis) and extents[axis] > 1:
             widest = max((s for s in steps[axis] if 2 * s <= extents[axis] and s <= PIECE), default=1)
@@ -126,6 +133,31 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
     for axis in reversed(list(extents)):
         nest = f'(Loop "{form.name(axis)}" {extents[axis]} 1 {nest})'
     return nest, facts
+
+
+def tile_ops(form: StageForm, target: Target) -> list[tuple[TileOpRow, tuple[tuple[str, int], ...]]]:
+    """Tile operations that compute blocks of a stage by their semantics, with the elements they take of own axes."""
+    kernel, shared, found = form.kernel, len(form.outer) + len(form.rows), []
+    lanes = lanes_of(form, target)
+    if 0 in kernel.extents or lanes != target.lanes(kernel.body.dtype):
+        return []
+    names = {axes[0]: name for name, axes in form.axes if axes and name in form.own}
+    for row in target.tiles:
+        for match in matches(row, kernel, shared) if row.emit else ():
+            sizes = dict(tile_sizes(row, match, kernel, lanes))
+            found.append((row, tuple((names[axis], sizes[name]) for name, axis in match.assigned.items())))
+    return found
+
+
+def sizes_text(sizes: Iterable[tuple[str, int]]) -> str:
+    """Axes and sizes of a tile operation as one literal of a term: ``p0_0=4,p1_0=64``."""
+    return ",".join(f"{axis}={size}" for axis, size in sizes)
+
+
+def sizes_of_text(text: str) -> tuple[tuple[str, int], ...]:
+    """The inverse of :func:`sizes_text`."""
+    parts = (part.partition("=") for part in text.split(","))
+    return tuple((axis, int(size)) for axis, _, size in parts)
 
 
 def _factors(axis: str, extent: int, steps: Iterable[int]) -> list[str]:
@@ -311,6 +343,30 @@ def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: st
     return slots + results * _finish(form, target, axis) * min(1.0, mine / reduced)
 
 
+def op_slots(form: StageForm, target: Target, name: str, sizes: dict[str, int]) -> float:
+    """Slots of a tile operation on so many elements of own axes, with its share of the epilogue.
+
+    Its accumulators lie in scratch: once for each result they are filled, loaded, and stored as results.
+    """
+    kernel, lanes = form.kernel, lanes_of(form, target)
+    shared = len(form.outer) + len(form.rows)
+    best = math.inf
+    for row in target.rows(name):
+        for match in matches(row, kernel, shared):
+            if {form.named[axis][0] for axis in sizes} != set(match.assigned.values()):
+                continue
+            by_axis = {form.named[axis][0]: size for axis, size in sizes.items()}
+            own = {tile: by_axis[axis] for tile, axis in match.assigned.items()}
+            carrier = next(axis for axis in sizes if form.named[axis][0] == match.assigned[row.lanes])
+            kept = math.prod(n for axis, n in sizes.items() if not form.reduced(axis) and axis != carrier)
+            vectors = kept * ceil_div(sizes[carrier], lanes)
+            mine = math.prod(n for axis, n in sizes.items() if form.reduced(axis))
+            share = min(1.0, mine / max(1, math.prod(kernel.extents[kernel.parallel :])))
+            finish = vectors * (_finish(form, target, carrier) + FILL)
+            best = min(best, tile_cost(row, own, target, lanes) + finish * share)
+    return best
+
+
 def least_slots(form: StageForm, target: Target) -> float:
     """Slots of all points of a stage by the tile that takes least, loops aside."""
     extents = {axis: max(1, form.extent(axis)) for axis in form.own}
@@ -321,6 +377,8 @@ def least_slots(form: StageForm, target: Target) -> float:
         size = min(lanes_of(form, target), extents[axis])
         for other, count in _jams(form, axis, extents):
             rates.append(tile_slots(form, target, other, count, axis, size) / size / count)
+    for row, blocks in tile_ops(form, target):
+        rates.append(op_slots(form, target, row.name, dict(blocks)) / math.prod(n for _, n in blocks))
     return min(rates) * form.kernel.points
 
 

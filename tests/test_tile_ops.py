@@ -1,0 +1,321 @@
+"""Tile operations from outside of the package: found by index notation, checked, chosen, emitted, run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.cost.target import Target, TargetError, TileOpRow
+from eqsat.errors import RuleError
+from eqsat.ir.kernel import Call, KernelGroup
+from eqsat.ir.nest import TileOp, show
+from eqsat.ir.notation import notation
+from eqsat.ir.types import DType, float32, float64, int32
+from eqsat.schedule import schedule
+from eqsat.schedule.maps import check_nest, tile_of
+from eqsat.schedule.sample import sample
+from eqsat.schedule.tensorize import matches
+from eqsat_backends.numba_cpu import NumbaCpuBackend, registry
+from eqsat_backends.numba_cpu.loops import emit
+from eqsat_backends.numba_cpu.ops import TileCall
+from eqsat_backends.numba_cpu.printer import Printer
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import machine
+from tests.test_obeyed_maps import check_runs
+
+HOST = machine()
+BACKEND = NumbaCpuBackend()
+ROWS, VECTORS, DEPTH = 6, 2, 128
+VECTORS_OFF = ("loop.vectorize", "loop.jam", "loop.transpose")
+"""Rules without which only tile operations of the table are left."""
+
+
+def outer(fn: str, combine: str) -> Any:
+    """An emitter of ``out[m, n] = combine over k of fn(a[m, k], b[k, n])``: rows × vectors of results in registers."""
+
+    def emit(p: Printer, call: TileCall) -> None:
+        a, b = call.strides
+        columns = range(0, call.sizes["n"], call.lanes)
+        cells = [(i, j) for i in range(call.sizes["m"]) for j in columns]
+        names = {cell: p.fresh("acc") for cell in cells}
+        places = {(i, j): call.pitches["m"] * i + call.itemsize * j for i, j in cells}
+        for cell in cells:
+            p.bind(names[cell], f"load_{call.type}({call.accumulators} + {places[cell]})")
+        k = p.fresh("k")
+        with p.scope(f"for {k} in range(0, {call.sizes['k']}):", k):
+            row = {}
+            for j in columns:
+                row[j], left = p.fresh("row"), call.sizes["n"] - j
+                at = f"{call.addresses[1]} + {b['k']} * {k} + {j * call.itemsize}"
+                p.bind(row[j], f"load_{call.type}({at})" if left >= call.lanes else f"loadn_{call.type}({at}, {left})")
+            for i in range(call.sizes["m"]):
+                one = p.fresh("one")
+                p.bind(one, f"bcast_{call.type}({call.addresses[0]} + {a['m'] * i} + {a['k']} * {k})")
+                for j in columns:
+                    p.line(f"{names[i, j]} = {combine}({names[i, j]}, {fn}({one}, {row[j]}))")
+        for cell in cells:
+            p.line(f"store({call.accumulators} + {places[cell]}, {names[cell]})")
+
+    return emit
+
+
+def max_plus(dtype: DType = float32, **changes: Any) -> TileOpRow:
+    semantics = notation(
+        "mn", ["mk", "kn"], [dtype] * 2, {"m": 6, "n": 32, "k": 128}, lambda a, b: Call("add", (a, b), dtype), "max"
+    )
+    row = TileOpRow(
+        "max_plus",
+        (("m", ROWS), ("n", VECTORS), ("k", DEPTH)),
+        "n",
+        ROWS * VECTORS + VECTORS + 1,
+        axes=("m", "n", "k"),
+        semantics=semantics,
+        layouts=((1, "n"),),
+        emit=outer("add", "maximum"),
+    )
+    return replace(row, **changes)
+
+
+@pytest.fixture
+def registered() -> Iterator[TileOpRow]:
+    row = max_plus()
+    BACKEND.register_tile_op(row)
+    yield row
+    BACKEND.unregister_tile_op(row.name)
+
+
+def tropical(a: Any, b: Any) -> Any:
+    return np.max(a[:, :, None] + b[None, :, :], axis=1)
+
+
+def group_of(extents: dict[str, int], combine: Any = "max", fn: str = "add", dtype: DType = float32) -> KernelGroup:
+    """The kernel ``out[m, n] = combine over k of fn(a[m, k], b[k, n])`` alone."""
+    from eqsat.ir.kernel import Stage
+
+    kernel = notation("mn", ["mk", "kn"], [dtype] * 2, extents, lambda a, b: Call(fn, (a, b), dtype), combine)
+    return KernelGroup((Stage(kernel, (0, 1), 2),), 0, (*kernel.operands, kernel.out), (2,), "tropical")
+
+
+# matching
+
+
+def test_a_tile_is_matched_by_index_notation() -> None:
+    row = max_plus()
+    kernel = group_of({"m": 20, "n": 70, "k": 33}).stages[0].kernel
+    (match,) = matches(row, kernel)
+    assert match.assigned == {"m": 0, "n": 1, "k": 2}
+    others = [
+        group_of({"m": 20, "n": 70, "k": 33}, combine="min"),
+        group_of({"m": 20, "n": 70, "k": 33}, fn="maximum"),
+        group_of({"m": 20, "n": 70, "k": 33}, dtype=float64),
+    ]
+    for other in others:
+        assert not matches(row, other.stages[0].kernel)
+
+
+def test_a_layout_is_part_of_the_match() -> None:
+    """Rows of the second operand have to be consecutive: where they are not, the first one's may be."""
+    row, plus = max_plus(), lambda a, b: Call("add", (a, b), float32)
+    extents = {"m": 20, "n": 70, "k": 33}
+    turned = notation("mn", ["mk", "nk"], [float32] * 2, extents, plus, "max")
+    assert not matches(row, turned)
+    assert matches(replace(row, layouts=()), turned)
+    swapped = notation("mn", ["km", "nk"], [float32] * 2, extents, plus, "max")
+    (match,) = matches(row, swapped)  # functions that commute are unified either way
+    assert match.assigned == {"m": 1, "n": 0, "k": 2}
+
+
+def test_axes_around_a_tile_are_loops() -> None:
+    plus = lambda a, b: Call("add", (a, b), float32)  # noqa: E731
+    extents = {"b": 3, "m": 20, "n": 70, "k": 33, "j": 5}
+    kernel = notation("bmn", ["bmkj", "bkjn"], [float32] * 2, extents, plus, "max")
+    found = matches(max_plus(), kernel)
+    assert {tuple(match.assigned.values()) for match in found} == {(1, 2, 3), (1, 2, 4)}
+
+
+# nests
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [
+        {"m": 37, "n": 75, "k": 130},
+        {"m": 6, "n": 32, "k": 128},
+        {"m": 5, "n": 19, "k": 300},
+        {"m": 64, "n": 7, "k": 9},
+        {"m": 1, "n": 40, "k": 20},
+    ],
+)
+def test_any_nest_with_the_tile_runs_right(registered: TileOpRow, extents: dict[str, int]) -> None:
+    group = group_of(extents)
+    seen = 0
+    for threads in (1, 2):
+        nests = [nest for nest, _ in sample(group, cpu_target(HOST, threads), 2, seed=3, disable=VECTORS_OFF)]
+        mine = [nest for nest in nests if tile_of(nest).name == registered.name]
+        seen += len(mine)
+        for nest in mine:
+            assert "# max_plus" in emit(group, nest).source
+            check_runs(group, nest, 1, threads)
+    assert seen
+
+
+def test_long_sums_by_a_tile_are_summed_in_blocks() -> None:
+    """64 Ki additions of one float32 each: in one chain they would be wrong in the fourth digit."""
+    semantics = notation(
+        "mn",
+        ["mk", "kn"],
+        [float32] * 2,
+        {"m": 6, "n": 32, "k": 128},
+        lambda a, b: Call("maximum", (a, b), float32),
+        "sum",
+    )
+    row = max_plus(name="sum_max", semantics=semantics, emit=outer("maximum", "add"))
+    BACKEND.register_tile_op(row)
+    try:
+        group = group_of({"m": 2, "n": 33, "k": 1 << 16}, "sum", "maximum")
+        ((nest, _),) = sample(group, cpu_target(HOST), 1, seed=1, disable=VECTORS_OFF)
+        assert tile_of(nest).name == "sum_max"
+        check_runs(group, nest, 5, 1)
+    finally:
+        BACKEND.unregister_tile_op("sum_max")
+
+
+def test_an_illegal_nest_with_the_tile_is_refused(registered: TileOpRow) -> None:
+    group = group_of({"m": 37, "n": 75, "k": 130}, combine="min")
+    nest = schedule(group_of({"m": 37, "n": 75, "k": 130}), cpu_target(HOST)).nest
+    assert tile_of(nest).name == registered.name
+    with pytest.raises(ValueError, match=r"max_plus.* does not compute what the kernel does"):
+        emit(group, nest)
+    with pytest.raises(ValueError, match="'max_plus'"):
+        check_nest(nest, group_of({"m": 37, "n": 75, "k": 130}).stages[0].kernel)
+    tile = tile_of(nest)
+    sizes = tuple((axis, 100 if axis == "p0" else size) for axis, size in tile.sizes)
+    with pytest.raises(ValueError, match="max_plus"):
+        emit(group, TileOp(tile.name, sizes, lanes=tile.lanes))
+
+
+# programs
+
+
+def arrays(m: int = 96, k: int = 200, n: int = 160) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+
+
+def test_a_program_runs_by_a_registered_tile(registered: TileOpRow) -> None:
+    a, b = arrays()
+    program = eqsat.optimize(tropical, threads=1)
+    np.testing.assert_array_equal(program(a, b), tropical(a, b))
+    assert "max_plus p0=6 p1=16" in str(program.explain(a, b))
+    assert "# max_plus m=6 n=16 k=100" in program.source(a, b)
+
+
+def test_what_is_registered_is_part_of_the_key() -> None:
+    a, b = arrays()
+    before = BACKEND.key()
+    assert "max_plus" not in eqsat.optimize(tropical, threads=1).source(a, b)
+    BACKEND.register_tile_op(max_plus())
+    try:
+        first = BACKEND.key()
+        assert "max_plus" in eqsat.optimize(tropical, threads=1).source(a, b)
+    finally:
+        BACKEND.unregister_tile_op("max_plus")
+    BACKEND.register_tile_op(max_plus(enter=77.0))
+    second = BACKEND.key()
+    BACKEND.unregister_tile_op("max_plus")
+    assert len({before, first, second}) == 3
+    assert BACKEND.key() == before
+    assert "max_plus" not in eqsat.optimize(tropical, threads=1).source(a, b)
+
+
+def test_the_price_decides(registered: TileOpRow) -> None:
+    """A tile that says it takes long is not taken."""
+    group = group_of({"m": 96, "n": 160, "k": 200})
+
+    def tiles(target: Target) -> str:
+        return tile_of(schedule(group, target).nest).name
+
+    target = cpu_target(HOST)
+    assert tiles(target) == "max_plus"
+    slow = tuple(replace(row, cost=lambda ports, sizes: 1e6) if row.name == "max_plus" else row for row in target.tiles)
+    assert tiles(replace(target, tiles=slow)) == "reduce"
+    without = tuple(row for row in target.tiles if row.name != "max_plus")
+    names = {tile_of(n).name for n, _ in sample(group, replace(target, tiles=without), 30)}
+    assert names <= {"reduce", "transpose"}
+
+
+def test_a_tile_that_the_processor_lacks_is_not_offered() -> None:
+    row = max_plus(needs="no such feature")
+    registry.REGISTERED[row.name] = row
+    try:
+        assert row.name not in {tile.name for tile in cpu_target(HOST).tiles}
+    finally:
+        BACKEND.unregister_tile_op(row.name)
+
+
+# registration
+
+
+def test_an_emitter_that_differs_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"'max_plus'.* element \[\d+, \d+\] .* is .*, and should be"):
+        BACKEND.register_tile_op(max_plus(emit=outer("sub", "maximum")))
+    assert not registry.registered()
+
+
+def test_an_emitter_that_forgets_the_rim_is_refused() -> None:
+    """Right on whole tiles, and wrong where a row is left over."""
+    right = outer("add", "maximum")
+
+    def emit(p: Printer, call: TileCall) -> None:
+        right(p, replace(call, sizes={**call.sizes, "m": min(call.sizes["m"], ROWS - 1) or 1}))
+
+    with pytest.raises(RuleError, match="does not compute its semantics"):
+        BACKEND.register_tile_op(max_plus(emit=emit))
+
+
+def test_an_emitter_that_takes_strides_for_granted_is_refused() -> None:
+    right = outer("add", "maximum")
+
+    def emit(p: Printer, call: TileCall) -> None:
+        dense = {"m": 0, "n": 4, "k": 4 * call.sizes["n"]}
+        right(p, replace(call, strides=(call.strides[0], dense)))
+
+    with pytest.raises(RuleError, match="should be"):
+        BACKEND.register_tile_op(max_plus(emit=emit))
+
+
+def test_what_cannot_be_emitted_is_refused() -> None:
+    def emit(p: Printer, call: TileCall) -> None:
+        p.line("this is no Python")
+
+    def fails(p: Printer, call: TileCall) -> None:
+        raise KeyError("k")
+
+    for wrong in (emit, fails):
+        with pytest.raises(RuleError, match="'max_plus' cannot be emitted"):
+            BACKEND.register_tile_op(max_plus(emit=wrong))
+    with pytest.raises(RuleError, match="needs semantics"):
+        BACKEND.register_tile_op(max_plus(emit=None))
+    with pytest.raises(RuleError, match="taken"):
+        BACKEND.register_tile_op(max_plus(name="fma"))
+    with pytest.raises(TargetError, match="needs a size"):
+        max_plus(sizes=(("m", 6), ("n", 2)))
+    with pytest.raises(TargetError, match="no parallel axis"):
+        max_plus(lanes="k")
+
+
+def test_integers_and_negative_controls() -> None:
+    row = max_plus(int32, emit=outer("add", "maximum"))
+    BACKEND.register_tile_op(row)
+    try:
+        group = group_of({"m": 13, "n": 50, "k": 40}, dtype=int32)
+        nest = schedule(group, cpu_target(HOST)).nest
+        assert "max_plus" in show(nest)
+        check_runs(group, nest, 2, 1)
+    finally:
+        BACKEND.unregister_tile_op(row.name)
