@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -87,9 +87,11 @@ class Measurement(NamedTuple):
 
 
 def measure(
-    group: KernelGroup, nest: Nest, machine: Machine, backend_name: str, threads: int, seconds: float
+    group: KernelGroup, nest: Nest, machine: Machine, backend_name: str, threads: int, seconds: float, keep: bool
 ) -> Measurement:
-    """One nest, compiled and timed in this process, while no other one is. ``seconds`` it may take.
+    """One nest, compiled and timed in this process, while no other one is.
+
+    ``seconds``: that it may take. ``keep``: its machine code in the cache.
 
     Raises:
         OutOfTime: it takes longer.
@@ -98,7 +100,8 @@ def measure(
     if not _measuring.acquire(timeout=min(deadline.left, threading.TIMEOUT_MAX)):
         raise OutOfTime("tuning")
     try:
-        found = time_of(group, nest, backend_name, machine, threads, deadline)
+        with nullcontext() if keep else cache.bypassed():
+            found = time_of(group, nest, backend_name, machine, threads, deadline)
     finally:
         _measuring.release()
     return Measurement(found, processor_of(machine), backend(backend_name).key())
@@ -200,11 +203,13 @@ def _measure(
     wanted: list[list[Nest]] = []
     executor, tasks = _executor.get(), dict[tuple[int, Nest], Future | None]()
 
-    def submit(number: int, nest: Nest) -> Future | None:
+    def task(kernel: _Kernel, nest: Nest) -> tuple[KernelGroup, Nest, Machine, str, int, float, bool]:
+        return kernel.group, nest, machine, here.backend, here.threads, end.left, options.cache
+
+    def submit(kernel: _Kernel, nest: Nest) -> Future | None:
         assert executor is not None
-        kernel = kernels[number]
         try:
-            return executor.submit(measure, kernel.group, nest, machine, here.backend, here.threads, end.left)
+            return executor.submit(measure, *task(kernel, nest))
         except Exception as error:  # whatever an executor has against it: a pool that broke, a client that closed
             _failed(kernel, nest, error)
             return None
@@ -216,14 +221,14 @@ def _measure(
             known = dict(kernel.record.nests) if kernel.record is not None else {}
             wanted.append([c.nest for c in found.candidates[: options.tune] if c.nest not in known])
         if executor is not None:
-            tasks = {(n, nest): submit(n, nest) for n, nests in enumerate(wanted) for nest in nests}
+            tasks = {(n, nest): submit(kernels[n], nest) for n, nests in enumerate(wanted) for nest in nests}
         for number, kernel in enumerate(kernels):
             progress(f"tune: kernel {number + 1} of {len(kernels)}")
             done = []
             for nest in wanted[number]:
                 if executor is None:
-                    done.append((nest, measure(kernel.group, nest, machine, here.backend, here.threads, end.left)))
-                elif (task := tasks[number, nest]) is not None and (got := _result(task, kernel, nest, end)):
+                    done.append((nest, measure(*task(kernel, nest))))
+                elif (future := tasks[number, nest]) is not None and (got := _result(future, kernel, nest, end)):
                     done.append((nest, got))
             for nest, (seconds, processor, version) in done:
                 setup = Setup(processor, here.threads, here.backend, version)
@@ -234,16 +239,16 @@ def _measure(
         log.info("no time to tune the last %d of %d kernels", len(kernels) - number, len(kernels))
         return len(kernels) - number
     finally:
-        for task in tasks.values():
-            if task is not None:
-                task.cancel()
+        for future in tasks.values():
+            if future is not None:
+                future.cancel()
     return 0
 
 
-def _result(task: Future, kernel: _Kernel, nest: Nest, end: Deadline) -> Measurement | None:
+def _result(future: Future, kernel: _Kernel, nest: Nest, end: Deadline) -> Measurement | None:
     """What a worker measured; None, with a line in the log, if it failed. ``OutOfTime`` past ``end``."""
     try:
-        found = task.result(timeout=min(end.left, threading.TIMEOUT_MAX))
+        found = future.result(timeout=end.left if end.left < math.inf else None)
     except Exception as error:  # of the worker, of the executor, or of the wait
         end.check("tuning")
         _failed(kernel, nest, error)

@@ -610,7 +610,7 @@ def test_a_failing_worker_costs_its_candidate(root: Path, caplog: pytest.LogCapt
     assert len(record.nests) == 1 and program.report["steps"][0]["tuned"] == record.nests[0][1]
 
 
-def test_waiting_for_workers_ends_with_the_budget(root: Path) -> None:
+def test_waiting_for_workers_ends_with_their_share_of_the_budget(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     futures: list[Future[Any]] = []
 
     class Never:
@@ -618,9 +618,9 @@ def test_waiting_for_workers_ends_with_the_budget(root: Path) -> None:
             futures.append(Future())
             return futures[-1]
 
-    compiled()  # kernels are in the cache
+    monkeypatch.setattr(tuner, "SHARE", 0.01)
     with eqsat.tuning(Never()):
-        program = compiled(tune=2, budget=3.0)
+        program = compiled(tune=2)
     assert "untuned" in program.report["search"]["stops"]
     assert futures and all(future.cancelled() for future in futures)
     assert not records.all_records()
@@ -644,7 +644,7 @@ def test_one_measurement_at_a_time_in_a_process(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(tuner, "time_of", timed)
     group = GROUPS["product"]
-    arguments = (group, nests_of(group, 1)[0], machine_model.load(), "numba_cpu", 1, float("inf"))
+    arguments = (group, nests_of(group, 1)[0], machine_model.load(), "numba_cpu", 1, float("inf"), True)
     threads = [threading.Thread(target=tuner.measure, args=arguments) for _ in range(5)]
     for thread in threads:
         thread.start()
