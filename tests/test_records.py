@@ -33,11 +33,14 @@ from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.types import float64
 from eqsat.plan.plan import KernelStep
 from eqsat.schedule import check_offered, schedule
+from eqsat.schedule.maps import tile_of
 from eqsat.schedule.sample import sample
+from eqsat_backends.numba_cpu import NumbaCpuBackend
 from eqsat_backends.numba_cpu.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
 from tests.test_contract import contractions
 from tests.test_obeyed_maps import kernels
+from tests.test_tile_ops import VECTORS_OFF, group_of, max_plus
 
 GROUPS = {
     "product": gemm(70, 90, 50),
@@ -135,6 +138,26 @@ def test_damaged_nests_are_refused_or_legal(data: st.DataObject) -> None:
         found, _ = changed(found, lambda _, junk=junk: junk, data.draw(st.integers(0, 30)))
     with contextlib.suppress(ValueError):
         check_offered(nest_from_json(found), GROUPS[name], cpu_target(DESK))
+
+
+def test_tiles_of_the_table_are_offered_where_they_are_registered() -> None:
+    group, row = group_of({"m": 20, "n": 70, "k": 33}), max_plus()
+    nests: list[Nest] = []
+    NumbaCpuBackend().register_tile_op(row)
+    try:
+        target = cpu_target(DESK)
+        nests = [nest for nest, _ in sample(group, target, 20, disable=VECTORS_OFF)]
+        for nest in nests:
+            assert tile_of(nest).name == row.name
+            again = nest_from_json(json.loads(json.dumps(nest_to_json(nest))))
+            check_offered(again, group, target)
+        here = setup()
+    finally:
+        NumbaCpuBackend().unregister_tile_op(row.name)
+    assert nests and here.version != setup().version
+    for nest in nests:
+        with pytest.raises(ValueError):
+            check_offered(nest, group, cpu_target(DESK))
 
 
 def deep(depth: int) -> Any:

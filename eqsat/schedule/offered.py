@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from eqsat.cost.calibration import FEW_ROWS
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, Loop, Nest, Seq, TileOp
+from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp
 from eqsat.schedule.decode import below
 from eqsat.schedule.legal import check
 from eqsat.schedule.maps import check_nest
@@ -50,13 +50,14 @@ def _offered(nest: Nest, problem: Problem, target: Target) -> None:
                 _offered(body, problem, target)
         case TileOp() as tile:
             form = problem.stages[tile.stage]
-            if form.contraction != (tile.name not in MAPS):
+            if form.contraction != (tile.name in PRODUCTS):
                 raise ValueError(f"tile {tile.name!r} in the nest of stage {tile.stage}, which it does not compute")
             if form.contraction:
                 _check_product(tile, form, target)
             else:
                 own = stage_nests(nest)[tile.stage]
-                check_nest(own, form.kernel, len(form.outer) + len(form.rows))
+                ops = [row for row in target.tiles if row.emit is not None and row.name not in PRODUCTS]
+                check_nest(own, form.kernel, len(form.outer) + len(form.rows), ops)
                 _check_vectors(own, tile, lanes_of(form, target))
 
 
@@ -77,7 +78,7 @@ def _check_vectors(nest: Nest, tile: TileOp, lanes: int) -> None:
     if tile.lanes != lanes:
         raise ValueError(f"vectors of {tile.lanes} lanes, the target has {lanes}")
     vectors = ceil_div(math.prod(size for _, size in tile.sizes), lanes)
-    if vectors > UNROLLED:
+    if tile.name in MAPS and vectors > UNROLLED:  # others are of sizes of their row
         raise ValueError(f"a tile of {vectors} vectors, {UNROLLED} at most")
     while isinstance(nest, Loop):
         if nest.split and ceil_div(nest.block, nest.step) > PARTS:
