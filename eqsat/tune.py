@@ -78,6 +78,10 @@ def tuning(executor: Executor) -> Iterator[None]:
         _executor.reset(before)
 
 
+class NotRunError(RuntimeError):
+    """The backend cannot make a kernel of this nest: what would be timed is something else."""
+
+
 class Measurement(NamedTuple):
     """Median seconds of a nest, and of which processor and version of the backend."""
 
@@ -95,6 +99,7 @@ def measure(
 
     Raises:
         OutOfTime: it takes longer.
+        NotRunError: no kernel can be made of it.
     """
     deadline = Deadline(seconds)
     if not _measuring.acquire(timeout=min(deadline.left, threading.TIMEOUT_MAX)):
@@ -227,7 +232,10 @@ def _measure(
             done = []
             for nest in wanted[number]:
                 if executor is None:
-                    done.append((nest, measure(*task(kernel, nest))))
+                    try:
+                        done.append((nest, measure(*task(kernel, nest))))
+                    except NotRunError as error:
+                        _failed(kernel, nest, error)
                 elif (future := tasks[number, nest]) is not None and (got := _result(future, kernel, nest, end)):
                     done.append((nest, got))
             for nest, (seconds, processor, version) in done:
@@ -271,10 +279,16 @@ def time_of(
     threads: int,
     deadline: Deadline = NEVER,
 ) -> float:
-    """Median seconds of one kernel group under one nest, on random operands. ``OutOfTime`` past ``deadline``."""
+    """Median seconds of one kernel group under one nest, on random operands.
+
+    ``OutOfTime`` past ``deadline``, ``NotRunError`` where no kernel can be made of the nest.
+    """
     plan, const, arrays = alone(group, [nest])
     made = backend(backend_name)
-    run = made.load(made.emit(plan, machine, deadline), const, threads, deadline)
+    emitted = made.emit(plan, machine, deadline)
+    if {"stages", "reference"} & set(emitted["kinds"]):
+        raise NotRunError("no kernel could be generated")
+    run = made.load(emitted, const, threads, deadline)
     deadline.check("tuning")
     (once,) = run.profile(arrays, 1)
     return once if once * REPEAT > deadline.left else run.profile(arrays, REPEAT)[0]

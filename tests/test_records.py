@@ -633,6 +633,28 @@ def test_a_failing_worker_costs_its_candidate(root: Path, caplog: pytest.LogCapt
     assert len(record.nests) == 1 and program.report["steps"][0]["tuned"] == record.nests[0][1]
 
 
+def test_a_nest_that_cannot_be_run_is_not_timed(
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eqsat_backends.numba_cpu import contract
+
+    real, refused = contract.emit, list[Nest]()
+
+    def picky(group: KernelGroup, nest: Nest, target: Any) -> Any:
+        if refused in ([], [nest]):
+            refused[:] = [nest]
+            raise ValueError("refused")
+        return real(group, nest, target)
+
+    monkeypatch.setattr(contract, "emit", picky)
+    with caplog.at_level(logging.WARNING, "eqsat"):
+        program = compiled(tune=3)
+    (record,) = records.all_records()
+    assert len(record.nests) == 2 and refused[0] not in dict(record.nests)
+    assert sum("was not measured" in message for message in caplog.messages) == 1
+    assert program.report["steps"][0]["kind"] == "kernel"
+
+
 def test_waiting_for_workers_ends_with_their_share_of_the_budget(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     futures: list[Future[Any]] = []
 
