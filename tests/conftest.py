@@ -57,3 +57,10 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("EQSAT_MACHINE", str(model))
         patch.setenv("EQSAT_JOBS", "1")  # pytest-xdist keeps the cores busy; tests of it say otherwise
         yield root
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test alone: the directory that entries are in, once there are some."""
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "v2"

@@ -1,25 +1,18 @@
-"""Tuning records: nests as JSON, what a record is good for, documents from anywhere, and measuring elsewhere."""
+"""Tuning records: what they are good for, what searches take of them, and documents from anywhere."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import fields, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import eqsat
 from eqsat import cli, records
@@ -28,189 +21,18 @@ from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
 from eqsat.cost.processor import Processor, processor_of
 from eqsat.ir.kernel import Call, KernelGroup, Load, Stage, rewrite_kernel
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-from eqsat.ir.nest_json import nest_from_json, nest_to_json
+from eqsat.ir.nest import Nest
 from eqsat.ir.types import float64
 from eqsat.plan.plan import KernelStep
-from eqsat.schedule import check_offered, schedule
-from eqsat.schedule.maps import tile_of
-from eqsat.schedule.sample import sample
-from eqsat_backends.numba_cpu import NumbaCpuBackend
+from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.tile_ops import cpu_target
-from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
-from tests.test_contract import contractions
-from tests.test_obeyed_maps import kernels
-from tests.test_tile_ops import VECTORS_OFF, group_of, max_plus
-
-GROUPS = {
-    "product": gemm(70, 90, 50),
-    "batches, known factor": gemm(16, 40, 33, batch=3, const="b"),
-    "few rows": gemm(2, 300, 200),
-    "float64": gemm(9, 40, 33, dtype=float64),
-    "sum of columns": reduction((40, 70), 1, (1, 0)),
-    "attention": attention(2, 16, 24, 8),
-    "perceptron": perceptron(8, 16, 32),
-}
-HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "v2"
+from tests.kernel_groups import DESK, gemm
+from tests.test_nest_json import GROUPS, deep, nests_of
 
 
 def setup(threads: int = 1, **changes: Any) -> records.Setup:
     here = records.setup_of(machine_model.load(), threads, "numba_cpu")
     return here._replace(processor=replace(here.processor, **changes))
-
-
-def nests_of(group: KernelGroup, count: int, machine: Any = DESK, threads: int = 1) -> list[Nest]:
-    return [nest for nest, _ in sample(group, cpu_target(machine, threads), count)]
-
-
-# nests as data
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", GROUPS)
-def test_nests_survive_json_and_are_offered_where_they_were_drawn(name: str, threads: int) -> None:
-    for at in (DESK, TINY):
-        target = cpu_target(at, threads)
-        for nest in nests_of(GROUPS[name], 25, at, threads):
-            again = nest_from_json(json.loads(json.dumps(nest_to_json(nest))))
-            assert again == nest and nest_to_json(again) == nest_to_json(nest)
-            check_offered(again, GROUPS[name], target)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=HEALTH)
-@given(st.one_of(kernels(), contractions().map(lambda made: made[0])), st.integers(1, 2))
-def test_nests_of_any_kernel_survive_json(group: KernelGroup, threads: int) -> None:
-    for nest in nests_of(group, 8, threads=threads):
-        assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest
-        check_offered(nest, group, cpu_target(DESK, threads))
-
-
-def changed(data: Any, change: Callable[[Any], Any], at: int) -> tuple[Any, int]:
-    """JSON data with the part that is the ``at``-th (in preorder) changed; and how many parts are left to count."""
-    if at == 0:
-        return change(data), -1
-    at -= 1
-    if isinstance(data, dict):
-        out: Any = {}
-        for key, value in data.items():
-            out[key], at = changed(value, change, at) if at >= 0 else (value, at)
-        return out, at
-    if isinstance(data, list):
-        out = []
-        for value in data:
-            new, at = changed(value, change, at) if at >= 0 else (value, at)
-            out.append(new)
-        return out, at
-    return data, at
-
-
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 100),
-    st.sampled_from([10**9, 10**20, -1, 0, 2**50]),
-    st.floats(),
-    st.text(max_size=3),
-    st.sampled_from(["m", "n", "k", "p0", "r0", "rows", "outer", "b", "a@1", "fma", "update", "map", "reduce", "loop"]),
-    st.lists(st.integers(), max_size=2),
-    st.dictionaries(st.sampled_from(["term", "axis", "body"]), st.integers(), max_size=2),
-)
-DRAWN: dict[str, list[Nest]] = {}
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_damaged_nests_are_refused_or_legal(data: st.DataObject) -> None:
-    """Whatever becomes of a nest's data: ``ValueError``, or a nest that the checks judge without another error."""
-    name = data.draw(st.sampled_from(sorted(GROUPS)))
-    if name not in DRAWN:
-        DRAWN[name] = nests_of(GROUPS[name], 10)
-    found: Any = nest_to_json(data.draw(st.sampled_from(DRAWN[name])))
-    for _ in range(data.draw(st.integers(1, 3))):
-        junk = data.draw(JUNK)
-        found, _ = changed(found, lambda _, junk=junk: junk, data.draw(st.integers(0, 30)))
-    with contextlib.suppress(ValueError):
-        check_offered(nest_from_json(found), GROUPS[name], cpu_target(DESK))
-
-
-def test_tiles_of_the_table_are_offered_where_they_are_registered() -> None:
-    group, row = group_of({"m": 20, "n": 70, "k": 33}), max_plus()
-    nests: list[Nest] = []
-    NumbaCpuBackend().register_tile_op(row)
-    try:
-        target = cpu_target(DESK)
-        nests = [nest for nest, _ in sample(group, target, 20, disable=VECTORS_OFF)]
-        for nest in nests:
-            assert tile_of(nest).name == row.name
-            again = nest_from_json(json.loads(json.dumps(nest_to_json(nest))))
-            check_offered(again, group, target)
-        here = setup()
-    finally:
-        NumbaCpuBackend().unregister_tile_op(row.name)
-    assert nests and here.version != setup().version
-    for nest in nests:
-        with pytest.raises(ValueError):
-            check_offered(nest, group, cpu_target(DESK))
-
-
-def deep(depth: int) -> Any:
-    nest: Any = {"term": "tile", "name": "map", "sizes": []}
-    for _ in range(depth):
-        nest = {"term": "loop", "axis": "p0", "block": 1, "step": 1, "body": nest}
-    return nest
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        [],
-        {},
-        {"term": "nothing"},
-        {"term": ["loop"]},
-        {"term": "tile", "name": "map"},
-        {"term": "tile", "name": "map", "sizes": [], "more": 1},
-        {"term": "tile", "name": "map", "sizes": [["p0", 1.0]]},
-        {"term": "tile", "name": "map", "sizes": [["p0", True]]},
-        {"term": "tile", "name": "map", "sizes": [["p0", 10**30]]},
-        {"term": "tile", "name": "x" * 1000, "sizes": []},
-        {"term": "tile", "name": "map\n", "sizes": []},
-        {"term": "seq", "bodies": [{"term": "seq", "bodies": []}] * 2000},
-        deep(100),
-    ],
-)
-def test_what_is_no_nest_is_refused(data: Any) -> None:
-    with pytest.raises(ValueError):
-        nest_from_json(data)
-
-
-HUGE: dict[str, tuple[KernelGroup, Nest]] = {
-    "unrolled": (reduction((4096, 4096), 1, (0, 1)), TileOp("reduce", (("p0", 4096), ("r0", 4096)), 0, 16)),
-    "lanes": (reduction((16, 16), 1, (0, 1)), Loop("p0", 16, 1, TileOp("reduce", (("r0", 1 << 40),), 0, 1 << 40))),
-    "parts": (
-        reduction((16, 1 << 20), 1, (0, 1)),
-        Loop("r0", 1 << 20, 16, Loop("p0", 16, 1, TileOp("reduce", (("r0", 16),), 0, 16)), True, True),
-    ),
-    "update": (gemm(2, 64, 4096), TileOp("update", (("m", 2), ("n", 64), ("k", 4096)))),
-    "rows": (gemm(2048, 64, 8), TileOp("update", (("m", 2048), ("n", 64), ("k", 8)))),
-    "register tile": (gemm(512, 64, 8), TileOp("fma", (("m", 512), ("n", 64), ("k", 8)))),
-    "no step": (gemm(8, 64, 8), Loop("m", 8, 0, TileOp("fma", (("m", 8), ("n", 64), ("k", 8))))),
-    "no size": (gemm(8, 64, 8), TileOp("fma", (("m", 0), ("n", 0), ("k", 8)))),
-}
-
-
-@pytest.mark.parametrize("name", HUGE)
-def test_nests_that_no_search_would_offer_are_refused(name: str) -> None:
-    group, nest = HUGE[name]
-    with pytest.raises(ValueError):
-        check_offered(nest, group, cpu_target(DESK))
 
 
 # what a record is good for
@@ -301,16 +123,16 @@ def test_records_are_ranked_merged_and_bounded() -> None:
     assert ties[0].nests == ties[1].nests
 
 
-def test_records_survive_processes(root: Path) -> None:
+def test_records_survive_processes(own_cache: Path) -> None:
     record = record_of()
     assert records.write(record) and records.read(record.key) == record
     code = f"from eqsat import records; print(records.read({record.key!r}).to_json())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(record.to_json())
-    assert (root / f"{record.key}.record").stat().st_mode & 0o777 == 0o600
+    assert (own_cache / f"{record.key}.record").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_record_of_another_processor_or_kernel_is_not_used(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_of_another_processor_or_kernel_is_not_used(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     from eqsat import cache
 
     mine, other = record_of(), record_of(cpu="another processor")
@@ -374,7 +196,7 @@ def slow_but_recorded(program: Compiled) -> tuple[Nest, records.TuningRecord]:
     return found[-1].nest, records.measured(records.content(step.group), setup(), step.label, nests)
 
 
-def test_a_record_made_after_a_plan_was_cached_is_used(root: Path) -> None:
+def test_a_record_made_after_a_plan_was_cached_is_used(own_cache: Path) -> None:
     first = compiled()
     assert not first.cached and compiled().cached
     nest, record = slow_but_recorded(first)
@@ -392,7 +214,7 @@ def test_a_record_made_after_a_plan_was_cached_is_used(root: Path) -> None:
     assert not last.cached and steps_of(last)[0].nest == steps_of(first)[0].nest != nest
 
 
-def test_explain_says_that_a_nest_was_measured(root: Path) -> None:
+def test_explain_says_that_a_nest_was_measured(own_cache: Path) -> None:
     before = eqsat.optimize(layer, threads=1).explain(*ARGS)
     assert "when tuned" not in str(before) and before.steps[0].tuned is None
     _, record = slow_but_recorded(compiled())
@@ -410,7 +232,7 @@ def test_explain_says_that_a_nest_was_measured(root: Path) -> None:
     assert steps_of(compiled())[0].nest == foreign
 
 
-def test_tuning_records_what_it_measured_and_measures_it_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_records_what_it_measured_and_measures_it_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Nest] = []
     real = tuner.time_of
 
@@ -432,7 +254,9 @@ def test_tuning_records_what_it_measured_and_measures_it_once(root: Path, monkey
     assert len(records.all_records()) == 1
 
 
-def test_without_records_a_plan_costs_one_look_for_each_kernel(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_records_a_plan_costs_one_look_for_each_kernel(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[str] = []
     real = records.read
     monkeypatch.setattr(records, "read", lambda key: [looked.append(key), real(key)][1])
@@ -457,7 +281,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, shown.out, shown.err
 
 
-def test_records_are_moved_as_json(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_moved_as_json(own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = [record_of(), record_of(GROUPS["attention"], (1e-6,)), record_of(GROUPS["few rows"], threads=2)]
     other = record_of(cpu="another processor")
     older = replace(kept[0], group="g", setup=kept[0].setup._replace(version="an older one"))
@@ -531,19 +355,20 @@ def spoiled() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(spoiled()))
 def test_hostile_documents_are_refused_whole(
-    name: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "hostile.json"
-    file.write_bytes(spoiled()[name])
-    code, shown, told = run(capsys, "import", str(file))
-    assert (code, shown) == (1, "") and told.startswith("eqsat: ") and len(told.splitlines()) == 1 and len(told) < 300
-    assert not root.exists() or not [path for path in root.iterdir() if path.suffix == ".record"]
+    for name, data in spoiled().items():
+        file.write_bytes(data)
+        code, shown, told = run(capsys, "import", str(file))
+        assert (code, shown) == (1, ""), name
+        assert told.startswith("eqsat: ") and len(told.splitlines()) == 1 and len(told) < 300, name
+        assert not own_cache.exists() or not [path for path in own_cache.iterdir() if path.suffix == ".record"], name
 
 
 def test_a_document_that_is_not_there_or_too_large_is_refused(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(capsys, "import", str(tmp_path / "none"))[0] == 1
     monkeypatch.setattr(records, "MOST_BYTES", 100)
@@ -553,185 +378,9 @@ def test_a_document_that_is_not_there_or_too_large_is_refused(
     assert code == 1 and "has more than" in told
 
 
-def test_a_legal_nest_of_a_document_cannot_make_a_wrong_result(root: Path) -> None:
+def test_a_legal_nest_of_a_document_cannot_make_a_wrong_result(own_cache: Path) -> None:
     step = steps_of(compiled())[0]
     for nest in nests_of(step.group, 3, machine_model.load()):
         record = records.measured(records.content(step.group), setup(), step.label, {nest: 1e-9})
         records.import_json(records.document([record]), machine_model.load())
         assert steps_of(compiled())[0].nest == nest  # compiled() compares the results
-
-
-# executors
-
-
-class Inline:
-    """Runs a task when it is submitted, and counts."""
-
-    def __init__(self, change: Callable[[Any], Any] = lambda found: found) -> None:
-        self.submitted: list[Any] = []
-        self.change = change
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        self.submitted.append(args)
-        future: Future[Any] = Future()
-        try:
-            future.set_result(self.change(fn(*args)))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def test_measurements_run_on_an_executor(root: Path) -> None:
-    executor = Inline()
-    with eqsat.tuning(executor):
-        program = compiled(tune=2)
-        assert len(executor.submitted) == 2
-        (record,) = records.all_records()
-        assert steps_of(program)[0].chosen.measured == record.nests[0][1]  # type: ignore[union-attr]
-    compiled(tune=3)
-    assert len(executor.submitted) == 2  # outside of it, in this process
-
-
-def test_what_another_processor_measured_is_recorded_for_that_one(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    before = compiled()
-
-    def elsewhere(found: tuner.Measurement) -> tuner.Measurement:
-        return found._replace(seconds=1e-9, processor=replace(found.processor, cpu="another processor"))
-
-    with eqsat.tuning(Inline(elsewhere)), caplog.at_level(logging.INFO, "eqsat"):
-        program = compiled(tune=3)
-    (record,) = records.all_records()
-    assert record.setup.processor.cpu == "another processor" and len(record.nests) == 3
-    assert steps_of(program)[0].nest == steps_of(before)[0].nest and "not used here" in caplog.text
-    assert set(program.report["records"].values()) == {""}
-
-
-class Failing(Inline):
-    """A worker that fails at every other nest, in ways that differ."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        count = len(self.submitted)
-        if count == 0:
-            self.submitted.append(args)
-            raise RuntimeError("cannot schedule new futures")
-        future = super().submit(fn, *args)
-        if count == 1:
-            future = Future()
-            future.set_exception(ValueError("the worker raised"))
-        if count == 2:
-            future = Future()
-            future.set_result("no measurement")
-        return future
-
-
-def test_a_failing_worker_costs_its_candidate(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with eqsat.tuning(Failing()), caplog.at_level(logging.WARNING, "eqsat"):
-        program = compiled(tune=4)
-    told = [message for message in caplog.messages if "was not measured" in message]
-    assert len(told) == 3 and "the worker raised" in told[1] and "cannot schedule" in told[0]
-    (record,) = records.all_records()
-    assert len(record.nests) == 1 and program.report["steps"][0]["tuned"] == record.nests[0][1]
-
-
-def test_a_nest_that_cannot_be_run_is_not_timed(
-    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from eqsat_backends.numba_cpu import contract
-
-    real, refused = contract.emit, list[Nest]()
-
-    def picky(group: KernelGroup, nest: Nest, target: Any) -> Any:
-        if refused in ([], [nest]):
-            refused[:] = [nest]
-            raise ValueError("refused")
-        return real(group, nest, target)
-
-    monkeypatch.setattr(contract, "emit", picky)
-    with caplog.at_level(logging.WARNING, "eqsat"):
-        program = compiled(tune=3)
-    (record,) = records.all_records()
-    assert len(record.nests) == 2 and refused[0] not in dict(record.nests)
-    assert sum("was not measured" in message for message in caplog.messages) == 1
-    assert program.report["steps"][0]["kind"] == "kernel"
-
-
-def test_waiting_for_workers_ends_with_their_share_of_the_budget(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    futures: list[Future[Any]] = []
-
-    class Never:
-        def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-            futures.append(Future())
-            return futures[-1]
-
-    monkeypatch.setattr(tuner, "SHARE", 0.01)
-    with eqsat.tuning(Never()):
-        program = compiled(tune=2)
-    assert "untuned" in program.report["search"]["stops"]
-    assert futures and all(future.cancelled() for future in futures)
-    assert not records.all_records()
-
-
-def test_only_executors_are_taken() -> None:
-    with pytest.raises(eqsat.errors.OptionError, match="submit"), eqsat.tuning(3):  # type: ignore[arg-type]
-        pass
-
-
-def test_one_measurement_at_a_time_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most = [0], [0]
-    begun = threading.Event()
-
-    def timed(*_: Any) -> float:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        begun.wait(0.02)
-        running[0] -= 1
-        return 1.0
-
-    monkeypatch.setattr(tuner, "time_of", timed)
-    group = GROUPS["product"]
-    arguments = (group, nests_of(group, 1)[0], machine_model.load(), "numba_cpu", 1, float("inf"), True)
-    threads = [threading.Thread(target=tuner.measure, args=arguments) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1]
-
-
-@contextlib.contextmanager
-def processes() -> Iterator[Any]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield pool
-
-
-def test_measurements_run_in_a_process_pool(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with processes() as pool:
-        with eqsat.tuning(pool):
-            program = compiled(tune=2)
-        (record,) = records.all_records()
-        assert len(record.nests) == 2 and record.setup == setup()
-        assert steps_of(program)[0].nest == record.nests[0][0]
-        pool.submit(os._exit, 1)
-        with eqsat.tuning(pool), caplog.at_level(logging.WARNING, "eqsat"):
-            compiled(tune=4)
-    assert any("BrokenProcessPool" in message for message in caplog.messages)
-
-
-def test_measurements_run_on_a_dask_cluster(root: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-        eqsat.tuning(client),
-    ):
-        program = compiled(tune=3)
-    (record,) = records.all_records()
-    assert len(record.nests) == 3 and record.setup == setup()
-    assert steps_of(program)[0].nest == record.nests[0][0]
-
-
-def test_shapes_of_terms_are_all_known() -> None:
-    """A nest with every kind of term, and every field away from its default."""
-    tile = TileOp("map", (("p0", 4), ("p1", 8)), 1, 8, True)
-    nest = Pack("b@2", Seq((Loop("r0", 9, 3, tile, True, True), tile)), True)
-    assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest

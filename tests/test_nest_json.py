@@ -1,0 +1,188 @@
+"""Loop nests as JSON: what comes back, what is refused, and what a target takes from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest_json import nest_from_json, nest_to_json
+from eqsat.ir.types import float64
+from eqsat.schedule import check_offered
+from eqsat.schedule.maps import tile_of
+from eqsat.schedule.sample import sample
+from eqsat_backends.numba_cpu import NumbaCpuBackend
+from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
+from tests.test_contract import contractions
+from tests.test_obeyed_maps import kernels
+from tests.test_tile_ops import VECTORS_OFF, group_of, max_plus
+
+GROUPS = {
+    "product": gemm(70, 90, 50),
+    "batches, known factor": gemm(16, 40, 33, batch=3, const="b"),
+    "few rows": gemm(2, 300, 200),
+    "float64": gemm(9, 40, 33, dtype=float64),
+    "sum of columns": reduction((40, 70), 1, (1, 0)),
+    "attention": attention(2, 16, 24, 8),
+    "perceptron": perceptron(8, 16, 32),
+}
+HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def nests_of(group: KernelGroup, count: int, machine: Any = DESK, threads: int = 1) -> list[Nest]:
+    return [nest for nest, _ in sample(group, cpu_target(machine, threads), count)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", GROUPS)
+def test_nests_survive_json_and_are_offered_where_they_were_drawn(name: str, threads: int) -> None:
+    for at in (DESK, TINY):
+        target = cpu_target(at, threads)
+        for nest in nests_of(GROUPS[name], 25, at, threads):
+            again = nest_from_json(json.loads(json.dumps(nest_to_json(nest))))
+            assert again == nest and nest_to_json(again) == nest_to_json(nest)
+            check_offered(again, GROUPS[name], target)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=HEALTH)
+@given(st.one_of(kernels(), contractions().map(lambda made: made[0])), st.integers(1, 2))
+def test_nests_of_any_kernel_survive_json(group: KernelGroup, threads: int) -> None:
+    for nest in nests_of(group, 8, threads=threads):
+        assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest
+        check_offered(nest, group, cpu_target(DESK, threads))
+
+
+def changed(data: Any, change: Callable[[Any], Any], at: int) -> tuple[Any, int]:
+    """JSON data with the part that is the ``at``-th (in preorder) changed; and how many parts are left to count."""
+    if at == 0:
+        return change(data), -1
+    at -= 1
+    if isinstance(data, dict):
+        out: Any = {}
+        for key, value in data.items():
+            out[key], at = changed(value, change, at) if at >= 0 else (value, at)
+        return out, at
+    if isinstance(data, list):
+        out = []
+        for value in data:
+            new, at = changed(value, change, at) if at >= 0 else (value, at)
+            out.append(new)
+        return out, at
+    return data, at
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 100),
+    st.sampled_from([10**9, 10**20, -1, 0, 2**50]),
+    st.floats(),
+    st.text(max_size=3),
+    st.sampled_from(["m", "n", "k", "p0", "r0", "rows", "outer", "b", "a@1", "fma", "update", "map", "reduce", "loop"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["term", "axis", "body"]), st.integers(), max_size=2),
+)
+DRAWN: dict[str, list[Nest]] = {}
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_nests_are_refused_or_legal(data: st.DataObject) -> None:
+    """Whatever becomes of a nest's data: ``ValueError``, or a nest that the checks judge without another error."""
+    name = data.draw(st.sampled_from(sorted(GROUPS)))
+    if name not in DRAWN:
+        DRAWN[name] = nests_of(GROUPS[name], 10)
+    found: Any = nest_to_json(data.draw(st.sampled_from(DRAWN[name])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        junk = data.draw(JUNK)
+        found, _ = changed(found, lambda _, junk=junk: junk, data.draw(st.integers(0, 30)))
+    with contextlib.suppress(ValueError):
+        check_offered(nest_from_json(found), GROUPS[name], cpu_target(DESK))
+
+
+def test_tiles_of_the_table_are_offered_where_they_are_registered() -> None:
+    group, row = group_of({"m": 20, "n": 70, "k": 33}), max_plus()
+    nests: list[Nest] = []
+    NumbaCpuBackend().register_tile_op(row)
+    try:
+        target = cpu_target(DESK)
+        nests = [nest for nest, _ in sample(group, target, 20, disable=VECTORS_OFF)]
+        for nest in nests:
+            assert tile_of(nest).name == row.name
+            again = nest_from_json(json.loads(json.dumps(nest_to_json(nest))))
+            check_offered(again, group, target)
+        here = NumbaCpuBackend().key()
+    finally:
+        NumbaCpuBackend().unregister_tile_op(row.name)
+    assert nests and here != NumbaCpuBackend().key()  # records are kept apart
+    for nest in nests:
+        with pytest.raises(ValueError):
+            check_offered(nest, group, cpu_target(DESK))
+
+
+def deep(depth: int) -> Any:
+    nest: Any = {"term": "tile", "name": "map", "sizes": []}
+    for _ in range(depth):
+        nest = {"term": "loop", "axis": "p0", "block": 1, "step": 1, "body": nest}
+    return nest
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"term": "nothing"},
+        {"term": ["loop"]},
+        {"term": "tile", "name": "map"},
+        {"term": "tile", "name": "map", "sizes": [], "more": 1},
+        {"term": "tile", "name": "map", "sizes": [["p0", 1.0]]},
+        {"term": "tile", "name": "map", "sizes": [["p0", True]]},
+        {"term": "tile", "name": "map", "sizes": [["p0", 10**30]]},
+        {"term": "tile", "name": "x" * 1000, "sizes": []},
+        {"term": "tile", "name": "map\n", "sizes": []},
+        {"term": "seq", "bodies": [{"term": "seq", "bodies": []}] * 2000},
+        deep(100),
+    ],
+)
+def test_what_is_no_nest_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError):
+        nest_from_json(data)
+
+
+HUGE: dict[str, tuple[KernelGroup, Nest]] = {
+    "unrolled": (reduction((4096, 4096), 1, (0, 1)), TileOp("reduce", (("p0", 4096), ("r0", 4096)), 0, 16)),
+    "lanes": (reduction((16, 16), 1, (0, 1)), Loop("p0", 16, 1, TileOp("reduce", (("r0", 1 << 40),), 0, 1 << 40))),
+    "parts": (
+        reduction((16, 1 << 20), 1, (0, 1)),
+        Loop("r0", 1 << 20, 16, Loop("p0", 16, 1, TileOp("reduce", (("r0", 16),), 0, 16)), True, True),
+    ),
+    "update": (gemm(2, 64, 4096), TileOp("update", (("m", 2), ("n", 64), ("k", 4096)))),
+    "rows": (gemm(2048, 64, 8), TileOp("update", (("m", 2048), ("n", 64), ("k", 8)))),
+    "register tile": (gemm(512, 64, 8), TileOp("fma", (("m", 512), ("n", 64), ("k", 8)))),
+    "no step": (gemm(8, 64, 8), Loop("m", 8, 0, TileOp("fma", (("m", 8), ("n", 64), ("k", 8))))),
+    "no size": (gemm(8, 64, 8), TileOp("fma", (("m", 0), ("n", 0), ("k", 8)))),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_nests_that_no_search_would_offer_are_refused(name: str) -> None:
+    group, nest = HUGE[name]
+    with pytest.raises(ValueError):
+        check_offered(nest, group, cpu_target(DESK))
+
+
+def test_shapes_of_terms_are_all_known() -> None:
+    """A nest with every kind of term, and every field away from its default."""
+    tile = TileOp("map", (("p0", 4), ("p1", 8)), 1, 8, True)
+    nest = Pack("b@2", Seq((Loop("r0", 9, 3, tile, True, True), tile)), True)
+    assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest
