@@ -135,8 +135,9 @@ def tune(
 
     With ``options.tune``, so many of the nests that the model ranks best are timed first, one at a time, unless they
     are in the record. Bounded by kernels × nests (the model offers ``schedule.CANDIDATES`` of each), and by ``SHARE``
-    of the time that is left: kernels that come too late keep what the model or the record has, and the plan's report
-    counts them as ``untuned``. Without ``options.tune`` it costs a look into the cache for each different kernel.
+    of the time that is left. Kernels that come too late, or of which no measurement succeeded, keep what the model or
+    the record has, and the plan's report counts them as ``untuned``. Without ``options.tune`` it costs a look into the
+    cache for each different kernel.
     """
     kept = cache.plan_store().root is not None
     labels = {s.group: s.label for s in plan.steps if isinstance(s, KernelStep) and s.chosen is not None}
@@ -155,11 +156,15 @@ def tune(
         different = list(kernels.values())
         plan.report.untuned = _measure(different, options, machine, search, target, here, progress, deadline)
     chosen: dict[str, Candidate] = {}
+    unknown = 0
     for content, kernel in kernels.items():
         best = _settle(kernel, here, target, plan.report)
         if best is not None:
             chosen[content] = _candidate(kernel.group, *best, target, search)
             log.info("by measurement, %s: %s in %.3g ms", kernel.label, show(best[0]), best[1] * 1e3)
+        elif options.tune:
+            unknown += 1
+    plan.report.untuned = max(plan.report.untuned, unknown)
     steps = tuple(
         replace(s, chosen=chosen.get(contents[s.group], s.chosen))
         if isinstance(s, KernelStep) and s.group in contents

@@ -570,6 +570,7 @@ def test_options_never_change_results(name: str, options: dict[str, Any]) -> Non
     close(eqsat.optimize(fn, **options)(*args), fn(*args))
 
 
+@pytest.mark.usefixtures("own_cache")  # what it records would decide the nests of other tests
 def test_tuning_gives_the_same_results() -> None:
     fn, args = PROGRAMS["chain"]
     close(eqsat.optimize(fn, tune=2)(*args), fn(*args))

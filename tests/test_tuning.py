@@ -67,6 +67,10 @@ def test_what_another_processor_measured_is_recorded_for_that_one(
     assert record.setup.processor.cpu == "another processor" and len(record.nests) == 3
     assert steps_of(program)[0].nest == steps_of(before)[0].nest and "not used here" in caplog.text
     assert set(program.report["records"].values()) == {""}
+    assert "untuned" in program.report["search"]["stops"]
+    program = compiled(tune=3)  # so that plan was not kept
+    assert not program.cached and {len(record.nests) for record in records.all_records()} == {3}
+    assert len(records.all_records()) == 2
 
 
 class Failing(Inline):

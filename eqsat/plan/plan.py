@@ -55,7 +55,7 @@ class SearchReport:
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
     ``loop_matches``: how often each loop rule matched, over all kernels' nests.
-    ``untuned``: kernels whose schedules there was no time to measure.
+    ``untuned``: kernels whose schedules there was no time to measure, or no worker that could.
     ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
     ``records``: keys of the tuning records that were looked for, and what was chosen (``eqsat.records.mark``).
     """
@@ -79,7 +79,7 @@ class SearchReport:
 
     @property
     def stops(self) -> list[str]:
-        """Why saturations stopped, each reason once; ``untuned`` where the clock ended the tuning of schedules."""
+        """Why saturations stopped, each reason once; ``untuned`` where the tuning of schedules was cut short."""
         return list(dict.fromkeys([*(s.stop for s in self.saturations), *(["untuned"] if self.untuned else [])]))
 
     @property
