@@ -12,12 +12,14 @@ import pytest
 import eqsat
 from eqsat.cost.target import Target, TargetError, TileOpRow
 from eqsat.errors import RuleError
-from eqsat.ir.kernel import Call, KernelGroup
-from eqsat.ir.nest import TileOp, show
+from eqsat.ir.kernel import Call, Kernel, KernelGroup, Stage
+from eqsat.ir.nest import Loop, TileOp, show
 from eqsat.ir.notation import notation
 from eqsat.ir.types import DType, float32, float64, int32
 from eqsat.schedule import schedule
 from eqsat.schedule.maps import check_nest, tile_of
+from eqsat.schedule.price import Pricer, total_seconds
+from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.tensorize import matches
 from eqsat_backends.numba_cpu import NumbaCpuBackend, registry
@@ -26,6 +28,7 @@ from eqsat_backends.numba_cpu.ops import TileCall
 from eqsat_backends.numba_cpu.printer import Printer
 from eqsat_backends.numba_cpu.tile_ops import cpu_target
 from tests.kernel_groups import machine
+from tests.nest_price import evaluate
 from tests.test_obeyed_maps import check_runs
 
 HOST = machine()
@@ -95,9 +98,11 @@ def tropical(a: Any, b: Any) -> Any:
 
 def group_of(extents: dict[str, int], combine: Any = "max", fn: str = "add", dtype: DType = float32) -> KernelGroup:
     """The kernel ``out[m, n] = combine over k of fn(a[m, k], b[k, n])`` alone."""
-    from eqsat.ir.kernel import Stage
-
     kernel = notation("mn", ["mk", "kn"], [dtype] * 2, extents, lambda a, b: Call(fn, (a, b), dtype), combine)
+    return alone(kernel)
+
+
+def alone(kernel: Kernel) -> KernelGroup:
     return KernelGroup((Stage(kernel, (0, 1), 2),), 0, (*kernel.operands, kernel.out), (2,), "tropical")
 
 
@@ -199,6 +204,79 @@ def test_an_illegal_nest_with_the_tile_is_refused(registered: TileOpRow) -> None
         emit(group, TileOp(tile.name, sizes, lanes=tile.lanes))
 
 
+def test_reduced_axes_of_any_number_run_around_a_tile(registered: TileOpRow) -> None:
+    """Batch-reduce: accumulators of a tile are kept for all of them."""
+    plus = lambda a, b: Call("add", (a, b), float32)  # noqa: E731
+    extents = {"b": 3, "m": 13, "n": 35, "k": 9, "j": 5}
+    group = alone(notation("bmn", ["bmkj", "bkjn"], [float32] * 2, extents, plus, "max"))
+    drawn = sample(group, cpu_target(HOST), 4, seed=2, disable=VECTORS_OFF)
+    assert {tile_of(nest).name for nest, _ in drawn} == {registered.name}
+    for nest, _ in drawn:
+        check_runs(group, nest, 4, 1)
+
+
+def test_parts_of_a_split_reduction_run_by_the_tile(registered: TileOpRow) -> None:
+    group = group_of({"m": 2, "n": 20, "k": 3000})
+    drawn = [nest for nest, _ in sample(group, cpu_target(HOST, 2), 12, seed=2, disable=VECTORS_OFF)]
+    split = [nest for nest in drawn if isinstance(nest, Loop) and nest.split]
+    assert split
+    for nest in split[:2]:
+        check_runs(group, nest, 4, 2)
+
+
+def test_search_and_walk_price_a_tile_alike(registered: TileOpRow) -> None:
+    group, target = group_of({"m": 37, "n": 75, "k": 130}), cpu_target(HOST)
+    problem = problem_of(group, target)
+    for nest, seconds in sample(group, target, 6, seed=7, disable=VECTORS_OFF):
+        pricer = Pricer(problem, target)
+        price = evaluate(nest, problem, pricer)
+        assert price is not None
+        total = total_seconds(target, price.compute, price.moved, price.fixed, price.scratch) + target.step
+        assert total == pytest.approx(seconds)
+
+
+def dot_products(p: Printer, call: TileCall) -> None:
+    """``out[m] = Σ_k a[m, k] · b[k]``: lanes along k, added up at the end of each row."""
+    (a, b), (along, _), depth = call.addresses, call.strides, call.sizes["k"]
+    for i in range(call.sizes["m"]):
+        total, k, place = p.fresh("dot"), p.fresh("k"), f"{call.accumulators} + {call.itemsize * i}"
+        p.bind(total, f"splat_{call.type}(0.0)")
+        whole, rest = depth // call.lanes * call.lanes, depth % call.lanes
+        row = f"{a} + {along['m'] * i}"
+        with p.scope(f"for {k} in range(0, {whole * call.itemsize}, {call.lanes * call.itemsize}):", k):
+            factors = f"load_{call.type}({row} + {k}), load_{call.type}({b} + {k})"
+            p.line(f"{total} = add({total}, mul({factors}))")
+        if rest:
+            ends = ", ".join(f"loadn_{call.type}({x} + {whole * call.itemsize}, {rest})" for x in (row, b))
+            p.line(f"{total} = add({total}, mul({ends}))")
+        p.line(f"storen({place}, add(bcast_{call.type}({place}), sum_lanes({total})), 1)")
+
+
+def test_a_tile_of_other_semantics_needs_no_other_code() -> None:
+    """A dot product: results along one axis, both operands consecutive along the reduced one."""
+    times = lambda a, b: Call("mul", (a, b), float32)  # noqa: E731
+    row = TileOpRow(
+        "dot",
+        (("m", 1), ("k", 64)),
+        "m",
+        3,
+        axes=("m", "k"),
+        semantics=notation("m", ["mk", "k"], [float32] * 2, {"m": 16, "k": 64}, times, "sum"),
+        layouts=((0, "k"), (1, "k")),
+        emit=dot_products,
+    )
+    BACKEND.register_tile_op(row)
+    try:
+        group = alone(notation("m", ["mk", "k"], [float32] * 2, {"m": 37, "k": 777}, times, "sum"))
+        for nest, _ in sample(group, cpu_target(HOST), 2, disable=VECTORS_OFF):
+            assert "dot(" in show(nest)
+            check_runs(group, nest, 4, 1)
+        turned = notation("m", ["km", "k"], [float32] * 2, {"m": 37, "k": 777}, times, "sum")
+        assert not matches(row, turned)
+    finally:
+        BACKEND.unregister_tile_op("dot")
+
+
 # programs
 
 
@@ -251,9 +329,15 @@ def test_the_price_decides(registered: TileOpRow) -> None:
 
 def test_a_tile_that_the_processor_lacks_is_not_offered() -> None:
     row = max_plus(needs="no such feature")
-    registry.REGISTERED[row.name] = row
+    BACKEND.register_tile_op(row)  # nor run
     try:
         assert row.name not in {tile.name for tile in cpu_target(HOST).tiles}
+    finally:
+        BACKEND.unregister_tile_op(row.name)
+    BACKEND.register_tile_op(max_plus(registers=30))
+    try:
+        assert row.name in {tile.name for tile in cpu_target(HOST).tiles}
+        assert row.name not in {tile.name for tile in cpu_target(replace(HOST, registers=16)).tiles}
     finally:
         BACKEND.unregister_tile_op(row.name)
 
@@ -301,6 +385,8 @@ def test_what_cannot_be_emitted_is_refused() -> None:
             BACKEND.register_tile_op(max_plus(emit=wrong))
     with pytest.raises(RuleError, match="needs semantics"):
         BACKEND.register_tile_op(max_plus(emit=None))
+    with pytest.raises(RuleError, match="not found in themselves"):
+        BACKEND.register_tile_op(max_plus(layouts=((0, "m"), (1, "n"))))
     with pytest.raises(RuleError, match="taken"):
         BACKEND.register_tile_op(max_plus(name="fma"))
     with pytest.raises(TargetError, match="needs a size"):

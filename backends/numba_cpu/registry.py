@@ -14,18 +14,23 @@ from eqsat.cost.target import TileOpRow
 from eqsat.errors import RuleError
 from eqsat.ir.axes import normalized
 from eqsat.ir.interpret import run_kernel
-from eqsat.ir.kernel import Call, Expr, Kernel, KernelGroup, Load, Operand, Stage, map_expr, walk
+from eqsat.ir.kernel import Acc, Call, Expr, Kernel, KernelGroup, Load, Operand, Stage, map_expr, walk
 from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, TileOp
 from eqsat.ir.types import row_major
 from eqsat.schedule.maps import axes_of
 from eqsat.schedule.tensorize import matches
+from eqsat_backends.numba_cpu.accumulators import FUNCTION
 from eqsat_backends.numba_cpu.emitted import Emitted
+from eqsat_backends.numba_cpu.lanes import cpu_features
 from eqsat_backends.numba_cpu.tile_ops import ON_TRIAL, REGISTERED, registered
 
 __all__ = ["digest", "register", "registered", "unregister"]
 
 _ULPS = 64
 """Units in the last place, of the largest result, by which sums may differ: they are added in another order."""
+
+_contents: dict[str, str] = {}
+"""Digest of each registered row, by name."""
 
 
 def register(row: TileOpRow) -> None:
@@ -35,35 +40,42 @@ def register(row: TileOpRow) -> None:
     rim, in strides of its layouts and in others, on finite numbers, infinities and NaN, and held to the interpreter of
     its semantics. ``row.emit(printer, call)`` prints one tile (``ops.TileCall``).
 
+    Where the processor lacks what the row needs, it is neither run nor offered.
+
     Raises:
-        RuleError: no semantics or no emitter, a name that is taken, an emitter that fails or cannot be told apart from
-            others by content, or a result that differs; the message names the operation, the element and both values.
+        RuleError: no semantics of a reduction, or no emitter; a name that is taken; an emitter that fails or cannot be
+            told apart from others by content; a result that differs: the message names the operation, the element and
+            both values.
     """
-    what = f"tile operation {row.name!r}"
-    if row.semantics is None or row.emit is None or row.semantics.combine is None:
-        raise RuleError(f"{what} needs semantics that combine over an axis, and an emitter")
+    what, tile = f"tile operation {row.name!r}", row.semantics
+    if tile is None or row.emit is None or tile.combine not in FUNCTION or not isinstance(tile.epilogue, Acc):
+        raise RuleError(f"{what} needs semantics that combine by one of {', '.join(FUNCTION)}, and an emitter")
+    reads = {part for part in walk(tile.body) if isinstance(part, Load)}
+    if sorted(load.operand for load in reads) != list(range(len(tile.operands))):
+        raise RuleError(f"{what} needs semantics that read every operand in one way")
     if not row.name.isidentifier() or row.name in (*MAPS, *PRODUCTS, "vector", *(r.name for r in registered())):
         raise RuleError(f"{what}: the name is taken, or no identifier")
     try:
-        content_digest(row)
+        content = content_digest(row)
     except UnknownContent as error:
         raise RuleError(f"{what}: what its emitter refers to has no content that tells it apart: {error}") from error
-    ON_TRIAL[row.name] = row
-    try:
-        _check(row, row.semantics)
-    finally:
-        del ON_TRIAL[row.name]
-    REGISTERED[row.name] = row
+    if not row.needs or row.needs in cpu_features():
+        ON_TRIAL[row.name] = row
+        try:
+            _check(row, tile)
+        finally:
+            del ON_TRIAL[row.name]
+    REGISTERED[row.name], _contents[row.name] = row, content
 
 
 def unregister(name: str) -> None:
     """Take a registered tile operation back. ``KeyError`` if there is none of this name."""
-    del REGISTERED[name]
+    del REGISTERED[name], _contents[name]
 
 
 def digest() -> str:
     """Content of what is registered: kernels printed with other emitters are others."""
-    return content_digest([(row.name, row) for row in registered(trial=False)])
+    return content_digest(sorted(_contents.items()))
 
 
 def _check(row: TileOpRow, tile: Kernel) -> None:
@@ -77,6 +89,8 @@ def _check(row: TileOpRow, tile: Kernel) -> None:
     for number, extents in enumerate(_blocks(row, lanes)):
         kernel = normalized(_stretched(row, tile, extents, gap=number % 2))
         found = next(iter(matches(row, kernel)), None)
+        if found is None and not number:
+            raise RuleError(f"{what}: its semantics are not found in themselves; see its layouts and lanes")
         if found is None:
             continue  # an axis of one position is none
         sources = tuple(range(len(kernel.operands)))
@@ -89,7 +103,7 @@ def _check(row: TileOpRow, tile: Kernel) -> None:
         except Exception as error:
             raise RuleError(f"{what} cannot be emitted for {extents}: {type(error).__name__}: {error}") from error
         for hard in (False, True):
-            arrays = [_contents(operand, rng, hard) for operand in kernel.operands]
+            arrays = [_values(operand, rng, hard) for operand in kernel.operands]
             mine = _run(emitted, code, [*arrays, np.zeros(kernel.out.size, kernel.out.dtype.numpy)])
             right = np.zeros_like(mine)
             with np.errstate(all="ignore"):
@@ -149,7 +163,7 @@ def _nest(row: TileOpRow, kernel: Kernel, assigned: dict[str, int], lanes: int) 
     return nest
 
 
-def _contents(operand: Operand, rng: np.random.Generator, hard: bool) -> np.ndarray:
+def _values(operand: Operand, rng: np.random.Generator, hard: bool) -> np.ndarray:
     dtype = operand.dtype
     if dtype.is_float:
         found = rng.standard_normal(operand.size)

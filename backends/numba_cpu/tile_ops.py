@@ -68,6 +68,7 @@ def registered(trial: bool = True) -> tuple[TileOpRow, ...]:
 def cpu_target(machine: Machine, threads: int = 1) -> Target:
     """What ``threads`` threads of a measured machine are to this backend."""
     registers = max(16, machine.registers)  # no processor that it makes code for has fewer
-    table = (*tile_ops(registers), *registered(trial=False))
+    fit = (row for row in registered(trial=False) if row.registers <= registers)
+    table = (*tile_ops(registers), *fit)
     rows = tuple(row for row in table if not row.needs or row.needs in cpu_features())
     return target_of(replace(machine, registers=registers), threads, rows)

@@ -43,9 +43,9 @@ class Match:
 
 @lru_cache(maxsize=1024)
 def matches(row: TileOpRow, kernel: Kernel, shared: int = 0) -> tuple[Match, ...]:
-    """The ways in which a tile operation computes blocks of a normalized kernel; those that assign most axes.
+    """The ways in which a tile operation computes blocks of a normalized kernel.
 
-    The first ``shared`` axes are assigned to none.
+    Axes of the tile stay without one only where the kernel has fewer. Its first ``shared`` axes are assigned to none.
     """
     tile = row.semantics
     if tile is None or tile.combine is None or tile.combine != kernel.combine:
@@ -60,8 +60,7 @@ def matches(row: TileOpRow, kernel: Kernel, shared: int = 0) -> tuple[Match, ...
         else:
             for axes in _assignments(row, tile, kernel, shared, loads):
                 found[Match(axes, tuple(loads))] = None
-    most = max((len(match.assigned) for match in found), default=0)
-    best = [match for match in found if len(match.assigned) == most and row.lanes in match.assigned]
+    best = [match for match in found if row.lanes in match.assigned]
     best.sort(key=lambda match: [(-kernel.extents[a], a) for a in match.assigned.values()])
     return tuple(best[:MATCHES])
 
@@ -74,17 +73,21 @@ def _assignments(
         if number == len(row.axes):
             yield done
             return
-        name = row.axes[number]
-        side = range(shared, kernel.parallel)
-        if number >= tile.parallel:
-            side = range(kernel.parallel, len(kernel.extents))
+        name, side = row.axes[number], sides[number >= tile.parallel]
         taken = {axis for _, axis in done}
         for axis in side:
             if axis not in taken and all(_walks(row, mine, other, number, axis) for mine, other in loads):
                 yield from extend((*done, (name, axis)))
         yield from extend((*done, (name, None)))
 
-    yield from extend(())
+    sides = range(shared, kernel.parallel), range(kernel.parallel, len(kernel.extents))
+    for axes in extend(()):
+        for side, mine in zip(sides, (axes[: tile.parallel], axes[tile.parallel :]), strict=True):
+            found = sum(axis is not None for _, axis in mine)
+            if found < min(len(mine), len(side)):
+                break  # an axis of the tile that none of the kernel's is
+        else:
+            yield axes
 
 
 def _walks(row: TileOpRow, mine: Load, other: Load, number: int, axis: int) -> bool:
