@@ -14,9 +14,10 @@ from eqsat.cost.target import Target, TargetError, TileOpRow
 from eqsat.errors import RuleError
 from eqsat.ir.kernel import Call, Kernel, KernelGroup, Stage
 from eqsat.ir.nest import Loop, TileOp, show
+from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.notation import notation
 from eqsat.ir.types import DType, float32, float64, int32
-from eqsat.schedule import schedule
+from eqsat.schedule import check_offered, schedule
 from eqsat.schedule.maps import check_nest, tile_of
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
@@ -224,6 +225,18 @@ def test_parts_of_a_split_reduction_run_by_the_tile(registered: TileOpRow) -> No
         check_runs(group, nest, 4, 2)
 
 
+def test_a_recorded_nest_needs_its_tile(registered: TileOpRow) -> None:
+    group, target = group_of({"m": 37, "n": 75, "k": 130}), cpu_target(HOST)
+    nest = schedule(group, target).nest
+    assert tile_of(nest).name == registered.name
+    check_offered(nest_from_json(nest_to_json(nest)), group, target)
+    without = replace(target, tiles=tuple(row for row in target.tiles if row.name != registered.name))
+    smaller = tuple(replace(r, sizes=(("m", 2), ("n", 1), ("k", 8))) if r == registered else r for r in target.tiles)
+    for other in (without, replace(target, tiles=smaller)):
+        with pytest.raises(ValueError, match="max_plus"):
+            check_offered(nest, group, other)
+
+
 def test_search_and_walk_price_a_tile_alike(registered: TileOpRow) -> None:
     group, target = group_of({"m": 37, "n": 75, "k": 130}), cpu_target(HOST)
     problem = problem_of(group, target)
@@ -389,6 +402,8 @@ def test_what_cannot_be_emitted_is_refused() -> None:
         BACKEND.register_tile_op(max_plus(layouts=((0, "m"), (1, "n"))))
     with pytest.raises(RuleError, match="taken"):
         BACKEND.register_tile_op(max_plus(name="fma"))
+    with pytest.raises(RuleError, match="identifier"):
+        BACKEND.register_tile_op(max_plus(name="max-plus"))
     with pytest.raises(TargetError, match="needs a size"):
         max_plus(sizes=(("m", 6), ("n", 2)))
     with pytest.raises(TargetError, match="no parallel axis"):

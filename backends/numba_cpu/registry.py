@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -53,8 +54,10 @@ def register(row: TileOpRow) -> None:
     reads = {part for part in walk(tile.body) if isinstance(part, Load)}
     if sorted(load.operand for load in reads) != list(range(len(tile.operands))):
         raise RuleError(f"{what} needs semantics that read every operand in one way")
-    if not row.name.isidentifier() or row.name in (*MAPS, *PRODUCTS, "vector", *(r.name for r in registered())):
-        raise RuleError(f"{what}: the name is taken, or no identifier")
+    if not re.fullmatch(r"[A-Za-z_]\w{0,30}", row.name, re.ASCII):
+        raise RuleError(f"{what}: a name is an identifier of at most 31 letters")
+    if row.name in (*MAPS, *PRODUCTS, "vector", *(r.name for r in registered())):
+        raise RuleError(f"{what}: the name is taken")
     try:
         content = content_digest(row)
     except UnknownContent as error:

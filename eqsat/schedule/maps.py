@@ -39,7 +39,7 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
     sizes = dict(tile.sizes)
     reduced = {name for name in axes if name.startswith("r")}
     positional = kernel.combine in ("argmax", "argmin")
-    rows = [row for row in ops if row.name == tile.name]
+    rows = [row for row in ops if row.name == tile.name and row.emit]
     if rows:
         match_of(tile, kernel, shared, rows)
     elif tile.name not in MAPS or ((tile.name == "map") != (kernel.combine is None) and (tile.name != "transpose")):

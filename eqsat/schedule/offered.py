@@ -50,14 +50,13 @@ def _offered(nest: Nest, problem: Problem, target: Target) -> None:
                 _offered(body, problem, target)
         case TileOp() as tile:
             form = problem.stages[tile.stage]
-            if form.contraction != (tile.name in PRODUCTS):
+            if form.contraction != (tile.name in PRODUCTS) or (problem.rows and tile.name not in (*MAPS, *PRODUCTS)):
                 raise ValueError(f"tile {tile.name!r} in the nest of stage {tile.stage}, which it does not compute")
             if form.contraction:
                 _check_product(tile, form, target)
             else:
                 own = stage_nests(nest)[tile.stage]
-                ops = [row for row in target.tiles if row.emit is not None and row.name not in PRODUCTS]
-                check_nest(own, form.kernel, len(form.outer) + len(form.rows), ops)
+                check_nest(own, form.kernel, len(form.outer) + len(form.rows), target.tiles)
                 _check_vectors(own, tile, lanes_of(form, target))
 
 
@@ -78,7 +77,7 @@ def _check_vectors(nest: Nest, tile: TileOp, lanes: int) -> None:
     if tile.lanes != lanes:
         raise ValueError(f"vectors of {tile.lanes} lanes, the target has {lanes}")
     vectors = ceil_div(math.prod(size for _, size in tile.sizes), lanes)
-    if tile.name in MAPS and vectors > UNROLLED:  # others are of sizes of their row
+    if vectors > UNROLLED and tile.name in MAPS:  # others are no larger than the target says
         raise ValueError(f"a tile of {vectors} vectors, {UNROLLED} at most")
     while isinstance(nest, Loop):
         if nest.split and ceil_div(nest.block, nest.step) > PARTS:
