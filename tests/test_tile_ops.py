@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import eqsat
 from eqsat.cost.target import Target, TargetError, TileOpRow
 from eqsat.errors import RuleError
-from eqsat.ir.kernel import Call, Kernel, KernelGroup, Stage
+from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, TileOp, show
 from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.notation import notation
@@ -189,6 +191,55 @@ def test_long_sums_by_a_tile_are_summed_in_blocks() -> None:
         check_runs(group, nest, 5, 1)
     finally:
         BACKEND.unregister_tile_op("sum_max")
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Kernel:
+    """A max-plus reduction of two arrays over two to five axes, each in any order, strided, backwards or absent."""
+    parallel, reduced = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    rank = parallel + reduced
+    extents = tuple(draw(st.integers(1, (40, 24, 12, 7)[rank - 2])) for _ in range(rank))
+    loads, operands = [], []
+    for number in range(2):
+        strides, offset, step = [0] * rank, draw(st.integers(0, 2)), draw(st.sampled_from([1, 1, 1, 2]))
+        for axis in draw(st.permutations(range(rank))):
+            if draw(st.integers(0, 2)) == 0:
+                continue
+            strides[axis] = step
+            if draw(st.integers(0, 5)) == 0:
+                strides[axis], offset = -step, offset + step * (extents[axis] - 1)
+            step *= extents[axis] + draw(st.integers(0, 1))
+        loads.append(Load(number, offset, tuple(strides), float32))
+        operands.append(Operand(float32, offset + step + 1))
+    store, step = [0] * parallel, 1
+    for axis in draw(st.permutations(range(parallel))):
+        store[axis] = step
+        step *= extents[axis]
+    first, second = draw(st.permutations(loads))
+    body, epilogue = Call("add", (first, second), float32), Call("neg", (Acc(float32),), float32)
+    return Kernel(extents, parallel, "max", body, epilogue, tuple(operands), Operand(float32, step), 0, tuple(store))
+
+
+def test_whatever_is_matched_runs_right() -> None:
+    small = max_plus(name="small", sizes=(("m", 2), ("n", 1), ("k", 4)))
+    matched: list[bool] = []
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(products(), st.integers(0, 1 << 20))
+    def runs_right(kernel: Kernel, seed: int) -> None:
+        group = alone(kernel)
+        drawn = sample(group, cpu_target(HOST, 1 + seed % 2), 1, seed=seed, disable=VECTORS_OFF)
+        matched.append(bool(drawn))
+        for nest, _ in drawn:
+            assert tile_of(nest).name == "small"
+            check_runs(group, nest, seed, 1 + seed % 2)
+
+    BACKEND.register_tile_op(small)
+    try:
+        runs_right()
+    finally:
+        BACKEND.unregister_tile_op("small")
+    assert 5 <= sum(matched) < len(matched) - 5
 
 
 def test_an_illegal_nest_with_the_tile_is_refused(registered: TileOpRow) -> None:
