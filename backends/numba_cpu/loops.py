@@ -214,7 +214,7 @@ class _Writer:
         if len(parts) > 1:
             return
         nest = nest or plain_nest(kernel, self.lanes, parallel=True)
-        check_nest(nest, kernel, ops=registered())
+        check_nest(nest, kernel, 0, registered())
         if isinstance(nest, Loop) and nest.split:
             self.split(stage, nest, buffers)
             return
