@@ -112,6 +112,19 @@ def test_the_search_prices_a_nest_as_the_evaluator_does(name: str, threads: int)
             assert price.fixed == pytest.approx(entry.fixed) and price.scratch == pytest.approx(entry.scratch)
 
 
+def test_an_e_graph_does_not_depend_on_those_before() -> None:
+    """Rules are declared once: other nests, and a refusal, come between, and the numbers of e-classes stay."""
+    rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    target = target_of(DESK)
+    groups = (turned_values(attention(2, 40, 60, 16), 60, 16), product_and_map(64, 64, 8))
+    spaces = [space_of(problem_of(group, target), target) for group in groups]
+    first = [saturate_nests(rules, space.facts, space.root) for space in spaces]
+    with pytest.raises(ValueError, match="egglog refused"):
+        saturate_nests(rules, ["(nothing)"], spaces[0].root)
+    again = [saturate_nests(rules, space.facts, space.root) for space in spaces[::-1]]
+    assert again[::-1] == first
+
+
 def every_nest(graph: NestGraph, most: int) -> list[Entry] | None:
     """All nests of an e-graph that end in tiles, or None past ``most`` for one class."""
     found: dict[int, list[Entry]] = {}

@@ -17,7 +17,8 @@ of a stage; ``Block`` is all of one stage for one position of the shared axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -96,6 +97,8 @@ class ENode:
 class NestGraph:
     """``classes[c]``: the e-nodes of e-class ``c``, in a total order without hashing; ``root``: the whole nest.
 
+    Classes come after those of their children. Equal e-graphs have equal numbers, whatever egglog did before.
+
     ``matches``: (rule, how often it matched), for every rule that was run.
     """
 
@@ -109,27 +112,16 @@ class NestGraph:
         return sum(map(len, self.classes))
 
     def bottom_up(self) -> tuple[int, ...]:
-        """The classes reachable from the root, children first. ``ValueError`` if a class contains itself."""
-        order: list[int] = []
-        state: dict[int, bool] = {}
-        stack = [(self.root, False)]
+        """The classes reachable from the root, children first: a class comes after its children."""
+        found = {self.root}
+        stack = [self.root]
         while stack:
-            at, done = stack.pop()
-            if done:
-                state[at] = True
-                order.append(at)
-                continue
-            if at in state:
-                continue
-            state[at] = False
-            stack.append((at, True))
-            for node in self.classes[at]:
+            for node in self.classes[stack.pop()]:
                 for child in node.children:
-                    if child not in state:
-                        stack.append((child, False))
-                    elif not state[child]:
-                        raise ValueError("a loop rule equates a nest with a part of itself: the e-graph has a cycle")
-        return tuple(order)
+                    if child not in found:
+                        found.add(child)
+                        stack.append(child)
+        return tuple(sorted(found))
 
 
 _CHILDREN = {"Loop": 1, "Par": 1, "Split": 1, "Seq": 2, "Pack": 1}
@@ -157,20 +149,17 @@ def saturate_nests(
     Raises ``ValueError``, naming the rules, when egglog refuses them.
     """
     egglog = bindings()
-    graph = egglog.EGraph()
-    lines = [SIGNATURE]
-    names = []
-    for position, (_, text) in enumerate(rules):
-        name = f"r{position}"
-        names.append(name)
-        lines.append(f"(ruleset {name})")
-        parts = text.split("{ruleset}")
-        lines.append("".join(f'{part}{name} :name "{name}.{n}"' for n, part in enumerate(parts[:-1])) + parts[-1])
     matches = dict.fromkeys((identity for identity, _ in rules), 0)
-    lines += [f"(let $root {root})", "(spmd $root)", *facts]
+    names = [f"r{position}" for position in range(len(rules))]
     ids = ", ".join(identity for identity, _ in rules)
+    key = tuple(rules)
     try:
-        graph.run_program(*graph.parse_program("\n".join(lines)))
+        declared, _declared.graph = getattr(_declared, "graph", None), None  # gone where anything goes wrong
+        if declared is None or declared[0] != key:
+            declared = key, _declare(rules, names)
+        graph = declared[1]
+        program = ["(push)", f"(let $root {root})", "(spmd $root)", *facts]
+        graph.run_program(*graph.parse_program("\n".join(program)))
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
         # The number of terms may stay the same, or fall, in a round that still changes what equals what.
         for _ in range(ROUNDS):
@@ -185,7 +174,26 @@ def saturate_nests(
                 break
     except egglog.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
-    return _read(graph, tuple(matches.items()))
+    found = _read(graph, tuple(matches.items()))
+    graph.run_program(*graph.parse_program("(pop)"))
+    _declared.graph = declared
+    return found
+
+
+_declared = threading.local()
+"""An e-graph in which the rules are declared and nothing else, with the rules: to declare them takes longer than to
+saturate a nest. It may not leave its thread."""
+
+
+def _declare(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> Any:
+    graph = bindings().EGraph()
+    lines = [SIGNATURE]
+    for name, (_, text) in zip(names, rules, strict=True):
+        lines.append(f"(ruleset {name})")
+        parts = text.split("{ruleset}")
+        lines.append("".join(f'{part}{name} :name "{name}.{n}"' for n, part in enumerate(parts[:-1])) + parts[-1])
+    graph.run_program(*graph.parse_program("\n".join(lines)))
+    return graph
 
 
 def _read(graph: Any, matches: tuple[tuple[str, int], ...]) -> NestGraph:
@@ -205,14 +213,45 @@ def _read(graph: Any, matches: tuple[tuple[str, int], ...]) -> NestGraph:
                     found = literals[sort, value] = decode[sort](value)
                 args.append(found)
             raw.setdefault(row.output, []).append((op, tuple(args), tuple(inputs[len(sorts) :])))
-    numbers = {value: number for number, value in enumerate(raw)}
-    classes = tuple(
-        tuple(
-            sorted(
-                (ENode(op, args, tuple([numbers[child] for child in children])) for op, args, children in nodes),
-                key=attrgetter("op", "args", "children"),  # arguments of one operator have the same types
-            )
-        )
-        for nodes in raw.values()
-    )
-    return NestGraph(classes, numbers[functions["$root"].rows[0].output], matches)
+    numbers: dict[Any, int] = {}
+    classes: list[tuple[ENode, ...]] = []
+    for level in _levels(raw):
+        made = []
+        for value in level:
+            nodes = [
+                ENode(op, args, tuple([numbers[child] for child in children])) for op, args, children in raw[value]
+            ]
+            made.append((sorted(nodes, key=_ORDER), value))  # arguments of one operator have the same types
+        # What egglog has interned before decides over its order of values: another graph may have the same e-classes.
+        for nodes, value in sorted(made, key=lambda pair: [_ORDER(node) for node in pair[0]]):
+            numbers[value] = len(classes)
+            classes.append(tuple(nodes))
+    return NestGraph(tuple(classes), numbers[functions["$root"].rows[0].output], matches)
+
+
+_ORDER = attrgetter("op", "args", "children")
+
+
+def _levels(raw: Mapping[Any, Sequence[tuple[str, tuple[str | int | bool, ...], tuple[Any, ...]]]]) -> list[list[Any]]:
+    """The e-classes by height: children stand in lower levels. ``ValueError`` if a class contains itself."""
+    users: dict[Any, list[Any]] = {}
+    missing: dict[Any, int] = {}
+    for value, nodes in raw.items():
+        below = {child for _, _, children in nodes for child in children}
+        missing[value] = len(below)
+        for child in below:
+            users.setdefault(child, []).append(value)
+    level = [value for value, count in missing.items() if not count]
+    found = []
+    while level:
+        found.append(level)
+        above = []
+        for value in level:
+            for user in users.get(value, ()):
+                missing[user] -= 1
+                if not missing[user]:
+                    above.append(user)
+        level = above
+    if any(missing.values()):
+        raise ValueError("a loop rule equates a nest with a part of itself: the e-graph has a cycle")
+    return found

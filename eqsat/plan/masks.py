@@ -250,14 +250,20 @@ def split_masked(
         made = _cut(placed, masked, runs, lambda size, operand: -1)  # only to be priced
         if made is not None:
             cuts.append((sum(price.least(part.group, (group,)) for part in made), runs, made))
-    best, seconds, waste = None, (1 - CLEAR) * price.seconds(group), 1.0
+    seconds = lowest = price.seconds(group)
+    waste, priced = 1.0, []
     for least, runs, made in sorted(cuts, key=lambda cut: cut[0]):
-        if waste * least >= seconds:
+        if waste * least >= lowest:
             continue
         together = sum(price.seconds(part.group) for part in made)
-        if together < seconds:
-            # Other cuts waste as much of the units, but for less than prices are exact to.
-            best, seconds, waste = runs, together, (1 - CLEAR) * together / least
+        priced.append((len(runs), together, runs))
+        if together < lowest:
+            # Other cuts waste about as much of the units: runs of other lengths fit tiles otherwise.
+            lowest, waste = together, (1 - 2 * CLEAR) * together / least
+    best = None
+    for _, together, runs in sorted(priced):  # more runs have to be clearly better
+        if together < (1 - CLEAR) * seconds:
+            best, seconds = runs, together
     return (_cut(placed, masked, best, fresh) if best is not None else None) or [placed]
 
 

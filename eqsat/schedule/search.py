@@ -140,7 +140,7 @@ class Search:
         key = (number, inside, parallel, repeated)
         if key not in self.entries:
             self.deadline.check("searching schedules")
-            self.entries[key] = ()  # no class contains itself; a faulty rule set is refused by bottom_up
+            self.entries[key] = ()  # no class contains itself; a faulty rule set is refused when it is read
             found: list[Entry] = []
             for node in self.graph.classes[number]:
                 found.extend(self._price(number, node, inside, parallel, repeated))
