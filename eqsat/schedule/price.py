@@ -16,7 +16,6 @@ from eqsat.cost.target import Moved, Target
 from eqsat.schedule.problem import Problem, Source, StageForm, plain_axis
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vectors import (
-    START,
     jump_seconds,
     lanes_of,
     least_slots,
@@ -322,7 +321,7 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
     slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
     control = c.LOOP * slot
     if not form.contraction:
-        return n // step + share, ceil_div(n, step) * control + START * slot
+        return n // step + share, ceil_div(n, step) * control + c.START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += c.RESTART
@@ -363,7 +362,7 @@ def split_seconds(pricer: Pricer, block: Block, axis: str, n: int, step: int) ->
     lanes = lanes_of(form, pricer.target)
     parts, vectors = ceil_div(n, step), ceil_div(max(1, form.kernel.results), lanes)
     threads = pricer.target.threads if form.kernel.results > lanes else 1
-    return pricer.barrier + (2 * parts * vectors / threads + 2 * START) * pricer.target.slot(form.dtype)
+    return pricer.barrier + (2 * parts * vectors / threads + 2 * c.START) * pricer.target.slot(form.dtype)
 
 
 def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:

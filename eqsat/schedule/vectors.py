@@ -6,7 +6,22 @@ import math
 from collections.abc import Iterable
 from functools import lru_cache
 
-from eqsat.cost.calibration import GUARD_SLOTS, LOAD_SLOTS, PAGE_BYTES
+from eqsat.cost.calibration import (
+    ACROSS,
+    FAR_LOAD,
+    FAR_STORE,
+    FILL,
+    GUARD_SLOTS,
+    LANE_SLOTS,
+    LOAD_SLOTS,
+    PAGE_BYTES,
+    PIECE_APART,
+    PIECE_INSIDE,
+    PIECE_LOST,
+    SCATTERED,
+    STEPS_IN_SIGHT,
+    TLB_ENTRIES,
+)
 from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
@@ -35,46 +50,6 @@ LARGE = 1 << 15
 
 STREAMED = 256 << 10
 """Bytes of a result from which it may go past the caches."""
-
-LANE_SLOTS = 1.5
-"""Slots of one lane of a load or store whose lanes lie apart."""
-
-FAR_LOAD, FAR_STORE = 11.0, 22.0
-"""The same on pages of their own, of operands beyond the second-level cache: 3000 × 2000 transposed lane by lane."""
-
-ACROSS = 16.0
-"""Slots of combining the lanes of one vector."""
-
-FILL = 2.0
-"""Slots of setting one vector of accumulators in scratch to where a tile operation starts, and of loading it."""
-
-START = 8.0
-"""Slots of entering and leaving a loop once."""
-
-
-STEPS = 64
-"""Positions whose pieces of rows are read in turn without losing track of them."""
-
-ENTRIES = 2048
-"""Pages whose translations the second-level TLB of current processors holds."""
-
-FAR = 20e-9
-"""Seconds that a piece of a row takes to arrive whose page or cache set was lost since the piece beside it.
-
-Measured on a Xeon: 4096² columns summed 16 at a time, 23.7 ms where whole rows take 2.3; 65536 columns of 256 alike.
-"""
-
-NEAR = 0.7e-9
-"""The same where it was not: 2000 columns of 1000 rows."""
-
-SCATTERED = 15e-9
-"""Seconds that a line of results takes to be read before it is written, if the next line is written much later.
-
-3000 × 2000 transposed: 10 to 16 ms through the caches, 2 past them.
-"""
-
-INSIDE = 0.2e-9
-"""The same within the second-level cache: 768 columns of 128 rows."""
 
 
 def lanes_of(form: StageForm, target: Target) -> int:
@@ -450,28 +425,28 @@ def jump_seconds(
     so nothing waits for the lines that they go to.
     """
     extents, a = form.extents(sizes), form.named[axis][0]
-    if extents[a] > STEPS:
+    if extents[a] > STEPS_IN_SIGHT:
         return 0.0  # counted by the loops inside
     total = 0.0
     for access in form.accesses:
         far, size = abs(access.strides[a]) * access.dtype.itemsize, access.dtype.itemsize
         source = form.source(access)
-        if far <= 64 or access.gathered or (stream if access.write else n <= STEPS) or source[0] != "operand":
+        if far <= 64 or access.gathered or (stream if access.write else n <= STEPS_IN_SIGHT) or source[0] != "operand":
             continue  # among them what prefetching follows
         run, pieces = 1, extents[a]
         others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
         for stride, extent in sorted(others):
             if stride <= run:
                 run += stride * (extent - 1)
-            elif extent <= STEPS:
+            elif extent <= STEPS_IN_SIGHT:
                 pieces *= extent
         if run * size >= min(far, PAGE_BYTES):
             continue
         if problem.sizes[source[1]] <= target.middle[0].capacity:
-            each = INSIDE
-        elif access.write and not (n > ENTRIES or thrashes(far, STEPS)):
+            each = PIECE_INSIDE
+        elif access.write and not (n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT)):
             each = SCATTERED
         else:
-            each = FAR if n > ENTRIES or thrashes(far, STEPS) else NEAR
+            each = PIECE_LOST if n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT) else PIECE_APART
         total += each * pieces
     return total
