@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eqsat.cost.machine import load
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.types import float64
+from eqsat.plan.backend import backend
 from eqsat.schedule import check_offered
 from eqsat.schedule.maps import tile_of
 from eqsat.schedule.sample import sample
+from eqsat.tune import alone
 from eqsat_backends.numba_cpu import NumbaCpuBackend
 from eqsat_backends.numba_cpu.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
@@ -58,6 +63,102 @@ def test_nests_of_any_kernel_survive_json(group: KernelGroup, threads: int) -> N
     for nest in nests_of(group, 8, threads=threads):
         assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest
         check_offered(nest, group, cpu_target(DESK, threads))
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where in JSON data of a nest its names, numbers and flags are."""
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else None
+    if parts is None:
+        yield path
+    for key, value in parts or ():
+        if key != "term":
+            yield from leaves(value, (*path, key))
+
+
+NAMES = (
+    "m",
+    "n",
+    "k",
+    "b",
+    "p0",
+    "p1",
+    "r0",
+    "a",
+    "b@1",
+    "rows",
+    "outer",
+    "fma",
+    "update",
+    "map",
+    "reduce",
+    "transpose",
+)
+SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 16, 24, 32, 33, 40, 50, 64, 70, 90, 128)
+
+
+def damaged(data: Any, draws: random.Random) -> Any:
+    """A nest's data with another name, number or flag, or with a loop or a packing more or less."""
+    choice = draws.random()
+    if choice < 0.6:
+        *path, last = draws.choice(list(leaves(data)))
+        at = data
+        for key in path:
+            at = at[key]
+        old = at[last]
+        at[last] = not old if isinstance(old, bool) else draws.choice(SIZES if isinstance(old, int) else NAMES)
+        return data
+    if choice < 0.7:
+        block, step = draws.choice(SIZES), draws.choice(SIZES)
+        axis, parallel = draws.choice(NAMES), draws.random() < 0.3
+        return {"term": "loop", "axis": axis, "block": block, "step": step, "body": data, "parallel": parallel}
+    if choice < 0.8:
+        return {"term": "pack", "operand": draws.choice(["a", "b", "b@1", "b@2"]), "body": data}
+    if choice < 0.9 and "body" in data:
+        return data["body"]
+    return {**data, "body": damaged(data["body"], draws)} if "body" in data else data
+
+
+def damaged_nests(name: str, seed: int, count: int) -> list[Nest]:
+    """Nests of a group that are none of its search's, but pass the checks."""
+    group, draws, target = GROUPS[name], random.Random(seed), cpu_target(load(), 2)
+    drawn = nests_of(group, 10, load(), threads=2)
+    found: dict[Nest, None] = {}
+    while len(found) < count:
+        data: Any = nest_to_json(draws.choice(drawn))
+        for _ in range(draws.randint(1, 3)):
+            data = damaged(data, draws)
+        with contextlib.suppress(ValueError):
+            nest = nest_from_json(data)
+            check_offered(nest, group, target)
+            if nest not in drawn:
+                found[nest] = None
+    return list(found)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_damaged_nests_that_are_taken_compute_what_they_should(name: str) -> None:
+    check_damaged(name, 0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GROUPS)
+def test_damaged_nests_that_are_taken_compute_what_they_should_at_length(name: str) -> None:
+    check_damaged(name, 1, 25)
+
+
+def check_damaged(name: str, seed: int, count: int) -> None:
+    """Run nests that pass the checks, against the interpreter."""
+    group = GROUPS[name]
+    nests = damaged_nests(name, seed, count)
+    plan, const, arrays = alone(group, nests[:1])
+    numpy, made = backend("numpy"), backend("numba_cpu")
+    expected = numpy.load(numpy.emit(plan, load()), const, 1)(arrays)
+    for nest in nests:
+        emitted = made.emit(alone(group, [nest])[0], load())
+        assert emitted["kinds"] == ["kernel"], nest
+        for threads in (1, 2):
+            for out, right in zip(made.load(emitted, const, threads)(arrays), expected, strict=True):
+                np.testing.assert_allclose(out, right, rtol=2e-4, atol=2e-4, err_msg=str(nest))
 
 
 def changed(data: Any, change: Callable[[Any], Any], at: int) -> tuple[Any, int]:

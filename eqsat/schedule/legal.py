@@ -48,6 +48,8 @@ class _Check:
         here = _Here({"outer": max(1, problem.outer), "rows": problem.rows}, None)
         if not problem.rows:
             here = _Here(self._sizes(problem.stages[0], None), 0)
+        elif not _is_rows(nest):
+            raise ValueError("no loop over rows is around the stages")
         while isinstance(nest, Pack) and nest.ahead:
             form, factor = self._factor(nest, here)
             if not factor.free:
@@ -160,6 +162,12 @@ class _Check:
         if tile.name == "fma" and rows * vectors + vectors + 1 > self.registers:
             needed = rows * vectors + vectors + 1
             raise ValueError(f"a tile of m={rows} × n={columns} needs {needed} registers; {self.registers} are there")
+        for axis, unit in (("m", rows), ("n", columns)) if tile.name == "fma" else ():
+            steps = [step for name, step in here.loops if name == axis]
+            if steps and steps[-1] < unit:
+                raise ValueError(
+                    f"stage {tile.stage}: the loop over {axis} in steps of {steps[-1]} is around a tile of {unit}"
+                )
         packed = {name: (outside, axis) for stage, name, outside, axis in here.packed if stage == tile.stage}
         for factor in form.factors:
             if factor.name not in packed:
