@@ -311,6 +311,8 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Loop("n", 64, 32, inner), "loop over n .* covers 64 positions .* 70 are there"),
         (Loop("n", 70, 48, Loop("m", 60, 14, TileOp("fma", (("m", 14), ("n", 48), ("k", 200))))), "registers"),
         (Loop("n", 70, 64, Pack("b", Loop("n", 64, 16, inner))), "loop over n in steps of 16 .* panels of 32"),
+        (Loop("n", 70, 32, Loop("m", 60, 9, tile)), "loop over m in steps of 9 is around a tile of 14"),
+        (Loop("n", 70, 21, inner), "loop over n in steps of 21 is around a tile of 32"),
         (Pack("b", Pack("b", Loop("n", 70, 32, inner))), "factor b of stage 0 is packed twice"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile, True))), "factor b .* every step of the loop over n"),
         (Pack("b", Loop("n", 70, 32, inner), ahead=True), "factor b .* cannot be packed at compile time"),

@@ -162,12 +162,6 @@ class _Check:
         if tile.name == "fma" and rows * vectors + vectors + 1 > self.registers:
             needed = rows * vectors + vectors + 1
             raise ValueError(f"a tile of m={rows} × n={columns} needs {needed} registers; {self.registers} are there")
-        for axis, unit in (("m", rows), ("n", columns)) if tile.name == "fma" else ():
-            steps = [step for name, step in here.loops if name == axis]
-            if steps and steps[-1] < unit:
-                raise ValueError(
-                    f"stage {tile.stage}: the loop over {axis} in steps of {steps[-1]} is around a tile of {unit}"
-                )
         packed = {name: (outside, axis) for stage, name, outside, axis in here.packed if stage == tile.stage}
         for factor in form.factors:
             if factor.name not in packed:
@@ -184,6 +178,12 @@ class _Check:
                         f"the loop over {name} in steps of {step} is inside of the packing of {_what(form, factor)}, "
                         f"which is cut into panels of {width}"
                     )
+        for axis, unit in (("m", rows), ("n", columns)) if tile.name == "fma" else ():
+            steps = [step for name, step in here.loops if name == axis]
+            if steps and steps[-1] < unit:
+                raise ValueError(
+                    f"stage {tile.stage}: the loop over {axis} in steps of {steps[-1]} is around a tile of {unit}"
+                )
 
 
 def _is_rows(nest: Nest) -> bool:

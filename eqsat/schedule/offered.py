@@ -27,10 +27,14 @@ def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
     A legal nest computes what it should, whoever made it. But tiles of any size would unroll into kernels of any
     length, a reduction in any number of parts take any amount of memory, and lanes of another width be slow.
     """
-    for tile in _tiles(nest):
+    tiles = list(_tiles(nest))
+    for tile in tiles:
         if any(size < 1 for _, size in tile.sizes):
             raise ValueError(f"tile {tile.name!r} takes {dict(tile.sizes)}: no position of an axis")
-    check(nest, group, target.vector_bits // 32, target.registers)
+    if any(tile.name in PRODUCTS for tile in tiles):
+        check(nest, group, target.vector_bits // 32, target.registers)
+    elif [tile.stage for tile in tiles] != list(range(len(group.stages))):
+        raise ValueError(f"the nest does not run the group's {len(group.stages)} stages once, in order")
     _offered(nest, problem_of(group, target), target)
 
 
@@ -55,7 +59,7 @@ def _offered(nest: Nest, problem: Problem, target: Target) -> None:
             if form.contraction:
                 _check_product(tile, form, target)
             else:
-                own = stage_nests(nest)[tile.stage]
+                own = stage_nests(nest).get(tile.stage, nest)
                 check_nest(own, form.kernel, len(form.outer) + len(form.rows), target.tiles)
                 _check_vectors(own, tile, lanes_of(form, target))
 
