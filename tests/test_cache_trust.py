@@ -42,6 +42,7 @@ def used(root: Path) -> Path:
     assert cache.kernel_store().put_source(KEY, "x")
     assert cache.plan_store().put("plan", OTHER, 1)
     assert cache.machine_store().write("machine", KEY, b"{}")
+    assert cache.plan_store().put("record", KEY, {})
     return root
 
 
@@ -241,7 +242,7 @@ HOSTILE: dict[str, Callable[[Path, bytes], object]] = {
 REPLACED = ("sparse", "writable by others", "empty", "random")  # they are files of this user, of that name
 
 
-@pytest.mark.parametrize("kind", ["o", "plan", "machine"])
+@pytest.mark.parametrize("kind", ["o", "plan", "machine", "record"])
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_eqsat_did_not_write_is_not_read(used: Path, what: str, kind: stores.Kind) -> None:
     key = OTHER if kind == "plan" else KEY
@@ -253,7 +254,7 @@ def test_what_eqsat_did_not_write_is_not_read(used: Path, what: str, kind: store
     store = stores.Store(used)
     with pytest.warns(cache.CacheWarning) as warned:
         assert store.read(kind, key) is None
-        assert len(cache.entries()) in (2, 3)
+        assert len(cache.entries()) in (3, 4)
         assert store.write(kind, key, b"1") == (what in REPLACED)
     assert len(warned) == 1
     if what in REPLACED:
@@ -320,7 +321,7 @@ def test_clear_removes_its_own_files_only(used: Path, tmp_path: Path) -> None:
     (used / "kernels" / f"{KEY}.o").write_text("mine")
     (used / f"{'e' * 40}.o").mkdir()
     cache.set_limit(1 << 20)
-    own = {f"{KEY}.o", f"{KEY}.py", f"{KEY}.machine", f"{OTHER}.plan"}
+    own = {f"{KEY}.o", f"{KEY}.py", f"{KEY}.machine", f"{KEY}.record", f"{OTHER}.plan"}
     assert own < set(listing(used))
     nbytes = sum((used / name).stat().st_size for name in own)
     before = listing(tmp_path)
@@ -355,7 +356,7 @@ def test_the_command_line_refuses_what_is_not_to_be_trusted(used: Path) -> None:
         assert (done.returncode, done.stdout) == (1, ""), done
         assert done.stderr.startswith("eqsat: ") and "writable by other users" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-    assert len(listing(used)) == 5
+    assert len(listing(used)) == 6
     assert command("cache", "path").stdout.strip() == str(used)
 
 
@@ -366,7 +367,7 @@ def test_the_listing_says_what_is_kept(used: Path, capsys: pytest.CaptureFixture
     os.utime(used / f"{OTHER}.plan", (0, 0))
     assert cli.main(["cache", "ls", "--json"]) == 0
     rows = {row["kind"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(rows) == {"plan", "kernel", "machine model"}
+    assert set(rows) == {"plan", "kernel", "machine model", "tuning record"}
     assert (rows["plan"]["name"], rows["plan"]["arguments"], rows["plan"]["key"]) == (
         "[red]layer[/]",
         "x: float32[2,3]",
@@ -377,7 +378,7 @@ def test_the_listing_says_what_is_kept(used: Path, capsys: pytest.CaptureFixture
     assert rows["plan"]["used"] == 0 < rows["plan"]["made"]
     assert cli.main(["cache", "ls"]) == 0
     shown = capsys.readouterr().out
-    assert "3 entries" in shown and "of at most 2.0 GB" in shown and "[red]layer[/]" in shown and "d ago" in shown
+    assert "4 entries" in shown and "of at most 2.0 GB" in shown and "[red]layer[/]" in shown and "d ago" in shown
 
 
 def test_the_listing_of_damaged_entries_says_less(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,7 +405,7 @@ def test_the_limit_is_shown_set_and_obeyed(used: Path, capsys: pytest.CaptureFix
     assert "of at most 2.0 GB" in capsys.readouterr().out
     assert cli.main(["cache", "limit", "1K"]) == 0
     assert "of at most 1.0 KB" in capsys.readouterr().out
-    assert cache.limit() == 1024 and len(cache.entries()) == 3
+    assert cache.limit() == 1024 and len(cache.entries()) == 4
     assert cli.main(["cache", "limit", "0"]) == 0
     assert [entry.kind for entry in cache.entries()] == ["machine model"]
     assert not cache.kernel_store().put(KEY, b"data")
