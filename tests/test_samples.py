@@ -15,8 +15,9 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir.composite import without_composites
+from eqsat.plan.masks import most_runs
 from eqsat.verify import blocks as by_blocks
-from eqsat.verify import draws, judge, samples
+from eqsat.verify import boxes, draws, judge, samples
 from eqsat.verify.blocks import Evaluation, demanded, storage
 from eqsat.verify.boxes import Pieces, whole
 from eqsat.verify.draws import Draws
@@ -71,6 +72,27 @@ def test_parts_have_the_values_of_the_whole(drawn: Program, limit: int, double: 
                 assert (got == want).mean() > 0.9
 
 
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 99), st.data())
+def test_products_in_pieces(b: int, m: int, n: int, k: int, alone: int, data: st.DataObject) -> None:
+    """Pieces that BLAS computes on one thread are those of the whole, whatever the order of axes."""
+    rng = np.random.default_rng(0)
+    sizes = {"b": b, "m": m, "n": n, "k": k}
+    names = ["".join(data.draw(st.permutations(axes))) for axes in ("bmk", "bkn", "bmn")]
+    x, y = (rng.integers(-9, 9, [sizes[c] for c in name]).astype(np.float64) for name in names[:2])
+    text = f"{names[0]},{names[1]}->{names[2]}"
+    graph = trace(lambda x, y: np.einsum(text, x, y), (x, y)).graph
+    bound = dict(zip(graph.inputs, (x, y), strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boxes, "ALONE", alone)
+        got = Evaluation(storage(graph.outputs, bound, None), bound).value(graph.outputs[0])
+    np.testing.assert_array_equal(got, np.einsum(text, x, y))
+
+
+def test_most_runs() -> None:
+    for size, mask, runs in ((512, causal, 6), (64, causal, 0), (512, lambda m, n: np.ones(n, bool), 0)):
+        assert most_runs(trace(attention(mask(size, size)), tuple(arrays(size, size))).graph) == runs
+
+
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of a few milliseconds count as dear, and calls cost nothing beside elements."""
@@ -109,10 +131,10 @@ def test_where_stores_begin_and_end() -> None:
 def test_few_blocks_of_an_attention_are_compared(dear: None) -> None:
     one = judged(attention(causal(ROWS, ROWS)), arrays(ROWS, ROWS), nothing)
     assert one.drawn is not None
-    (boxes,) = one.drawn
-    heads = {box[0][0] for box in boxes}
-    assert len(boxes) < 100 and heads == set(range(HEADS))
-    assert boxes[0][1][0] == 0 and boxes[-1][1][1] == ROWS
+    (drawn,) = one.drawn
+    heads = {box[0][0] for box in drawn}
+    assert len(drawn) < 100 and heads == set(range(HEADS))
+    assert drawn[0][1][0] == 0 and drawn[-1][1][1] == ROWS
     for kind in (draws.OWN, draws.NORMAL):
         seen = one.examine(kind)
         assert seen.tells(None) and all(e.ok for e in seen.errors)

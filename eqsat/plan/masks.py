@@ -32,6 +32,7 @@ from eqsat.ir.kernel import (
     rewrite_kernel,
     walk,
 )
+from eqsat.ir.node import ConstArray, Graph
 from eqsat.ir.types import row_major
 from eqsat.plan.group import CLEAR, PlacedGroup, Price
 from eqsat.plan.stages import depends_on, loads_of, merge_shared
@@ -40,7 +41,14 @@ COUNTS = (2, 3, 4, 6)
 """Numbers of runs that are tried: each run is a kernel of its own to compile."""
 ROUND = 16
 """Columns are kept in multiples of this."""
-LARGEST_MASK = 1 << 24
+LEAST_MASK, LARGEST_MASK = 1 << 16, 1 << 24
+"""Elements of masks by which rows are likely to be cut, and of the largest that are looked at."""
+
+
+def most_runs(graph: Graph) -> int:
+    """Into how many runs the rows of a program may be cut, before anything is searched; 0 where no mask is known."""
+    arrays = [n.attrs.array for n in graph.nodes() if isinstance(n.attrs, ConstArray)]
+    return COUNTS[-1] * any(a.dtype == bool and a.ndim > 1 and a.size >= LEAST_MASK for a in arrays)
 
 
 class _Unfit(Exception):

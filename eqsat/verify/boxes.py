@@ -189,8 +189,37 @@ def compute(node: Node, box: Box, boxes: Sequence[Box], arrays: Sequence[np.ndar
             return full[(slice(None),) * attrs + (slice(low, high),)]
         case "composite":
             return part(row.reference(arrays, attrs), box)
+        case "contract":
+            assert isinstance(attrs, Spec)
+            return _contracted(attrs, arrays)
         case _:
             return np.asarray(row.reference(arrays, attrs))
+
+
+ALONE, SHARED = 1 << 18, 1 << 25
+"""Multiply-adds of a matrix product up to which OpenBLAS computes it on the thread that asks, and of products for whose
+sake its other threads are woken here: where other programs have the cores, each waits for these for milliseconds."""
+
+
+def _contracted(spec: Spec, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """A contraction by NumPy; one of a few blocks piece by piece, each of them too small for BLAS to share it out."""
+    reference = OPS["contract"].reference
+    sizes = spec.extents(arrays[0].shape, arrays[1].shape)
+    matrix = math.prod(sizes[x] for x in (*spec.rows, *spec.cols, *spec.summed))
+    label = max((*spec.rows, *spec.cols), key=sizes.__getitem__, default=None)
+    if label is None or matrix <= ALONE or math.prod(sizes.values()) > SHARED:
+        return reference(arrays, spec)
+    step = max(1, sizes[label] * ALONE // matrix)
+    out = np.empty([sizes[x] for x in spec.out], arrays[0].dtype)
+    for low in range(0, sizes[label], step):
+        inside = slice(low, low + step)
+
+        def cut(array: np.ndarray, labels: Sequence[int], inside: slice = inside) -> np.ndarray:
+            return array[tuple(inside if x == label else slice(None) for x in labels)]
+
+        given = [cut(array, labels) for array, labels in zip(arrays, (spec.a, spec.b), strict=True)]
+        cut(out, spec.out)[...] = reference(given, spec)
+    return out
 
 
 class _Reads:

@@ -71,8 +71,10 @@ DEAR_SECONDS = 1.5
 reference is evaluated in float64 only."""
 SAMPLED_SECONDS = 0.25
 """Estimated time of a draw from which only some blocks are compared, where these are computed alike."""
+DRAW_SECONDS = 0.1
+"""Estimated time up to which more blocks than the fewest are."""
 BATCH = 8
-"""Blocks that are suspected of errors and looked at together."""
+"""Blocks with errors, perhaps, that are looked at together."""
 _ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
 
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -121,8 +123,7 @@ class Judge:
     deadline: Deadline
     seed: int = 0
     ends: Sequence[Sequence[int]] | None = None
-    """For each output, positions in its elements where kernels' stores begin and end; None: all of it is compared,
-    however dear."""
+    """For each output, positions where kernels' stores begin and end; None: all of it is compared, however dear."""
     simple: Graph = field(init=False)
     everything: Storage = field(init=False)
     """How all of the outputs is evaluated."""
@@ -147,7 +148,7 @@ class Judge:
         if self.ends is None or self.sampled or self.seconds <= SAMPLED_SECONDS:
             return
         if not any(node.op in _ORDERED for node in self.plan.order):
-            found = samples.choose(self.simple.outputs, self.ends, SAMPLED_SECONDS / 3, self.seed)
+            found = samples.choose(self.simple.outputs, self.ends, DRAW_SECONDS / 3, self.seed)
             if found is not None:
                 self.drawn, self.seconds = found.boxes, 3 * found.seconds
                 self.plan = storage(self.simple.outputs, self.graph.inputs, limit, found.parts)
