@@ -17,6 +17,7 @@ of a stage; ``Block`` is all of one stage for one position of the shared axes.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,6 +184,19 @@ def saturate_nests(
 _declared = threading.local()
 """An e-graph in which the rules are declared and nothing else, with the rules: to declare them takes longer than to
 saturate a nest. It may not leave its thread."""
+_of_parents: list[object] = []
+"""What was declared before a fork: the child's copy of the library knows nothing of it, and nothing may call the
+other's, not even to free it."""
+
+
+def _after_fork() -> None:
+    global _declared
+    _of_parents.append(_declared)
+    _declared = threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _declare(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> Any:
