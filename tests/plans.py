@@ -11,7 +11,7 @@ from eqsat.ir.node import Graph
 from eqsat.plan.plan import Plan
 from eqsat.rules import select
 from eqsat.search import SearchOptions, search
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from eqsat_backends.reference import NumpyBackend
 
 

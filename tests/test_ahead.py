@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eqsat.ir.kernel import Load
 from eqsat.ir.types import float32, float64
-from eqsat_backends.numba_cpu.ahead import LINE, ROW_LINES, UNIT_BYTES, share_of
+from eqsat_backends.numba_cpu.printing.ahead import LINE, ROW_LINES, UNIT_BYTES, share_of
 
 
 @st.composite

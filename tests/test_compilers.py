@@ -19,9 +19,9 @@ import pytest
 import eqsat
 from eqsat import cache
 from eqsat.deadline import NEVER, Deadline, OutOfTime
-from eqsat_backends.numba_cpu import compilers, jit
-from eqsat_backends.numba_cpu.compilers import Compilers, Task, jobs
-from eqsat_backends.numba_cpu.jit import KernelCompileError, compile_object, source_key
+from eqsat_backends.numba_cpu.compiling import compilers, jit
+from eqsat_backends.numba_cpu.compiling.compilers import Compilers, Task, jobs
+from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_object, source_key
 from tests.test_jit import ADD_AND_SCALE, PHASES, check_add_and_scale
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and process groups of POSIX")
@@ -121,7 +121,7 @@ def test_a_refused_module_is_no_matter_of_the_others() -> None:
 
 @posix
 def test_a_crash_of_the_compiler_is_an_error_and_not_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = "import os, sys; from eqsat_backends.numba_cpu.worker import send; "
+    crash = "import os, sys; from eqsat_backends.numba_cpu.compiling.worker import send; "
     crash += "send(sys.stdout.buffer, {'key': ''}, b''); sys.stdin.buffer.read(8); os.abort()"
     monkeypatch.setattr(compilers, "BOOT", crash)
     with OnlyProcesses(nobody, ()) as at_work:
@@ -223,13 +223,13 @@ def test_processes_that_are_started_when_ctrl_c_arrives_are_ended(monkeypatch: p
 
 OPTIONS = """
 import sys
-from eqsat_backends.numba_cpu import compilers
-from eqsat_backends.numba_cpu.worker import receive
+from eqsat_backends.numba_cpu.compiling import compilers
+from eqsat_backends.numba_cpu.compiling.worker import receive
 
 say = "[getattr(sys.flags, n) for n in ('isolated', 'ignore_environment', 'no_user_site', 'optimize', 'utf8_mode')]"
 say += " + [sorted(sys._xoptions), sys.warnoptions]"
 compilers.BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu.worker import send; "
+    "import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu.compiling.worker import send; "
     "send(sys.stdout.buffer, {'key': " + say + "}, b'')"
 )
 told = []
@@ -258,7 +258,7 @@ def test_jobs_follow_the_environment_and_the_cores(monkeypatch: pytest.MonkeyPat
 
 ORPHAN = """
 import os, sys
-from eqsat_backends.numba_cpu.compilers import Compilers
+from eqsat_backends.numba_cpu.compiling.compilers import Compilers
 at_work = Compilers(None, ())
 at_work.start(99)
 print(*(process.pid for process, _ in at_work._processes), flush=True)

@@ -220,7 +220,7 @@ def test_every_import_of_a_compilation_is_one_that_a_fork_waits_for(tmp_path: Pa
         """
         import eqsat.api
         from eqsat.forks import IMPORTING
-        from eqsat_backends.numba_cpu import jit
+        from eqsat_backends.numba_cpu.compiling import jit
         free = []
         class Finder:
             def find_spec(self, name, path=None, target=None):

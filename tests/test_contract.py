@@ -32,12 +32,12 @@ from eqsat.ir.kernel import (
 from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64
 from eqsat.schedule import schedule
-from eqsat_backends.numba_cpu import blocks, contract
-from eqsat_backends.numba_cpu.emit import emit_group
-from eqsat_backends.numba_cpu.emitted import Emitted, PackSpec
-from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.printing import blocks, contract
+from eqsat_backends.numba_cpu.printing.emit import emit_group
+from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.target import host
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 
 

@@ -25,8 +25,9 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.frontends.tracer import CURRENT
 from eqsat.options import Options
 from eqsat.plain import PlainProgram
-from eqsat_backends.numba_cpu import NumbaCpuBackend, jit
-from eqsat_backends.numba_cpu.compilers import Compilers
+from eqsat_backends.numba_cpu import NumbaCpuBackend
+from eqsat_backends.numba_cpu.compiling import jit
+from eqsat_backends.numba_cpu.compiling.compilers import Compilers
 
 GRACE = 20.0
 """Seconds by which a loaded machine may be late in these tests; without limits the programs here take minutes."""

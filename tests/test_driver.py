@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsat import cache
-from eqsat_backends.numba_cpu.buffers import aligned_bytes
-from eqsat_backends.numba_cpu.driver import (
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.running.buffers import aligned_bytes
+from eqsat_backends.numba_cpu.running.driver import (
     MISMATCH,
     Arena,
     Argument,
@@ -29,12 +30,11 @@ from eqsat_backends.numba_cpu.driver import (
     Status,
     Step,
 )
-from eqsat_backends.numba_cpu.jit import compile_module
-from eqsat_backends.numba_cpu.threads import Runtime, runtime
+from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
 
 N = 64
 SOURCE = f"""\
-from eqsat_backends.numba_cpu.simd import add, load_f64x1, load_i64x1, splat_f64x1, splat_i64x1, store, word
+from eqsat_backends.numba_cpu.vectors.simd import add, load_f64x1, load_i64x1, splat_f64x1, splat_i64x1, store, word
 
 
 def add_arrays(args, tid, nt):

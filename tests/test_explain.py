@@ -214,7 +214,7 @@ def test_source_shows_the_kernels() -> None:
     fn, args = PROGRAMS["mlp"]
     f = eqsat.optimize(fn)
     source = f.source(*args)
-    assert "def " in source and "eqsat_backends.numba_cpu.simd" in source
+    assert "def " in source and "eqsat_backends.numba_cpu.vectors.simd" in source
     for part in source.split("# " + "-" * 100):
         compile(part, "kernel", "exec")
 

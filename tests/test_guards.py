@@ -44,8 +44,8 @@ from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import alternatives, merge_axes, permute
 from eqsat.schedule.plain import unguarded
 from eqsat.schedule.vectors import turned_loads
-from eqsat_backends.numba_cpu.emit import emit_group
-from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.printing.emit import emit_group
 from tests.kernel_groups import machine, single
 
 EXTENTS = (3, 4, 5)

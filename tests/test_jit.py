@@ -17,12 +17,12 @@ import pytest
 
 from eqsat import cache
 from eqsat.cache import store as stores
-from eqsat_backends.numba_cpu import jit, objects
-from eqsat_backends.numba_cpu.compilers import Compilers, Outcome
-from eqsat_backends.numba_cpu.lanes import native_lanes
+from eqsat_backends.numba_cpu.compiling import jit, objects
+from eqsat_backends.numba_cpu.compiling.compilers import Compilers, Outcome
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 ADD_AND_SCALE = """\
-from eqsat_backends.numba_cpu.simd import add, load_f32x8, mul, splat_f32x8, store, word
+from eqsat_backends.numba_cpu.vectors.simd import add, load_f32x8, mul, splat_f32x8, store, word
 
 
 def add_arrays(args, tid, nt):
@@ -171,7 +171,7 @@ def test_libm_functions_are_found_without_numba() -> None:
     source = """\
 import math
 
-from eqsat_backends.numba_cpu.simd import lane0, load_f64x1, splat_f64x1, store, word
+from eqsat_backends.numba_cpu.vectors.simd import lane0, load_f64x1, splat_f64x1, store, word
 
 
 def run(args, tid, nt):
@@ -191,7 +191,7 @@ def run(args, tid, nt):
 
 def test_fast_math_is_opt_in() -> None:
     source = """\
-from eqsat_backends.numba_cpu.simd import lane0, load_f64x1, splat_f64x1, store, word
+from eqsat_backends.numba_cpu.vectors.simd import lane0, load_f64x1, splat_f64x1, store, word
 
 
 def run(args, tid, nt):
@@ -208,7 +208,7 @@ def run(args, tid, nt):
 def test_wide_vectors_use_the_widest_registers() -> None:
     lanes = native_lanes(32)
     source = f"""\
-from eqsat_backends.numba_cpu.simd import add, load_f32x{lanes}, store, word
+from eqsat_backends.numba_cpu.vectors.simd import add, load_f32x{lanes}, store, word
 
 
 def run(args, tid, nt):

@@ -17,13 +17,13 @@ from eqsat.ir.kernel import Literal as Number
 from eqsat.ir.nest import Loop, Nest, Seq, TileOp
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
 from eqsat.schedule import schedule
-from eqsat_backends.numba_cpu.emit import emit_group
-from eqsat_backends.numba_cpu.emitted import Emitted
-from eqsat_backends.numba_cpu.jit import compile_module
-from eqsat_backends.numba_cpu.loops import emit
-from eqsat_backends.numba_cpu.printer import Access, Printer, View
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.printing.emit import emit_group
+from eqsat_backends.numba_cpu.printing.emitted import Emitted
+from eqsat_backends.numba_cpu.printing.loops import emit
+from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View
 from eqsat_backends.numba_cpu.target import host
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 
 Strides = tuple[int, ...]
@@ -554,7 +554,7 @@ def test_stages_that_keep_axes_of_their_own() -> None:
 
 def test_stores_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stored past the caches, where alignment allows, is what would be stored through them."""
-    monkeypatch.setattr("eqsat_backends.numba_cpu.nests.ALIGNED_BYTES", 0)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.printing.nests.ALIGNED_BYTES", 0)
     tile = TileOp("map", (("p0", 32),), lanes=16, stream=True)
     group = single((1003,), 1, None, call("exp", Load(0, 0, (1,), float32)), [(float32, 1003)])
     assert "stream(" in check(group, nest=Loop("p0", 1003, 32, tile, True)).source

@@ -24,7 +24,7 @@ from eqsat.schedule.maps import tile_of
 from eqsat.schedule.sample import sample
 from eqsat.tune import alone
 from eqsat_backends.numba_cpu import NumbaCpuBackend
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
 from tests.test_contract import contractions
 from tests.test_obeyed_maps import kernels

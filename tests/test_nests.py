@@ -22,7 +22,7 @@ from eqsat.schedule.decode import decode
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry
-from eqsat_backends.numba_cpu.tile_ops import cpu_target as target_of
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from tests.kernel_groups import (
     TINY,
     attention,

@@ -22,8 +22,8 @@ from eqsat.ir.types import float32, float64, int64
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import below, check, is_parallel, schedule, simple_nest
 from eqsat.schedule.sample import sample
-from eqsat_backends.numba_cpu.emit import emit_group
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.printing.emit import emit_group
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, attention, machine, perceptron, turned_values
 from tests.kernel_groups import gemm as product
 from tests.test_contract import attention as causal_attention

@@ -21,8 +21,8 @@ from eqsat.plan.fallback import interpret
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.sample import sample
-from eqsat_backends.numba_cpu.loops import emit
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.printing.loops import emit
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine, reduction
 from tests.test_loops import operands, run, single
 
@@ -292,8 +292,8 @@ def test_positions_are_not_kept_in_scratch() -> None:
 
 def test_the_comparison_notices_a_nest_that_skips_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the check, a nest that covers too little leaves wrong results."""
-    monkeypatch.setattr("eqsat_backends.numba_cpu.walk.check_nest", lambda *_: None)
-    monkeypatch.setattr("eqsat_backends.numba_cpu.loops.check_nest", lambda *_: None)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.printing.walk.check_nest", lambda *_: None)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.printing.loops.check_nest", lambda *_: None)
     with pytest.raises(AssertionError):
         check_runs(GROUPS["rows"], Loop("p0", 40, 1, Loop("r0", 200, 32, ROWS)), 0, 1)
 

@@ -28,7 +28,7 @@ from eqsat.plan.memory import Lifetime, assign
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY
 
 rng = np.random.default_rng(0)

@@ -11,9 +11,9 @@ import pytest
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.plausible import doubts
-from eqsat_backends.numba_cpu import probe_code, probes
-from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.probes import Sizes, Timer
+from eqsat_backends.numba_cpu.probing import probe_code, probes
+from eqsat_backends.numba_cpu.probing.probes import Sizes, Timer
+from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 
 CORES = 4
 SIZES: list[Sizes] = [("L1", 32 << 10, False, 1, 4), ("L2", 1 << 20, False, 1, 4), ("memory", 0, True, 1, 4)]

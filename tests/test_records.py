@@ -25,7 +25,7 @@ from eqsat.ir.nest import Nest
 from eqsat.ir.types import float64
 from eqsat.plan.plan import KernelStep
 from eqsat.schedule import schedule
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, gemm
 from tests.test_nest_json import GROUPS, deep, nests_of
 

@@ -41,7 +41,7 @@ from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.tiles import best_tiles, ceil_div
-from eqsat_backends.numba_cpu.tile_ops import cpu_target as target_of
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from eqsat_rules.loops import LOOP_RULES
 from tests.kernel_groups import (
     DESK,

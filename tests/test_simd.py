@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from eqsat_backends.numba_cpu.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.jit import compile_module
-from eqsat_backends.numba_cpu.lanes import native_lanes
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 KINDS = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "b1": np.bool_}
 LANES = 16
@@ -37,7 +37,7 @@ def elementwise_module(names: list[tuple[str, str]], lanes: int) -> tuple[str, t
         body += f"def {name}_{kind}(args, tid, nt):\n"
         body += f"    for i in range(word(args, {arity + 1})):\n"
         body += f"        store(word(args, {arity}) + {out * lanes} * i, {name}({', '.join(loads)}))\n\n"
-    head = f"from eqsat_backends.numba_cpu.simd import {', '.join(sorted(imports))}\n\n"
+    head = f"from eqsat_backends.numba_cpu.vectors.simd import {', '.join(sorted(imports))}\n\n"
     return head + body, tuple(f"{name}_{kind}" for name, kind in names)
 
 
@@ -298,7 +298,7 @@ def test_fma_rounds_once() -> None:
 def test_casts(source: str, target: str) -> None:
     lanes, size, out = 8, np.dtype(KINDS[source]).itemsize, np.dtype(KINDS[target]).itemsize
     text = (
-        f"from eqsat_backends.numba_cpu.simd import load_{source}x8, to_{target}x8, store, word\n"
+        f"from eqsat_backends.numba_cpu.vectors.simd import load_{source}x8, to_{target}x8, store, word\n"
         "def cast(args, tid, nt):\n    for i in range(word(args, 2)):\n"
         f"        v = to_{target}x8(load_{source}x8(word(args, 0) + {lanes * size} * i))\n"
         f"        store(word(args, 1) + {lanes * out} * i, v)\n"
@@ -333,7 +333,7 @@ def test_memory(kind: str, lanes: int) -> None:
     names += [
         f"{n}_{vector}" for n in ["load", "loadn", "strided", "stridedn", "bcast", "gather", "gathern", "transpose"]
     ]
-    text = f"from eqsat_backends.numba_cpu.simd import {', '.join(names)}\n"
+    text = f"from eqsat_backends.numba_cpu.vectors.simd import {', '.join(names)}\n"
     text += "def access(args, tid, nt):\n    x = word(args, 0)\n    out = word(args, 1)\n    "
     text += "\n    ".join(lines) + "\n"
     x = values(kind, np.random.default_rng(6), 256)
@@ -359,7 +359,7 @@ def test_native_lanes_is_a_power_of_two() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    from eqsat_backends.numba_cpu import simd
+    from eqsat_backends.numba_cpu.vectors import simd
 
     with pytest.raises(AttributeError, match="power of two"):
         _ = simd.load_f32x3

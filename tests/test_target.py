@@ -11,8 +11,8 @@ import pytest
 
 import eqsat
 from eqsat.cost.machine import Level, Machine, load
-from eqsat_backends.numba_cpu import emit as emitters
 from eqsat_backends.numba_cpu import target
+from eqsat_backends.numba_cpu.printing import emit as emitters
 
 
 def programs() -> list[tuple[Any, tuple[np.ndarray, ...]]]:
@@ -50,7 +50,7 @@ def test_the_printed_modules_follow_the_model_alone(monkeypatch: pytest.MonkeyPa
         raise AssertionError("the machine was looked at")
 
     monkeypatch.setattr("eqsat.cost.machine.caches", unknown)
-    monkeypatch.setattr("eqsat_backends.numba_cpu.lanes.native_lanes", unknown)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.vectors.lanes.native_lanes", unknown)
     monkeypatch.setattr("eqsat_backends.numba_cpu.target.native_lanes", unknown)
     target.host.cache_clear()
     assert sources(monkeypatch, load()) == first

@@ -24,7 +24,7 @@ from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.tiles import best_tiles
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, product_and_map, reduction
 from tests.nest_price import evaluate
 

@@ -25,11 +25,12 @@ from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.tensorize import matches
-from eqsat_backends.numba_cpu import NumbaCpuBackend, registry
-from eqsat_backends.numba_cpu.loops import emit
-from eqsat_backends.numba_cpu.ops import TileCall
-from eqsat_backends.numba_cpu.printer import Printer
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu import NumbaCpuBackend
+from eqsat_backends.numba_cpu.printing.loops import emit
+from eqsat_backends.numba_cpu.printing.printer import Printer
+from eqsat_backends.numba_cpu.tiles import registry
+from eqsat_backends.numba_cpu.tiles.ops import TileCall
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 from tests.nest_price import evaluate
 from tests.test_obeyed_maps import check_runs

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from eqsat_backends.numba_cpu import tiles
-from eqsat_backends.numba_cpu.jit import compile_module
+from eqsat_backends.numba_cpu.compiling.jit import compile_module
+from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
 
 GUARD = 3.25
 
@@ -19,8 +19,8 @@ def call(definition: str, pointers: Sequence[np.ndarray], *numbers: int) -> None
     count = len(pointers) + len(numbers)
     words = ", ".join(f"word(args, {i})" for i in range(count))
     source = (
-        "from eqsat_backends.numba_cpu.simd import word\n"
-        f"from eqsat_backends.numba_cpu.tiles import {definition.split('(')[0]}\n\n"
+        "from eqsat_backends.numba_cpu.vectors.simd import word\n"
+        f"from eqsat_backends.numba_cpu.tiles.micro_kernels import {definition.split('(')[0]}\n\n"
         f"tile = {definition}\n\n\ndef phase(args, tid, nt):\n    tile({words})\n"
     )
     address = compile_module(source, ("phase",))["phase"]

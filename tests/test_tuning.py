@@ -103,7 +103,7 @@ def test_a_failing_worker_costs_its_candidate(own_cache: Path, caplog: pytest.Lo
 def test_a_nest_that_cannot_be_run_is_not_timed(
     own_cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eqsat_backends.numba_cpu import contract
+    from eqsat_backends.numba_cpu.printing import contract
 
     real, refused = contract.emit, list[Nest]()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eqsat.cost.machine import Machine, MachineError, held, load
-from eqsat_backends.numba_cpu.lanes import native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,7 +22,7 @@ import json, re
 import numpy as np
 import eqsat
 from eqsat.cost import machine
-from eqsat_backends.numba_cpu import jit, objects
+from eqsat_backends.numba_cpu.compiling import jit, objects
 
 made = []
 emit = jit.emit

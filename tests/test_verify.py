@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
-import eqsat_backends.numba_cpu.emit as emitters
+import eqsat_backends.numba_cpu.printing.emit as emitters
 from eqsat import compiled, nn, rules
 from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
@@ -34,7 +34,7 @@ from eqsat.verify.judge import Judge
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat.verify.ties import nearly_right
-from eqsat_backends.numba_cpu.emitted import Emitted
+from eqsat_backends.numba_cpu.printing.emitted import Emitted
 
 a, b = tensors("a b")
 rng = np.random.default_rng(0)

@@ -16,14 +16,14 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
-from eqsat_backends.numba_cpu import registry
-from eqsat_backends.numba_cpu.compilers import OPERATORS, Compilers
-from eqsat_backends.numba_cpu.driver import release_arenas
-from eqsat_backends.numba_cpu.emission import Emission
-from eqsat_backends.numba_cpu.executable import CpuExecutable, recycler
-from eqsat_backends.numba_cpu.jit import forget, helpers, prepare
-from eqsat_backends.numba_cpu.objects import host, package_fingerprint, unload
-from eqsat_backends.numba_cpu.tile_ops import cpu_target
+from eqsat_backends.numba_cpu.compiling.compilers import OPERATORS, Compilers
+from eqsat_backends.numba_cpu.compiling.jit import forget, helpers, prepare
+from eqsat_backends.numba_cpu.compiling.objects import host, package_fingerprint, unload
+from eqsat_backends.numba_cpu.printing.emission import Emission
+from eqsat_backends.numba_cpu.running.driver import release_arenas
+from eqsat_backends.numba_cpu.running.executable import CpuExecutable, recycler
+from eqsat_backends.numba_cpu.tiles import registry
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 
 
 class NumbaCpuBackend:

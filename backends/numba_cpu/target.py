@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eqsat_backends.numba_cpu.lanes import native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 if TYPE_CHECKING:
     from eqsat.cost.machine import Machine

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqsat_backends.numba_cpu import compilers, jit, tiles
+from eqsat_backends.numba_cpu.compiling import compilers, jit
+from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
 
 RNG = np.random.default_rng(13)
 X = RNG.standard_normal((9, 21)).astype(np.float32)

@@ -11,7 +11,9 @@ import pytest
 
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Kernel, KernelGroup, Literal, Load
 from eqsat.plan.stages import rewrite_kernel
-from eqsat_backends.numba_cpu import emit, emitted, lanes, printer, tiles, vmath
+from eqsat_backends.numba_cpu.printing import emit, emitted, printer
+from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
+from eqsat_backends.numba_cpu.vectors import lanes, vmath
 from tests.mutants.fault import IDS, LARGE, Apply, B, D, Fault, S, T, W, X
 
 # kernels in index notation, between the search and the emitter

@@ -17,7 +17,8 @@ from eqsat.ir import views
 from eqsat.ir.table import OPS
 from eqsat.plan.memory import Lifetime
 from eqsat.plan.plan import KernelStep, Plan
-from eqsat_backends.numba_cpu import backend, executable
+from eqsat_backends.numba_cpu import backend
+from eqsat_backends.numba_cpu.running import executable
 from tests.mutants.fault import IDS, LONG, RNG, UNFUSED, Apply, D, Fault, P, Q, S, T, X
 
 # index maps

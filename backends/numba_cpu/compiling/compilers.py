@@ -1,0 +1,232 @@
+"""Kernels compiled on all cores: by processes of our own beside this one, for Numba compiles one function at a time.
+
+The processes are started as programs (no fork, and nobody's ``__main__`` is run again), work for one compilation, and
+end with it. Nothing rests on them: what a process does not answer is compiled here. Here that is done in a thread,
+so that Ctrl-C, and a deadline, need not wait for Numba or LLVM, and break neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from eqsat.deadline import Deadline, OutOfTime
+from eqsat.scoped import carried
+from eqsat_backends.numba_cpu.compiling.worker import BOOT, receive, send
+
+log = logging.getLogger("eqsat")
+
+ENVIRONMENT_VARIABLE = "EQSAT_JOBS"
+MOST = 16
+"""Processes, this one included: each takes about 130 MB."""
+EACH = 6
+"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s)."""
+OPERATORS = 12
+"""Operators of a program for one kernel, roughly (MiniLM 38, an LSTM 12), to start processes before it is known."""
+
+_FAULTS = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "SIGFPE", "SIGTRAP")
+_CRASHES = {-getattr(signal, name) for name in _FAULTS if hasattr(signal, name)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A printed module to compile."""
+
+    key: str
+    source: str
+    phases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A code object, or why there is none: the compiler's ``error``."""
+
+    task: Task
+    data: bytes
+    error: str | None = None
+
+
+def jobs() -> int:
+    """Processes that may compile at once: the environment variable ``EQSAT_JOBS``, else the cores this one may use."""
+    given = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if given.isdigit() and int(given) > 0:
+        return min(int(given), MOST)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST)
+
+
+class Compilers:
+    """Processes that compile, and a thread of this one. A context manager: on leaving, they are ended.
+
+    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``. ``kernels``:
+    how many are expected; processes are started for them on entering.
+    """
+
+    def __init__(
+        self,
+        compile: Callable[[str, tuple[str, ...]], bytes],
+        refusals: tuple[type[Exception], ...],
+        kernels: int = 0,
+    ) -> None:
+        self._compile = compile
+        self._refusals = refusals
+        self._kernels = kernels
+        self._waiting: deque[Task] = deque()
+        self._news = threading.Condition()
+        self._outcomes: deque[Outcome | BaseException] = deque()
+        self._processes: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
+        self._here = False
+        self._closed = False
+
+    def __enter__(self) -> Compilers:
+        try:
+            self.start(self._kernels)
+        except BaseException:  # Ctrl-C
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        with self._news:
+            self._closed = True
+            self._waiting.clear()
+            self._news.notify_all()
+        for process, _ in self._processes:
+            process.kill()
+        for process, thread in self._processes:
+            process.wait()
+            if thread.ident is not None:  # it may not have been to be had
+                thread.join(1.0)  # it sees the end of the pipe, and closes it
+
+    def start(self, kernels: int) -> None:
+        """Have as many processes as so many kernels are worth. Those that cannot be started are done without."""
+        wanted = min(jobs() - 1, kernels // EACH)
+        if not sys.executable or getattr(sys, "frozen", False):
+            return  # an application that embeds Python: its executable is no interpreter
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        while len(self._processes) < wanted:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, *flags, "-P", "-c", BOOT, str(os.getpid()), *map(str, sys.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+                thread = threading.Thread(target=self._serve, args=(process,), name="eqsat: worker", daemon=True)
+                self._processes.append((process, thread))
+                thread.start()
+            except (OSError, ValueError, RuntimeError) as error:
+                log.info("no process to compile kernels: %s", error)
+                return
+
+    def run(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[Outcome]:
+        """The outcomes as they come; each task has one.
+
+        Raises:
+            OutOfTime: the deadline has passed.
+        """
+        with self._news:
+            self._waiting.extend(tasks)
+            self._news.notify_all()
+        self.start(len(tasks))
+        for _ in tasks:
+            outcome = self._next(deadline)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
+
+    def _next(self, deadline: Deadline) -> Outcome | BaseException:
+        while True:
+            self._compile_here()  # also what a process has left behind
+            with self._news:
+                while not self._outcomes and (self._here or not self._waiting):
+                    if not self._news.wait(min(deadline.left, threading.TIMEOUT_MAX)):
+                        raise OutOfTime("compiling kernels")
+                if self._outcomes:
+                    return self._outcomes.popleft()
+
+    def _compile_here(self) -> None:
+        """A thread for the tasks that wait, if there is none."""
+        with self._news:
+            if self._here or not self._waiting:
+                return
+            self._here = True
+        thread = threading.Thread(target=carried(self._compile_waiting), name="eqsat: compile")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._compile_waiting()
+
+    def _compile_waiting(self) -> None:
+        while True:
+            with self._news:
+                if not self._waiting:
+                    self._here = False
+                    return
+                task = self._waiting.popleft()
+            outcome: Outcome | BaseException
+            try:
+                outcome = Outcome(task, self._compile(task.source, task.phases))
+            except self._refusals as error:
+                outcome = Outcome(task, b"", str(error))
+            except BaseException as error:  # raised again where it is waited for
+                outcome = error
+            self._tell(outcome)
+
+    def _tell(self, outcome: Outcome | BaseException) -> None:
+        with self._news:
+            self._outcomes.append(outcome)
+            self._news.notify_all()
+
+    def _serve(self, process: subprocess.Popen[bytes]) -> None:
+        """Hand tasks to a process, one at a time, until it or the work ends."""
+        requests, answers = process.stdin, process.stdout
+        assert requests is not None and answers is not None
+        with contextlib.closing(answers):
+            ready = receive(answers)  # a task that is handed over sooner would wait where this process could do it
+            while ready is not None:
+                with self._news:
+                    while not self._waiting and not self._closed:
+                        self._news.wait()
+                    if self._closed:
+                        break
+                    task = self._waiting.popleft()
+                try:
+                    send(requests, {"key": task.key, "phases": list(task.phases)}, task.source.encode())
+                    answer = receive(answers)
+                except (OSError, ValueError):
+                    answer = None
+                if answer is None or answer[0].get("key") != task.key:
+                    self._lost(task, process)
+                    break
+                self._tell(Outcome(task, answer[1], answer[0]["error"]))
+            with contextlib.suppress(OSError):  # a pipe that nobody reads
+                requests.close()
+
+    def _lost(self, task: Task, process: subprocess.Popen[bytes]) -> None:
+        """What becomes of the task of a process that has ended: a crash of the compiler is not for this process."""
+        if self._closed:
+            return
+        process.kill()
+        status = process.wait()
+        log.info("a process that compiled kernels has ended with status %s", status)
+        if status in _CRASHES:
+            self._tell(Outcome(task, b"", f"the compiler crashed ({signal.Signals(-status).name})"))
+            return
+        with self._news:
+            self._waiting.appendleft(task)
+            self._news.notify_all()

@@ -1,0 +1,370 @@
+"""Groups with contractions: attention, multi-layer perceptrons, products with a softmax or a layer norm behind them.
+
+Blocks of rows (positions of the last shared axis) go through all stages one after the other, and what flows
+between stages stays in a scratch. How many rows a block has, in which loops each contraction runs and what is packed
+where is what the nest says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.ir.axes import map_strides, simplify
+from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
+from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.schedule import below, check, is_parallel
+from eqsat.schedule.plain import stage_nests
+from eqsat_backends.numba_cpu.printing.ahead import UNIT_BYTES, Share, share_of
+from eqsat_backends.numba_cpu.printing.contract import pack_spec
+from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, tile_size
+from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
+from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
+from eqsat_backends.numba_cpu.printing.nests import Place, Rows, place_of
+from eqsat_backends.numba_cpu.printing.places import weight
+from eqsat_backends.numba_cpu.printing.printer import Printer
+from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
+from eqsat_backends.numba_cpu.target import Target
+
+SHORT = 16
+"""Vectors of a row up to which all rows are reduced before any is used."""
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A stage that is a contraction over a block of rows: over local places, its nest, and positions of m for a row."""
+
+    contraction: Contraction
+    nest: Nest
+    tile: TileOp
+    per_row: int
+
+
+def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
+    """Print a group of several stages, some of which are contractions, by a nest (see ``eqsat.ir.nest``).
+
+    Raises:
+        ValueError: the nest is not a legal one of the group.
+    """
+    check(nest, group, target.lanes(), target.registers)
+    simple = simplify(group)
+    stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
+    return _Blocks(replace(simple, stages=stages), nest, target).emit()
+
+
+def _without_unit_steps(kernel: Kernel) -> Kernel:
+    """The kernel with strides of 0 along axes of extent 1, where a stride means nothing."""
+
+    def zero(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(0 if extent == 1 else s for s, extent in zip(strides, kernel.extents, strict=False))
+
+    body, epilogue = map_strides(kernel.body, zero), map_strides(kernel.epilogue, zero)
+    return replace(kernel, body=body, epilogue=epilogue, store_strides=zero(kernel.store_strides))
+
+
+class _Blocks:
+    def __init__(self, group: KernelGroup, nest: Nest, target: Target) -> None:
+        self.group, self.nest = group, nest
+        wide = any(stage.kernel.body.dtype.name == "float64" for stage in group.stages if stage.kernel.combine == "sum")
+        self.lanes = target.lanes(64 if wide else 32)
+        self.p, self.module = Printer(self.lanes), Module(f"{group.name}: {show(nest)}")
+        self.scratch, self.shared = Scratch(), Scratch()
+        self.bases = [f"x{i}" for i in range(len(group.operands))]
+        first = group.stages[0].kernel.extents
+        self.fixed = max(0, group.shared - 1)
+        self.rows = first[group.shared - 1] if group.shared else 1
+        self.places: dict[int, Place] = {}
+        sequence = below(nest)
+        assert isinstance(sequence, Seq), "a nest of several stages, which has been checked"
+        self.block = min(_step(nest, "rows"), self.rows)
+        self.loop_nests = dict(enumerate(sequence.bodies))
+        self.products: dict[int, _Product] = {}
+        self.ahead: set[int] = set()
+        self.packed: dict[int, Factor] = {}
+        """Where the second factors lie that are packed outside of the loop over rows."""
+
+    def emit(self) -> Emitted:
+        group = self.group
+        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name in PRODUCTS}
+        self._make_places(set(products))
+        self.products = {n: self._product(n, product) for n, product in products.items()}
+        phases = self._shared_packings()
+        phases.append("blocks")
+        with self.p.scope("def blocks(args, tid, nt):", "args", "tid", "nt"):
+            self._arguments()
+            if not all(stage.kernel.results for stage in group.stages if stage.result is not None):
+                self.p.line("return")
+            elif is_parallel(self.nest):
+                self._walk(self.nest, ("0",) * self.fixed)
+            else:
+                with self.p.scope("if tid == 0:"):
+                    self._walk(self.nest, ("0",) * self.fixed)
+        thread_bytes = -(-self.scratch.bytes // 64) * 64
+        source = self.module.render(self.p.text().replace("THREAD_BYTES", str(thread_bytes)))
+        packs = tuple(self._pack_spec(number) for number in sorted(self.ahead))
+        return Emitted(source, tuple(phases), self.shared.bytes, thread_bytes, packs)
+
+    # planning
+
+    def _recognized(self, number: int) -> Product:
+        stage = self.group.stages[number]
+        late = [operand for operand, source in enumerate(stage.sources) if isinstance(source, FromStage)]
+        product = product_of(stage.kernel, self.fixed, self.group.shared - self.fixed, late)
+        if product is None:
+            raise ValueError(f"stage {number} of group {self.group.name!r} is no contraction, its nest is one of it")
+        return product
+
+    def _product(self, number: int, product: Product) -> _Product:
+        nest = self.loop_nests[number]
+        c = contraction_of(self._local(number), product, self.fixed)
+        return _Product(c, nest, _tile(nest), c.extent("m") // max(1, self.rows))
+
+    def _make_places(self, products: set[int]) -> None:
+        """Scratch for results that are read by another run of stages, or by a contraction."""
+        group = self.group
+        wanted = set(Rows(self.p, group, self.bases, {}, str).needs_place()) | products
+        run = self._runs(products)
+        for number, stage in enumerate(group.stages):
+            for load in loads(stage.kernel):
+                source = stage.sources[load.operand]
+                if isinstance(source, FromStage) and run[source.stage] != run[number]:
+                    wanted.add(source.stage)
+        for number in sorted(wanted):
+            kernel = group.stages[number].kernel
+            if group.stages[number].result is not None:
+                continue
+            size = kernel.out.dtype.itemsize
+            _, length = place_of(kernel, group.shared, "")
+            pitch = padded_row(length * size) // size if length * size > 64 else length
+            pitches = (*(0 for _ in range(self.fixed)), pitch)[-group.shared :] if group.shared else ()
+            self.places[number], _ = place_of(kernel, group.shared, f"s{number}", pitches)
+
+    def _runs(self, products: Collection[int]) -> list[int]:
+        """For each stage, which run of stages it is in: a contraction alone, or neighbours that go row by row.
+
+        What needs the reduction of a short row starts a run of its own. All rows are reduced first: the latency of
+        combining a vector's lanes hides behind other rows, where in one run it would stand between a row's sweeps.
+        """
+        runs: list[int] = []
+        for number, stage in enumerate(self.group.stages):
+            joins = number and number not in products and number - 1 not in products
+            for source in stage.sources if joins else ():
+                if isinstance(source, FromStage) and runs[source.stage] == runs[-1]:
+                    joins = joins and not self._latency_bound(self.group.stages[source.stage].kernel)
+            runs.append(runs[-1] if joins else number)
+        return runs
+
+    def _latency_bound(self, kernel: Kernel) -> bool:
+        """Whether a kernel reduces rows of so few vectors that combining lanes at their ends is what takes time."""
+        return kernel.combine is not None and math.prod(kernel.extents[kernel.parallel :]) <= SHORT * self.lanes
+
+    def _local(self, number: int) -> Kernel:
+        """A stage's kernel as it sees the places of the block: loads and store moved there."""
+        stage = self.group.stages[number]
+
+        def moved(expr: Expr) -> Expr:
+            source = stage.sources[expr.operand] if isinstance(expr, Load) else None
+            if not isinstance(expr, Load) or not isinstance(source, FromStage) or source.stage not in self.places:
+                return expr
+            access = self.places[source.stage].access(expr)
+            strides = access.gathers if access.gathers is not None else tuple(s for _, s in expr.gathers)
+            gathers = tuple((index, s) for (index, _), s in zip(expr.gathers, strides, strict=True))
+            return replace(expr, offset=access.offset, strides=access.strides, gathers=gathers)
+
+        kernel = rewrite_kernel(stage.kernel, moved)
+        place = self.places.get(number)
+        if place is None:
+            return kernel
+        shared = self.group.shared
+        strides = (*place.shared, *(place.move(s) for s in kernel.store_strides[shared:]))
+        return replace(kernel, store_offset=0, store_strides=strides)
+
+    def _pack_spec(self, number: int) -> PackSpec:
+        product = self.products[number]
+        places = [s if isinstance(s, int) else -1 for s in self.group.stages[number].sources]
+        return pack_spec(product.contraction, "b", places, tile_size(product.contraction, product.tile, self.lanes))
+
+    # printing
+
+    def _arguments(self) -> None:
+        count = len(self.group.operands)
+        for number, base in enumerate(self.bases):
+            self.p.bind(base, f"word(args, {number})")
+        self.p.bind("shared", f"word(args, {count})")
+        self.p.bind("scratch", f"word(args, {count + 1}) + THREAD_BYTES * tid")
+        self.p.bind("status", f"word(args, {count + 2})")
+
+    def _printer(self, number: int, fixed: tuple[str, ...]) -> ContractPrinter:
+        """What prints the contraction of a stage."""
+        product, stage = self.products[number], self.group.stages[number]
+        bases = {}
+        for operand, source in enumerate(stage.sources):
+            if isinstance(source, FromStage) and source.stage in self.places:
+                bases[operand] = self.places[source.stage].base
+                continue
+            place = self.group.stages[source.stage].result if isinstance(source, FromStage) else source
+            assert place is not None
+            bases[operand] = self.bases[place]
+        store = self.places[number].base if number in self.places else self.bases[stage.result or 0]
+        ahead = "b" if number in self.ahead else ""
+        printer = ContractPrinter(
+            self.module, self.p, self.scratch, product.contraction, bases, store, product.tile, fixed, ahead
+        )
+        if number in self.packed:
+            printer.sources["b"] = self.packed[number]
+        return printer
+
+    def _shared_packings(self) -> list[str]:
+        """Print what all threads pack before the threads' loop; what is packed at compile time is noted."""
+        phases, nest = [], self.nest
+        while isinstance(nest, Loop | Pack):
+            if isinstance(nest, Pack):
+                number = int(nest.operand.partition("@")[2])
+                if nest.ahead:
+                    self.ahead.add(number)
+                elif is_parallel(nest.body):
+                    phases.append(f"pack_{number}")
+                    with self.p.scope(f"def pack_{number}(args, tid, nt):", "args", "tid", "nt"):
+                        self._arguments()
+                        printer = self._printer(number, ("0",) * self.fixed)
+                        offset = printer.pack_shared("b", self.shared)
+                    self.packed[number] = printer.panels("b", address("shared", (1, str(offset))))
+                    self.p.line("")
+                    self.p.line("")
+            nest = nest.body
+        return phases
+
+    def _walk(self, nest: Nest, fixed: tuple[str, ...], asks: Sequence[tuple[str, Share]] = ()) -> None:
+        """Print a nest down to its stages. ``fixed``: positions of the outer axes; ``asks``: see :meth:`_asks`."""
+        p = self.p
+        match nest:
+            case Pack(operand, body):
+                number = int(operand.partition("@")[2])
+                if number not in self.ahead and number not in self.packed:
+                    p.line(f"# pack {operand}")
+                    self.packed[number] = self._printer(number, fixed).pack_private("b")
+                self._walk(body, fixed, asks)
+            case Loop("outer", block, _, body, parallel) if block > 1:
+                position = p.fresh("outer")
+                bounds = f"{block} * tid // nt, {block} * (tid + 1) // nt" if parallel else str(block)
+                with p.scope(f"for {position} in range({bounds}):", position):
+                    asks = self._asks(position) if self.block >= self.rows else []
+                    self._walk(body, self._coordinates(position), asks)
+            case Loop("rows", block, step, body, parallel) if parallel or step < block:
+                position, steps = p.fresh("rows"), -(-block // step)
+                first, end = "0", str(block)
+                if parallel:
+                    first, end = "rows_start", "rows_stop"
+                    p.bind(first, address("0", (step, f"{steps} * tid // nt")))
+                    p.bind(end, f"min({address('0', (step, f'{steps} * (tid + 1) // nt'))}, {block})")
+                with p.scope(f"for {position} in range({first}, {end}, {step}):", position):
+                    stop = p.fresh("stop")
+                    p.bind(stop, f"min({position} + {step}, {end})")
+                    self._stages(body, fixed, position, stop, asks)
+            case Loop("rows", block, _, body):
+                self._stages(body, fixed, "0", str(block), asks)
+            case Loop(body=body):
+                self._walk(body, fixed, asks)
+            case _:
+                raise ValueError(f"{show(nest)}: a sequence of stages is inside of the loop over rows")
+
+    def _asks(self, outer: str) -> list[tuple[str, Share]]:
+        """Addresses, and shares of each row, of what the products of the next outer position read."""
+        p, fixed = self.p, self.fixed
+        wanted: dict[tuple[int, Load], Share] = {}
+        for number, product in self.products.items():
+            c, sources = product.contraction, self.group.stages[number].sources
+            for load in (plain(c.a, c.dtype), plain(c.b, c.dtype)):
+                source = sources[load.operand] if load else None
+                share = share_of(load, c.kernel.extents, fixed, self.rows) if load else None
+                if load and share and isinstance(source, int):
+                    wanted[source, replace(load, operand=0)] = share
+        if not wanted or sum(share.piece for share in wanted.values()) * self.rows > UNIT_BYTES:
+            return []
+        following = p.fresh("following")
+        p.bind(following, f"{outer} + 1")
+        where = self._coordinates(following)
+        asks = []
+        for (source, load), share in wanted.items():
+            ahead, size = p.fresh("ahead"), load.dtype.itemsize
+            terms = [(size * stride, at) for stride, at in zip(load.strides, where, strict=False)]
+            p.bind(ahead, address(self.bases[source], (size, str(load.offset)), *terms))
+            asks.append((ahead, share))
+        return asks
+
+    def _coordinates(self, outer: str) -> tuple[str, ...]:
+        """Names of the positions along the outer shared axes."""
+        extents = self.group.stages[0].kernel.extents[: self.fixed]
+        if len(extents) <= 1:
+            return (outer,) * len(extents)
+        names, below = [], math.prod(extents)
+        for axis, extent in enumerate(extents):
+            below //= max(1, extent)
+            names.append(self.p.fresh("o"))
+            text = f"{outer} // {below}" if below > 1 else outer
+            self.p.bind(names[-1], text if axis == 0 else f"{text} % {extent}")
+        return tuple(names)
+
+    def _place_bytes(self, number: int) -> int:
+        kernel, place = self.group.stages[number].kernel, self.places[number]
+        row = place.shared[-1] if place.shared else place_of(kernel, self.group.shared, "")[1]
+        return row * self.block * kernel.out.dtype.itemsize
+
+    def _stages(
+        self, nest: Nest, fixed: tuple[str, ...], start: str, stop: str, asks: Sequence[tuple[str, Share]]
+    ) -> None:
+        """Print all stages for the rows from ``start`` to ``stop``."""
+        if not isinstance(nest, Seq):
+            raise ValueError(f"{show(nest)}: nothing is between the loop over rows and the sequence of stages")
+        p, group = self.p, self.group
+        for number, place in self.places.items():
+            pitch = (place.shared[-1] if place.shared else 0) * group.stages[number].kernel.out.dtype.itemsize
+            offset = self.scratch.take(max(1, self._place_bytes(number)))
+            p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
+        nests = stage_nests(self.nest)
+        rows = Rows(
+            p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))), nests
+        )
+        runs = self._runs(self.products)
+        work = {run: 0 for run in runs if run not in self.products}
+        for number, run in enumerate(runs):
+            if run in work:
+                work[run] += weight(group.stages[number].kernel)
+        busiest = max(work, key=lambda run: work[run], default=None)  # requests hide best behind arithmetic
+        for run in sorted(set(runs)):
+            if run in self.products:
+                product, printer = self.products[run], self._printer(run, fixed)
+                if group.shared:
+                    sizes = {self.block, self.rows % self.block} if self.block < self.rows else {self.rows}
+                    low, high = (address("0", (product.per_row, end)) for end in (start, stop))
+                    printer.narrow("m", low, high, frozenset(product.per_row * n for n in sizes))
+                printer.walk(product.nest)
+                p.mark(f"stage {run}")
+                continue
+            members = [number for number, other in enumerate(runs) if other == run]
+            if not group.shared:
+                rows.emit((), members)
+                continue
+            row = p.fresh("r")
+            with p.scope(f"for {row} in range({start}, {stop}):", row):
+                for ahead, share in asks if run == busiest else ():
+                    for line in share.lines():
+                        p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
+                rows.emit((*fixed, row), members)
+
+
+def _tile(nest: Nest) -> TileOp:
+    tile = below(nest)
+    assert isinstance(tile, TileOp), "the nest of a stage, which has been checked"
+    return tile
+
+
+def _step(nest: Nest, axis: str) -> int:
+    """The step of the loop over a shared axis."""
+    while isinstance(nest, Loop | Pack):
+        if isinstance(nest, Loop) and nest.axis == axis:
+            return nest.step
+        nest = nest.body
+    raise ValueError(f"the nest has no loop over {axis}")

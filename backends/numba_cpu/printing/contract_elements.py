@@ -1,0 +1,202 @@
+"""Elements of a contraction in print: where its factors lie, and the sweeps that evaluate factors and epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from eqsat.ir.contraction import Contraction, plain
+from eqsat.ir.kernel import Expr, Load
+from eqsat.ir.nest import TileOp
+from eqsat_backends.numba_cpu.printing.contract_layout import Factor, Range, Sums, Target, tile_size
+from eqsat_backends.numba_cpu.printing.printer import Access, Printer, Value, View, affine
+from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
+
+
+class ContractElements:
+    """What printing a contraction builds on: its factors, the ranges at hand, sweeps over elements.
+
+    ``bases``: address expressions of the operands; ``store``: of the output; ``fixed``: names of the coordinates of
+    the axes that are in no group. ``ahead``: factors that come packed by a ``PackSpec``. ``tile``: the nest's
+    tile operation, which says how wide panels are.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        printer: Printer,
+        scratch: Scratch,
+        contraction: Contraction,
+        bases: Mapping[int, str],
+        store: str,
+        tile: TileOp,
+        fixed: tuple[str, ...] = (),
+        ahead: str = "",
+    ) -> None:
+        self.module, self.p, self.scratch = module, printer, scratch
+        self.c, self.bases, self.store_base = contraction, bases, store
+        self.size = contraction.dtype.itemsize
+        self.lanes = lanes = printer.lanes
+        self.dtype = contraction.dtype.name
+        self.extent = {group: contraction.extent(group) for group in "bmnk"}
+        self.rows, self.columns = tile_size(contraction, tile, lanes)
+        self.unit = {"m": self.rows, "n": self.columns}
+        self.range: dict[str, Range] = {group: ("0", str(extent)) for group, extent in self.extent.items()}
+        self.sizes = {group: frozenset({extent}) - {0} for group, extent in self.extent.items()}
+        """The numbers of positions that the range at hand can have."""
+        self.limit = {group: str(extent) for group, extent in self.extent.items()}
+        """Where the loop at hand over a group ends."""
+        self.coordinates = dict(enumerate(fixed))
+        self.batch = "0"
+        self.sums: Sums | None = None
+        self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
+        self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
+        self.sources |= {which: self.constant(which) for which in ahead}
+
+    def span(self, group: str) -> int:
+        """Positions of the range at hand, at most."""
+        return max(self.sizes[group], default=0)
+
+    # factors
+
+    def factor(self, which: str) -> Expr:
+        return self.c.a if which == "a" else self.c.b
+
+    def width(self, which: str) -> int:
+        """Positions in a register tile."""
+        return self.rows if which == "a" else self.columns
+
+    def constant(self, which: str) -> Factor:
+        """The factor as packed when the plan was built."""
+        load = plain(self.factor(which), self.c.dtype)
+        assert load is not None, "what comes packed is a plain load"
+        return self.panels(which, self.bases[load.operand])
+
+    def panels(self, which: str, base: str) -> Factor:
+        """All of a factor as panels of one tile's width, every batch one after the other."""
+        width, k = self.width(which), self.extent["k"]
+        extent = self.extent["m" if which == "a" else "n"]
+        whole = -(-extent // width) * width * k * self.size
+        return Factor(base, k * self.size, width * self.size, self.size, batch_step=whole)
+
+    def direct(self, which: str) -> Factor | None:
+        """The factor read where it lies, or None where a tile cannot."""
+        load = plain(self.factor(which), self.c.dtype)
+        if load is None:
+            return None
+        step, k_step = self.c.stride(load, "m" if which == "a" else "n"), self.c.stride(load, "k")
+        if step is None or k_step is None or (which == "b" and step != 1):
+            return None
+        return Factor(self.base(load), step * self.size, k_step * self.size, step * self.size, in_place=True)
+
+    def source(self, which: str) -> Factor:
+        found = self.sources[which] or self.direct(which)
+        if found is None:
+            raise ValueError(
+                f"factor {which} of this contraction cannot be read in place, and the nest does not pack it"
+            )
+        return replace(found, batch=self.batch)
+
+    def base(self, load: Load) -> str:
+        """The address of a load at the first position of m, n and k."""
+        terms = [(load.strides[axis] * load.dtype.itemsize, name) for axis, name in sorted(self.coordinates.items())]
+        return address(self.bases[load.operand], *terms, (load.dtype.itemsize, str(load.offset)))
+
+    def split(self, group: str, position: str) -> dict[int, str]:
+        """Names of the coordinates, along each axis of a group, of a flattened position."""
+        axes, extents = self.c.group(group), self.c.kernel.extents
+        if len(axes) == 1:
+            return {axes[0]: position}
+        found, below = {}, 1
+        for number, axis in reversed(list(enumerate(axes))):
+            above = position if below == 1 else f"({position}) // {below}"
+            if number:
+                above = f"({above}) % {extents[axis]}"
+            name = self.p.fresh(f"{group}{number}_")
+            self.p.bind(name, above)
+            found[axis] = name
+            below *= extents[axis]
+        return found
+
+    def sweep(
+        self,
+        group: str,
+        start: str,
+        stop: str,
+        body: Callable[[dict[int, str], str, View], None],
+        aligned: bool = True,
+    ) -> None:
+        """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
+
+        A vector lies along the group's innermost axis; where axes are too short or uneven for that, one
+        position is done at a time. ``body`` gets the coordinates, the position, and a view for the printer.
+        ``aligned``: the range starts at a multiple of the lanes, and ends at one or where the group ends.
+        """
+        axes, extents = self.c.group(group), self.c.kernel.extents
+        whole = bool(axes) and (len(axes) == 1 or (aligned and extents[axes[-1]] % self.lanes == 0))
+        step = self.lanes if whole else 1
+        position = self.p.fresh("j")
+        with self.p.scope(f"for {position} in range({start}, {stop}, {step}):", position):
+            count = None
+            if whole and (extents[axes[-1]] % self.lanes or not aligned):
+                count = self.p.fresh("count")
+                self.p.bind(count, f"min({self.lanes}, {minus(stop, position)})")
+            coordinates = self.split(group, position)
+            body(coordinates, position, View((), axes[-1] if whole else None, self.rule, count))
+
+    def rule(self, load: Load) -> Access:
+        return Access(self.bases[load.operand], load.offset, load.strides)
+
+    def view(self, view: View, coordinates: Mapping[int, str], acc: Value | None = None) -> View:
+        """``view`` with the coordinates of all axes (0 along those that do not matter)."""
+        known = {**self.coordinates, **coordinates}
+        axes = tuple(known.get(axis, "0") for axis in range(len(self.c.kernel.extents)))
+        return replace(view, axes=axes, acc=acc)
+
+    def epilogue(self, target: Target) -> None:
+        """Print the epilogue of the tile, and the stores of its results."""
+        kernel, size = self.c.kernel, self.size
+        m, n = self.range["m"][0], self.range["n"][0]
+        row = self.p.fresh("i")
+        with self.p.scope(f"for {row} in range({target.rows}):", row):
+            at_row = self.split("m", address("0", (1, m), (1, row)))
+
+            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
+                where = address(target.base, (target.row, row), (size, minus(position, n)))
+                kind = f"{self.p.type(self.c.dtype)}({where})"
+                acc = self.p.fresh("acc")
+                self.p.bind(acc, f"load_{kind}" if view.vector is not None else f"bcast_{kind}")
+                value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
+                full = self.view(view, {**at_row, **coordinates}, value)
+                result = self.p.value(kernel.epilogue, full)
+                strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
+                to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
+                self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
+
+            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector)
+
+    def evaluate_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
+        """Print the evaluation of a block of the first factor, row by row."""
+        row = self.p.fresh("row")
+        with self.p.scope(f"for {row} in range({m}, {m_stop}):", row):
+            at_row = self.split("m", row)
+
+            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
+                value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
+                self.p.store(packed.at(row, position), 0 if view.vector is None else 1, value, view.count)
+
+            self.sweep("k", k, k_stop, vector, self.span("k") % self.lanes == 0 or self.span("k") == self.extent["k"])
+
+    def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
+        """Print the evaluation of one panel of a factor."""
+        depth = self.p.fresh("depth")
+        with self.p.scope(f"for {depth} in range({k}, {k_stop}):", depth):
+            at_depth = self.split("k", depth)
+
+            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
+                value = self.p.value(self.factor(which), self.view(view, {**at_depth, **coordinates}))
+                to = address(packed.at(start, depth), (self.size, minus(position, start)))
+                self.p.store(to, 0 if view.vector is None else 1, value, view.count)
+
+            aligned = self.width(which) % self.lanes == 0
+            self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector, aligned)

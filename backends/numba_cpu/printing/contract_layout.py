@@ -1,0 +1,107 @@
+"""Where a contraction's data lies while it runs, and what its loop nest needs: the vocabulary of its printer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eqsat.ir.contraction import Contraction
+from eqsat.ir.nest import Loop, Nest, Pack, TileOp
+from eqsat_backends.numba_cpu.printing.source import address, minus
+
+Range = tuple[str, str]
+"""Python expressions of the first position and of the end."""
+
+STREAMED = 1024 * 1024
+"""Bytes past which a factor that is read once is taken to come from memory."""
+
+KEEP_AHEAD = 16
+"""Steps of k at which a factor that is packed on the fly is prefetched."""
+
+CLAIM_DEPTH = 24
+"""Least steps of k of a tile that asks for its results' cache lines: about what a line takes from memory."""
+
+PREFETCH = 6144
+"""Bytes ahead at which such a factor is prefetched."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Where a factor's elements lie: strides in bytes, relative to ``base`` at (``origin``, ``k_origin``)."""
+
+    base: str
+    step: int  # from one position of m (or n) to the next; for panels, a panel's size over its width
+    k_step: int
+    row: int  # from one row of a register tile to the next (first factor)
+    origin: str = "0"
+    k_origin: str = "0"
+    batch_step: int = 0  # from one batch to the next, where all batches are packed
+    batch: str = "0"
+    in_place: bool = False
+
+    def at(self, position: str, k: str) -> str:
+        return address(
+            self.base,
+            (self.batch_step, self.batch),
+            (self.step, minus(position, self.origin)),
+            (self.k_step, minus(k, self.k_origin)),
+        )
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Partial sums of a block whose k is cut: address, bytes between rows, and where the block starts."""
+
+    base: str
+    row: int
+    m: str
+    n: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do.
+
+    ``place``: address and bytes between rows of its results, where each row of them is contiguous.
+    """
+
+    base: str
+    row: int
+    rows: str
+    columns: str
+    stored: bool
+    place: tuple[str, int] | None = None
+
+
+def padded_row(size: int) -> int:
+    """``size`` bytes as an odd number of cache lines: rows this far apart spread over all sets of a cache."""
+    return (-(-size // 64) | 1) * 64
+
+
+def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
+    """(rows, columns) of a nest's tile on this contraction: no larger than it, whole vectors of columns."""
+    rows = min(tile.size("m"), max(1, c.extent("m")))
+    columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
+    return rows, columns
+
+
+def loops_over(nest: Nest, axis: str) -> bool:
+    match nest:
+        case Loop(axis=other, body=body):
+            return other == axis or loops_over(body, axis)
+        case Pack(body=body):
+            return loops_over(body, axis)
+        case _:
+            return False
+
+
+def walks(nest: Nest, axis: str) -> bool:
+    """Whether a nest needs the end of the current block of ``axis``: it loops over it, packs it, or takes all of it."""
+    match nest:
+        case Loop(axis=other, body=body):
+            return other == axis or walks(body, axis)
+        case Pack(operand, body):
+            return axis == "k" or axis == {"a": "m", "b": "n"}[operand[0]] or walks(body, axis)
+        case TileOp("update"):
+            return axis == "n"
+        case _:
+            return False

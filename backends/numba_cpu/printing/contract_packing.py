@@ -1,0 +1,135 @@
+"""Packing in print: blocks of a contraction's factors are copied to where a register tile reads them in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eqsat.ir.contraction import plain
+from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
+from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
+from eqsat_backends.numba_cpu.printing.source import Scratch, address, minus
+
+
+class ContractPacking(ContractElements):
+    """Copies of factors, for one thread or shared by all."""
+
+    def pack_shared(self, which: str, shared: Scratch) -> int:
+        """Print this thread's share of packing all of a factor to the shared scratch, at the offset returned."""
+        group, width = ("m" if which == "a" else "n"), self.width(which)
+        packed = self.panels(which, "0")
+        extent, k = self.extent[group], self.extent["k"]
+        offset = shared.take(self.extent["b"] * packed.batch_step)
+        by_depth = which == "b" and self.direct(which) is not None
+        piece = 16 if by_depth else width
+        per_batch = -(-(k if by_depth else extent) // piece)
+        units = self.extent["b"] * per_batch
+        unit, start = self.p.fresh("unit"), self.p.fresh("k" if by_depth else group)
+        with self.p.scope(f"for {unit} in range({units} * tid // nt, {units} * (tid + 1) // nt):", unit):
+            place = unit
+            if self.c.batch:
+                self.batch, place = self.p.fresh("b"), f"{unit} % {per_batch}"
+                self.p.bind(self.batch, f"{unit} // {per_batch}")
+                self.coordinates.update(self.split("b", self.batch))
+            self.p.bind(start, address("0", (piece, place)))
+            packed = replace(packed, base=address("shared", (1, str(offset))), batch=self.batch)
+            if by_depth:
+                stop = f"{start}_stop"
+                self.p.bind(stop, f"min({start} + {piece}, {k})")
+                self.copy_panels(packed, "0", str(extent), start, stop, k)
+            else:
+                self.copy_panel(packed, which, start, "0", str(k))
+        return offset
+
+    def pack_private(self, which: str, on_the_fly: bool = False) -> Factor:
+        """Copy the current block of a factor to this thread's scratch, of every batch of the range at hand.
+
+        ``on_the_fly``: a second factor may be copied by the first row of tiles, which reads it where it lies.
+        """
+        group = "m" if which == "a" else "n"
+        start, k = self.range[group][0], self.range["k"][0]
+        span, k_span, batches = self.span(group), self.span("k"), self.span("b")
+        load = plain(self.factor(which), self.c.dtype)
+        if which == "b":
+            size = -(-span // self.columns) * self.columns * k_span * self.size
+            packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
+        elif load is not None and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
+            column = padded_row(span * self.size)
+            size = column * k_span
+            packed = Factor("", self.size, column, self.size, start, k)
+        else:
+            row = padded_row(k_span * self.size)
+            size = row * span
+            packed = Factor("", row, self.size, row, start, k)
+        room = size * (self.extent["b"] if batches > 1 else 1)
+        packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(room)))))
+        if batches == 1:
+            if which == "b" and on_the_fly and self.direct("b") is not None:
+                self.keeping = self.range["m"][0]
+            else:
+                self.copy_block(packed, which)
+            return replace(packed, batch_step=0)
+        kept = dict(self.coordinates), self.batch
+        self.batch = self.p.fresh("batch")
+        with self.p.scope(f"for {self.batch} in range({self.extent['b']}):", self.batch):
+            self.coordinates.update(self.split("b", self.batch))
+            self.copy_block(replace(packed, batch_step=size, batch=self.batch), which)
+        self.coordinates, self.batch = kept
+        return replace(packed, batch_step=size)
+
+    def copy_block(self, packed: Factor, which: str) -> None:
+        """Print the copy of the current block of a factor, of one batch."""
+        (start, stop), (k, k_stop) = self.range["m" if which == "a" else "n"], self.range["k"]
+        if which == "a":
+            self.copy_rows(packed, start, stop, k, k_stop)
+        elif self.direct("b") is not None:
+            self.copy_panels(packed, start, stop, k, k_stop, self.span("k"))
+        else:
+            panel = self.p.fresh("panel")
+            with self.p.scope(f"for {panel} in range({start}, {stop}, {self.columns}):", panel):
+                self.copy_panel(packed, "b", panel, k, k_stop)
+
+    def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
+        """Print the copy of a block of the first factor."""
+        place, rows, depth = self.direct("a"), minus(m_stop, m), minus(k_stop, k)
+        if place is not None and place.k_step == self.size and packed.k_step == self.size:
+            copy = self.copier("copy", packed.row, place.row)
+            self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {rows}, {depth})")
+        elif place is not None and place.step == self.size and packed.step == self.size:
+            copy = self.copier("copy", packed.k_step, place.k_step)
+            self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
+        else:
+            self.evaluate_rows(packed, m, m_stop, k, k_stop)
+
+    def copy_panels(self, packed: Factor, n: str, n_stop: str, k: str, k_stop: str, k_span: int) -> None:
+        """Print the copy of a block of a second factor that is contiguous along n, all panels in one sweep."""
+        place = self.direct("b")
+        assert place is not None
+        self.module.use("tiles.micro_kernels", "pack_panels")
+        pack = self.module.define(
+            "pack",
+            f'pack_panels("{self.dtype}", {self.lanes}, {self.columns}, '
+            f"{self.columns * k_span * self.size}, {packed.k_step}, {place.k_step})",
+        )
+        self.p.line(f"{pack}({packed.at(n, k)}, {place.at(n, k)}, {minus(k_stop, k)}, {minus(n_stop, n)})")
+
+    def copy_panel(self, packed: Factor, which: str, start: str, k: str, k_stop: str) -> None:
+        """Print the copy of one panel: as many positions as a register tile is wide, from ``start``."""
+        group = "m" if which == "a" else "n"
+        width, extent, depth = self.width(which), self.extent[group], minus(k_stop, k)
+        count = str(width) if extent % width == 0 else f"min({width}, {minus(str(extent), start)})"
+        load = plain(self.factor(which), self.c.dtype)
+        step, k_step = (self.c.stride(load, group), self.c.stride(load, "k")) if load else (None, None)
+        if load is not None and step is not None and k_step is not None and 1 in (step, k_step):
+            source = address(self.base(load), (step * self.size, start), (k_step * self.size, k))
+            if step == 1:
+                copy = self.copier("copy", packed.k_step, k_step * self.size)
+                self.p.line(f"{copy}({packed.at(start, k)}, {source}, {depth}, {count})")
+            else:
+                copy = self.copier("transpose", packed.k_step, step * self.size)
+                self.p.line(f"{copy}({packed.at(start, k)}, {source}, {count}, {depth})")
+        else:
+            self.evaluate_panel(packed, which, start, count, k, k_stop)
+
+    def copier(self, name: str, to_row: int, from_row: int) -> str:
+        self.module.use("tiles.micro_kernels", f"{name}_block")
+        return self.module.define(name, f'{name}_block("{self.dtype}", {self.lanes}, {to_row}, {from_row})')

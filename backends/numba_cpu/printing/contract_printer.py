@@ -1,0 +1,226 @@
+"""Printing a contraction: walk its loop nest and print loops, packing, the register tile and the epilogue."""
+
+from __future__ import annotations
+
+from eqsat.ir.contraction import is_accumulator
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat_backends.numba_cpu.printing.contract_layout import (
+    CLAIM_DEPTH,
+    KEEP_AHEAD,
+    PREFETCH,
+    STREAMED,
+    Factor,
+    Range,
+    Sums,
+    Target,
+    loops_over,
+    padded_row,
+    walks,
+)
+from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
+from eqsat_backends.numba_cpu.printing.source import address, minus
+
+
+class ContractPrinter(ContractPacking):
+    """Prints one contraction by a legal nest (see ``eqsat.schedule.legal``): its loops, in its order, in its steps.
+
+    The range of m may be narrowed (:meth:`narrow`) before :meth:`walk`.
+    """
+
+    # nest
+
+    def walk(self, nest: Nest) -> None:
+        """Print ``nest`` for the current ranges."""
+        match nest:
+            case Loop():
+                self.loop(nest)
+            case Pack(which, body):
+                kept = self.sources[which[0]], self.keeping
+                self.p.line(f"# pack {which}")
+                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=loops_over(body, "m"))
+                self.walk(body)
+                self.sources[which[0]], self.keeping = kept
+            case Seq():
+                raise ValueError("the nest of a contraction has one tile operation, not a sequence")
+            case TileOp():
+                target = self.target()
+                self.multiply(nest, target)
+                self.finish(target)
+
+    def narrow(self, group: str, start: str, stop: str, sizes: frozenset[int]) -> None:
+        """Cover the positions of a group from ``start`` to ``stop`` only; ``sizes``: how many these can be."""
+        self.range[group], self.limit[group], self.sizes[group] = (start, stop), stop, sizes - {0}
+
+    def loop(self, nest: Loop) -> None:
+        axis, step = nest.axis, nest.step
+        if self.span(axis) <= step and not nest.parallel and not (axis == "b" and self.c.batch):
+            self.walk(nest.body)
+            return
+        kept = self.range[axis], self.sizes[axis], self.limit[axis], dict(self.coordinates), self.batch, self.sums
+        start, stop = self.share(axis, step) if nest.parallel else self.range[axis]
+        innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
+        if axis == "k" and self.sums is None:
+            self.sums = self.new_sums()
+        target = self.target() if innermost else None
+        variable = self.p.fresh(axis)
+        by = f", {step}" if step > 1 else ""
+        with self.p.scope(f"for {variable} in range({start}, {stop}{by}):", variable):
+            end = f"{variable}_stop"
+            if axis == "k" or walks(nest.body, axis):
+                self.p.bind(end, f"min({variable} + {step}, {stop})")
+            self.range[axis], self.limit[axis] = (variable, end), stop
+            self.sizes[axis] = frozenset({min(n, step) for n in kept[1]} | {n % step for n in kept[1]}) - {0}
+            if axis == "b" and step == 1:
+                self.batch = variable
+                self.coordinates.update(self.split("b", variable))
+            if innermost and target:
+                self.multiply(innermost, target)
+            else:
+                self.walk(nest.body)
+        self.range[axis], self.sizes[axis], self.limit[axis] = kept[:3]
+        if target:
+            self.finish(target)
+        self.coordinates, self.batch, self.sums = kept[3:]
+
+    def share(self, axis: str, step: int) -> Range:
+        """Print this thread's share of an axis: a contiguous run of steps."""
+        extent = self.extent[axis]
+        steps = -(-extent // step)
+        start, stop = f"{axis}_start", f"{axis}_stop"
+        self.p.bind(start, address("0", (step, f"{steps} * tid // nt")))
+        share = address("0", (step, f"{steps} * (tid + 1) // nt"))
+        self.p.bind(stop, share if extent % step == 0 else f"min({share}, {extent})")
+        return start, stop
+
+    def new_sums(self) -> Sums:
+        """Room for the partial sums of the current block."""
+        row = padded_row(-(-self.span("n") // self.columns) * self.columns * self.size)
+        base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
+        return Sums(base, row, self.range["m"][0], self.range["n"][0])
+
+    # tile
+
+    def target(self) -> Target:
+        """Print what bounds the tile of the current ranges, and say where it leaves its sums."""
+        m, n = self.range["m"][0], self.range["n"][0]
+        rows, columns = self.count("rows", "m"), self.count("columns", "n")
+        if self.sums:
+            sums = self.sums
+            base = address(sums.base, (sums.row, minus(m, sums.m)), (self.size, minus(n, sums.n)))
+            return Target(base, sums.row, rows, columns, False)
+        place = self.destination(m, n)
+        exact = self.c.out_stride("m") is not None
+        if place and exact and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
+            return Target(*place, rows, columns, True, place)
+        row = -(-self.span("n") // self.columns) * self.columns * self.size
+        base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
+        return Target(base, row, rows, columns, False, place)
+
+    def destination(self, m: str, n: str) -> tuple[str, int] | None:
+        """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
+
+        Where m is several axes, rows past the end of the innermost one lie elsewhere.
+        """
+        kernel, strides, size = self.c.kernel, self.c.kernel.store_strides, self.c.kernel.out.dtype.itemsize
+        axes = {group: self.c.group(group) for group in "mn"}
+        step = {group: strides[axes[group][-1]] if axes[group] else 0 for group in "mn"}
+        whole = {group: self.c.out_stride(group) is not None for group in "mn"}
+        if step["n"] != 1 or not (whole["n"] or kernel.extents[axes["n"][-1]] % self.columns == 0):
+            return None
+        terms = [(strides[axis] * size, name) for axis, name in sorted(self.coordinates.items())]
+        for group, position in (("m", m), ("n", n)):
+            known = {} if whole[group] else self.split(group, position)
+            terms += [(strides[axis] * size, name) for axis, name in known.items()] or [(step[group] * size, position)]
+        return address(self.store_base, (size, str(kernel.store_offset)), *terms), step["m"] * size
+
+    def claim(self, target: Target) -> None:
+        """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
+        if target.place is None or self.span("k") < CLAIM_DEPTH:
+            return
+        self.module.use("tiles.micro_kernels", "claim_rows")
+        width = self.columns * self.c.kernel.out.dtype.itemsize
+        claim = self.module.define("claim", f"claim_rows({width}, {target.place[1]})")
+        self.p.line(f"{claim}({target.place[0]}, {target.rows})")
+
+    def count(self, name: str, group: str) -> str:
+        """Positions of this tile along m or n: a number where they are the same for all tiles."""
+        unit, (start, stop) = self.unit[group], self.range[group]
+        if self.span(group) > unit:
+            return minus(stop, start)
+        if len(self.sizes[group]) <= 1:
+            return str(self.span(group))
+        name = self.p.fresh(name)
+        self.p.bind(name, f"min({unit}, {minus(self.limit[group], start)})")
+        return name
+
+    def multiply(self, op: TileOp, target: Target) -> None:
+        """Print the tile operation for the current ranges, one call for each size a tile can have."""
+        m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
+        a, b = self.source("a"), self.source("b")
+        if op.name == "fma":
+            self.claim(target)
+        arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
+        if op.name == "update":
+            arguments += [target.columns, f"{k} == 0"]
+            depths = sorted(self.sizes["k"], reverse=True)
+            tests = {self.update(a, b, depth, target.row): [f"{k_stop} - {k} == {depth}"] for depth in depths}
+        else:
+            arguments.append(minus(k_stop, k))
+            if self.sums:
+                arguments.append(f"{k} == 0")
+            tests = {}
+            for columns in sorted(self.sizes["n"], reverse=True):
+                sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
+                for rows in sorted(self.sizes["m"], reverse=True):
+                    test = sized if target.rows.isdigit() else [*sized, f"{target.rows} == {rows}"]
+                    if self.keeping is not None:
+                        place = self.direct("b")
+                        assert place is not None
+                        name = self.fma(a, place, rows, columns, target, keep=b.k_step)
+                        tests[name] = [*test, f"{m} == {self.keeping}"]
+                        on_the_fly[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k)]
+                    tests[self.fma(a, b, rows, columns, target)] = test
+        for number, (name, test) in enumerate(tests.items()):
+            call = f"{name}({', '.join(on_the_fly.get(name, arguments))})"
+            if len(tests) == 1:
+                self.p.line(call)
+                continue
+            word = "if" if number == 0 else "elif"
+            with self.p.scope("else:" if number == len(tests) - 1 else f"{word} {' and '.join(test)}:"):
+                self.p.line(call)
+
+    def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target, keep: int = 0) -> str:
+        self.module.use("tiles.micro_kernels", "fma_tile")
+        vectors, tail = -(-columns // self.lanes), columns % self.lanes
+        options = ", accumulate=True" if self.sums else ""
+        if (b.in_place or target.stored) and tail:
+            options += f", tail={tail}"
+        streamed = self.extent["m"] <= self.rows and self.extent["k"] * self.extent["n"] * self.size > STREAMED
+        if keep:
+            options += f", ahead={KEEP_AHEAD}, keep={keep}"
+        elif streamed and not b.in_place:
+            options += f", ahead={max(1, PREFETCH // b.k_step)}"
+        return self.module.define(
+            f"tile_{rows}x{columns}" + ("_pack" if keep else ""),
+            f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '
+            f"{a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
+        )
+
+    def update(self, a: Factor, b: Factor, depth: int, c_row: int) -> str:
+        self.module.use("tiles.micro_kernels", "rank_update")
+        return self.module.define(
+            f"update_{self.extent['m']}x{depth}",
+            f'rank_update("{self.dtype}", {self.extent["m"]}, {depth}, {self.lanes}, '
+            f"{a.row}, {a.k_step}, {b.k_step}, {c_row})",
+        )
+
+    def finish(self, target: Target) -> None:
+        """Print the epilogue for the current ranges, where all of k has been summed."""
+        if target.stored:
+            return
+        stop, extent = self.range["k"][1], str(self.extent["k"])
+        if stop == extent:
+            self.epilogue(target)
+        else:
+            with self.p.scope(f"if {stop} == {extent}:"):
+                self.epilogue(target)

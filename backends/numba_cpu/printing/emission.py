@@ -1,0 +1,120 @@
+"""Plans to data: groups printed and compiled, and how each step of the plan is run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from eqsat.cost.machine import Machine
+from eqsat.deadline import Deadline
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import Nest
+from eqsat.ir.serialize import nodes_to_json
+from eqsat.ir.types import TensorType
+from eqsat.plan import fallback
+from eqsat.plan.plan import KernelStep, ReferenceStep
+from eqsat_backends.numba_cpu.compiling.compilers import Compilers
+from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_modules, source_key
+from eqsat_backends.numba_cpu.compiling.objects import Code
+from eqsat_backends.numba_cpu.printing.emitted import Emitted
+
+log = logging.getLogger("eqsat")
+
+_Kernel = tuple[Emitted, Code]
+
+
+class Emission:
+    """The steps of a plan as data for ``load``; ``of`` says which step of the plan each belongs to."""
+
+    def __init__(
+        self, types: dict[int, TensorType], machine: Machine, deadline: Deadline, helpers: Compilers | None
+    ) -> None:
+        self.types = types
+        self.machine = machine
+        self.deadline = deadline
+        self.helpers = helpers
+        self.steps: list[dict[str, Any]] = []
+        self.kinds: list[str] = []
+        self.volatile = False
+
+    def run(self, steps: Sequence[KernelStep | ReferenceStep]) -> None:
+        kernels = [(step.group, step.nest, step.label) for step in steps if isinstance(step, KernelStep)]
+        made = iter(self._kernels(kernels))
+        for number, step in enumerate(steps):
+            self._add(number, step, next(made) if isinstance(step, KernelStep) else None)
+
+    def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
+        """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
+        printed = []
+        for group, nest, label in groups:
+            self.deadline.check("printing kernels")
+            printed.append(_print(group, nest, self.machine, label))
+        modules = [(p.source, p.phases) for p in printed if p is not None]
+        compiled = compile_modules(modules, self.deadline, self.helpers)
+        made: list[_Kernel | None] = []
+        for emitted, (_, _, label) in zip(printed, groups, strict=True):
+            code = compiled[emitted.source, emitted.phases] if emitted is not None else None
+            if isinstance(code, KernelCompileError):
+                _refuse(label, code)
+            made.append((emitted, code) if emitted is not None and isinstance(code, Code) else None)
+        return made
+
+    def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
+        if isinstance(step, ReferenceStep):
+            self.kinds.append("reference")
+            value = nodes_to_json([step.value])
+            self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
+            return
+        if kernel is not None:
+            self.kinds.append("kernel")
+            self.steps.append({**_as_data(kernel, step.group, step.tensors), "of": number})
+            return
+        kind, self.volatile = "stages", True
+        parts = fallback.split(step.group, step.tensors, self._fresh)
+        alone = [(part.group, None, step.label) for part in parts] if len(parts) > 1 else []
+        for part, one in zip(parts, self._kernels(alone) or [None], strict=True):
+            if one is not None:
+                made = _as_data(one, part.group, part.tensors)
+            else:
+                kind = "reference"
+                outputs = list(part.group.outputs)
+                made = {"interpreted": part.group, "tensors": list(part.tensors), "outputs": outputs}
+            self.steps.append({**made, "of": number})
+        self.kinds.append(kind)
+
+    def _fresh(self, type: TensorType) -> int:
+        number = max(self.types) + 1
+        self.types[number] = type
+        return number
+
+
+def _print(group: KernelGroup, nest: Nest | None, machine: Machine, label: str) -> Emitted | None:
+    """A group's printed module; None, with a warning, where there is none."""
+    from eqsat_backends.numba_cpu.printing.emit import emit_group
+
+    try:
+        return emit_group(group, nest, machine)
+    except Exception as error:  # whatever an emitter refuses, the reference can still run
+        _refuse(label, error)
+        return None
+
+
+def _refuse(label: str, error: Exception) -> None:
+    log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
+
+
+def _as_data(kernel: _Kernel, group: KernelGroup, tensors: Sequence[int]) -> dict[str, Any]:
+    """``code`` keeps the machine code alive, of however many kernels, until a program holds it."""
+    emitted, code = kernel
+    return {
+        "source": emitted.source,
+        "code": code,
+        "kernel": source_key(emitted.source, emitted.phases),
+        "phases": list(emitted.phases),
+        "tensors": list(tensors),
+        "outputs": list(group.outputs),
+        "shared": emitted.shared_bytes,
+        "thread": emitted.thread_bytes,
+        "packs": [pack.to_json() for pack in emitted.packs],
+    }

@@ -1,0 +1,33 @@
+"""Which emitter prints a group: contractions by register tiles, everything else by vector loops."""
+
+from __future__ import annotations
+
+from eqsat.cost.machine import Machine
+from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.nest import PRODUCTS, Nest, Seq, TileOp
+from eqsat.schedule import below, simple_nest
+from eqsat_backends.numba_cpu.printing.emitted import Emitted
+from eqsat_backends.numba_cpu.target import target_of
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+
+
+def emit_group(group: KernelGroup, nest: Nest | None, machine: Machine) -> Emitted:
+    """The printed module of a group, for the vectors and caches of ``machine``, by its nest.
+
+    Without a nest (where there is no e-graph to search) by a simple one.
+    """
+    target = target_of(machine)
+    nest = nest or simple_nest(group, cpu_target(machine))
+    body = below(nest)
+    tiles = [below(part) for part in body.bodies] if isinstance(body, Seq) else [body]
+    if all(isinstance(tile, TileOp) and tile.name not in PRODUCTS for tile in tiles):
+        from eqsat_backends.numba_cpu.printing import loops
+
+        return loops.emit(group, nest, target=target)
+    if len(group.stages) == 1:
+        from eqsat_backends.numba_cpu.printing import contract
+
+        return contract.emit(group, nest, target)
+    from eqsat_backends.numba_cpu.printing import blocks
+
+    return blocks.emit(group, nest, target)

@@ -1,0 +1,1 @@
+"""Micro-benchmarks behind the machine model."""

@@ -1,0 +1,1 @@
+"""Programs at work: the compiled driver, its threads, memory for results and intermediates."""

@@ -1,0 +1,338 @@
+"""A plan as data, and the compiled driver that runs it: no Python between kernels, nothing allocated per call.
+
+A :class:`Program` is a list of steps (kernel address, the slots it reads and writes) over a table of
+addresses: arguments of the call, constants, places in one arena, the status word. It is called with a tuple of
+NumPy arrays, checked natively against the shapes and dtypes it was built for. Every call in flight has a
+context of its own (table, arena, claims), so that a program may be called from any number of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import struct
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eqsat.forks import hold_over_fork
+from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
+from eqsat_backends.numba_cpu.running import driver_code as code
+from eqsat_backends.numba_cpu.running.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes, aligned_empty
+from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
+
+__all__ = [
+    "MISMATCH",
+    "Arena",
+    "Argument",
+    "ArraySpec",
+    "Constant",
+    "Program",
+    "Slot",
+    "Status",
+    "Step",
+    "aligned_bytes",
+    "aligned_empty",
+]
+
+MISMATCH = code.MISMATCH
+_NPY_C_CONTIGUOUS, _NPY_ALIGNED, _NPY_WRITEABLE = 0x1, 0x100, 0x400
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Slot: array number ``index`` of the call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """Slot: an array known at compile time, C-contiguous; kept alive by the program."""
+
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Slot: ``offset`` bytes into the arena; a multiple of 64 gives a 64-byte aligned address."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Slot: the status word of the call, an int64 that is 0 when the call begins."""
+
+
+Slot = Argument | Constant | Arena | Status
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What an array argument must be: C-contiguous in native byte order, and ``alignment``-byte aligned."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    writeable: bool = False
+    alignment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel phase, run once for every share; ``slots`` index the slot table.
+
+    No share of the next step begins before all of this one are complete.
+    """
+
+    function: int
+    slots: tuple[int, ...]
+
+
+class _Context:
+    """What one call in flight owns: table of addresses, arena, claimed shares and status word."""
+
+    __slots__ = ("address", "arena", "table", "words")
+
+    def __init__(self, program: Program) -> None:
+        self.arena = aligned_bytes(max(program.arena_bytes, 64), purpose="the intermediates of a call")
+        self.words = aligned_bytes((code.CONTEXT_WORDS + code.SHARE_WORDS * program.threads) * 8).view(np.int64)
+        self.words[:] = 0
+        self.address = int(self.words.ctypes.data)
+        self.table = np.zeros(len(program.slots) + 1, np.int64)  # the last is for unused arguments
+        arena = int(self.arena.ctypes.data)
+        for i, slot in enumerate(program.slots):
+            match slot:
+                case Constant(array):
+                    self.table[i] = array.ctypes.data
+                case Arena(offset):
+                    self.table[i] = arena + offset
+                case Status():
+                    self.table[i] = self.address + 8 * code.STATUS
+        self.words[code.STEPS] = program._starts.ctypes.data
+        self.words[code.TABLE] = self.table.ctypes.data
+        self.words[code.RUNTIME] = program._runtime.address
+        self.words[code.ARGUMENTS] = program._arguments.ctypes.data
+        self.words[code.THREADS] = program.threads
+
+
+class Program:
+    """Compiled steps over a slot table. Immutable, and safe to call from several threads at once.
+
+    Args:
+        steps: kernels in order.
+        slots: what each table entry is.
+        arguments: the arrays of a call, in order: inputs, then outputs.
+        arena_bytes: size of the arena that every :class:`Arena` slot lies in.
+        threads: the largest number of threads a call may ask for (per-thread scratch is sized for it).
+        keep: what has to live as long as the program, such as its machine code.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        slots: Sequence[Slot],
+        arguments: Sequence[ArraySpec],
+        arena_bytes: int = 0,
+        threads: int = 1,
+        *,
+        pool: Runtime | None = None,
+        keep: Sequence[object] = (),
+    ) -> None:
+        self.slots = tuple(slots)
+        self.arguments = tuple(arguments)
+        self.arena_bytes = arena_bytes
+        self.threads = threads
+        self._check(steps)
+        self._steps, self._starts = _step_words(steps)
+        self._arguments = _argument_words(self.slots, self.arguments)
+        self._runtime = pool or (runtime() if threads > 1 else _single_threaded())
+        self._pool: list[_Context] = []
+        self._keep = tuple(keep)
+        _load()
+
+    def _check(self, steps: Sequence[Step]) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        for number, step in enumerate(steps):
+            if not step.function:
+                raise ValueError(f"step {number} has no function")
+            if any(not 0 <= slot < len(self.slots) for slot in step.slots):
+                raise ValueError(f"step {number} uses slots {step.slots}, the table has {len(self.slots)}")
+        for i, slot in enumerate(self.slots):
+            match slot:
+                case Argument(index) if not 0 <= index < len(self.arguments):
+                    raise ValueError(f"slot {i} is argument {index}; a call has {len(self.arguments)}")
+                case Arena(offset) if not 0 <= offset <= self.arena_bytes:
+                    raise ValueError(f"slot {i} is at byte {offset} of an arena of {self.arena_bytes}")
+                case Constant(array) if not array.flags.c_contiguous:
+                    raise ValueError(f"slot {i} is a constant that is not C-contiguous")
+        seen = [slot.index for slot in self.slots if isinstance(slot, Argument)]
+        if len(seen) != len(set(seen)):
+            raise ValueError("an argument has two slots; give it one")
+
+    def __call__(self, arrays: tuple[Any, ...], threads: int = 1) -> int:
+        """Run on ``arrays``. The status word (0: fine), or ``MISMATCH`` if they do not fit and nothing was run.
+
+        ``arrays`` is a tuple with one entry per argument. It releases the GIL. Nobody may write to the
+        inputs, or read the outputs, during the call.
+        """
+        try:
+            context = self._pool.pop()
+        except IndexError:
+            if self.arena_bytes >= _LARGE_ARENA:
+                _make_room(self)
+            context = _Context(self)
+        status: int = _call(context.address, arrays, threads)
+        self._pool.append(context)
+        return status
+
+    def release(self) -> None:
+        """Free the arenas of idle contexts; the next call makes a new one."""
+        self._pool.clear()
+
+
+_LARGE_ARENA = 1 << 20
+_large: OrderedDict[weakref.ref[Program], None] = OrderedDict()  # programs that had an arena made, the latest last
+
+
+def _make_room(program: Program) -> None:
+    """Free idle arenas of other programs: at most ``KEPT_BYTES`` stay, or the last ``KEPT_BLOCKS`` if larger."""
+    _large[weakref.ref(program)] = None
+    _large.move_to_end(weakref.ref(program))
+    count, total = 1, program.arena_bytes
+    for reference in reversed(list(_large)):
+        other = reference()
+        if other is None:
+            _large.pop(reference, None)
+            continue
+        size = other.arena_bytes
+        while other._pool and count + len(other._pool) > KEPT_BLOCKS and total + size * len(other._pool) > KEPT_BYTES:
+            with contextlib.suppress(IndexError):  # another thread took it
+                other._pool.pop()
+        count, total = count + len(other._pool), total + size * len(other._pool)
+
+
+def release_arenas() -> None:
+    """Free all idle arenas of a megabyte or more."""
+    for reference in list(_large):
+        program = reference()
+        if program is not None:
+            program.release()
+    _large.clear()
+
+
+def _step_words(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps' words one after the other, and where each one begins."""
+    words: list[int] = []
+    starts: list[int] = []
+    for step in steps:
+        starts.append(8 * len(words))
+        words += [step.function, len(step.slots), *step.slots]
+    table = np.array(words, np.int64)
+    return table, np.array([*(table.ctypes.data + start for start in starts), 0], np.int64)
+
+
+def _argument_words(slots: tuple[Slot, ...], arguments: tuple[ArraySpec, ...]) -> np.ndarray:
+    slot_of = {slot.index: i for i, slot in enumerate(slots) if isinstance(slot, Argument)}
+    spare = len(slots)  # arguments no step uses are checked all the same
+    words = [len(arguments)]
+    for index, spec in enumerate(arguments):
+        required = _NPY_C_CONTIGUOUS | _NPY_ALIGNED | (_NPY_WRITEABLE if spec.writeable else 0)
+        words += [slot_of.get(index, spare), spec.alignment - 1, required, _dtype_word(spec.dtype)]
+        words += [len(spec.shape), *spec.shape]
+    return np.array(words, np.int64)
+
+
+def _dtype_word(dtype: np.dtype) -> int:
+    """What the driver compares: kind, type, byte order and type number, as they lie in the dtype object."""
+    return ctypes.c_int64.from_address(id(dtype) + object.__basicsize__ + 8).value & code.DTYPE_MASK
+
+
+@functools.cache
+def _single_threaded() -> Runtime:
+    return Runtime(threads=False)
+
+
+def _layout() -> tuple[int, int]:
+    """Offsets in CPython objects that the driver reads, after trying them on an array.
+
+    Raises:
+        RuntimeError: this interpreter lays its objects out otherwise.
+    """
+    header, items = object.__basicsize__, tuple.__basicsize__
+    sample = np.zeros((3, 5), np.float32)
+    read = ctypes.c_void_p.from_address
+    pair = (sample, None)
+    found: tuple[int | None, ...] = (
+        read(id(pair) + items).value,
+        ctypes.c_ssize_t.from_address(id(pair) + header).value,
+        read(id(pair) + header - 8).value,
+        read(id(sample) + header - 8).value,
+        read(id(sample) + header).value,
+        ctypes.c_int.from_address(id(sample) + header + 8).value,
+        read((read(id(sample) + header + 16).value or 0) + 8).value,
+        read(id(sample) + header + 40).value,
+        ctypes.c_int.from_address(id(sample) + header + 48).value & 0x501,
+    )
+    word = struct.pack("=cccxi", b"f", b"f", sample.dtype.byteorder.encode(), sample.dtype.num)
+    if _dtype_word(sample.dtype) != int.from_bytes(word, sys.byteorder, signed=True):
+        found = ()
+    expected = (id(sample), 2, id(tuple), id(np.ndarray), sample.ctypes.data, 2, 5, id(sample.dtype), 0x501)
+    if found != expected:
+        raise RuntimeError("unknown object layout: this Python or NumPy is not supported by the compiled driver")
+    return header, items
+
+
+class _MethodDefinition(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_FASTCALL = 0x80
+_API = ("PyLong_AsSsize_t", "PyLong_FromSsize_t", "PyEval_SaveThread", "PyEval_RestoreThread")
+_kept: list[Any] = []  # what native code points to, for as long as the process lives
+_load_lock = hold_over_fork(threading.Lock())
+
+
+def _not_loaded(context: int, arrays: tuple[Any, ...], threads: int) -> int:
+    raise RuntimeError("the compiled driver is loaded by the first Program")
+
+
+_call: Callable[[int, tuple[Any, ...], int], int] = _not_loaded
+
+
+def _load() -> None:
+    """Make ``_call`` a built-in function over the compiled driver: a tenth of the cost of a call through ctypes."""
+    global _call
+    with _load_lock:
+        if _call is not _not_loaded:
+            return
+        addresses = _load_driver()
+        words = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _API]
+        api = np.array([*words, id(np.ndarray), id(tuple)], np.int64)
+        definition = _MethodDefinition(b"call", addresses["call"], _METH_FASTCALL, None)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype = ctypes.py_object
+        make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
+        _kept.extend((api, definition))
+        _call = make(definition, api, None)
+
+
+def _load_driver() -> dict[str, int]:
+    header, items = _layout()
+    text = code.driver_ir(host().triple, header, items)
+    return load_ir(text, {"run": "eqsat_driver_run", "call": "eqsat_driver_call"})

@@ -1,0 +1,74 @@
+"""The tile operations that this backend emits, as rows of the target that it brings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eqsat.cost.machine import Machine
+from eqsat.cost.target import Target, TileOpRow, target_of
+from eqsat.ir.contraction import SEMANTICS
+from eqsat.ir.types import DType
+from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
+
+REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+    32: ((14, 2), (9, 3), (6, 4), (4, 6), (2, 8), (1, 12), (24, 1)),
+    16: ((6, 2), (4, 3), (2, 4), (1, 6), (12, 1)),
+}
+"""Rows × vectors of sums that an outer-product tile keeps, by number of registers, best first for large problems.
+
+They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
+"""
+
+CHAINS = 4
+"""Into how many sums a tile splits an accumulator where it has fewer accumulators than that."""
+
+
+def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
+    """All rows, for a processor with so many vector registers."""
+    shapes = REGISTER_TILES[32 if registers >= 32 else 16]
+    return (
+        *(
+            _product("fma", dtype, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS)
+            for dtype in SEMANTICS
+            for rows, vectors in shapes
+        ),
+        *(_product("update", dtype, {"n": 4, "k": 8}, 4 + 2) for dtype in SEMANTICS),
+        TileOpRow("vector", (), "lanes"),
+    )
+
+
+def _product(name: str, dtype: DType, sizes: dict[str, int], registers: int, chains: int = 1) -> TileOpRow:
+    axes, semantics = ("m", "n", "k"), SEMANTICS[dtype]
+    return TileOpRow(
+        name,
+        tuple(sizes.items()),
+        "n",
+        registers,
+        chains=chains,
+        dtypes=(dtype.name,),
+        axes=axes,
+        semantics=semantics,
+        layouts=((1, "n"),),
+    )
+
+
+REGISTERED: dict[str, TileOpRow] = {}
+"""Tile operations from outside of this package, by name, which ``registry`` fills."""
+
+ON_TRIAL: dict[str, TileOpRow] = {}
+"""Those that are being checked: they can be printed, and are not offered."""
+
+
+def registered(trial: bool = True) -> tuple[TileOpRow, ...]:
+    """The tile operations from outside of this package, with or without those on trial."""
+    rows = {**ON_TRIAL, **REGISTERED} if trial else REGISTERED
+    return tuple(row for _, row in sorted(rows.items()))
+
+
+def cpu_target(machine: Machine, threads: int = 1) -> Target:
+    """What ``threads`` threads of a measured machine are to this backend."""
+    registers = max(16, machine.registers)  # no processor that it makes code for has fewer
+    fit = (row for row in registered(trial=False) if row.registers <= registers)
+    table = (*tile_ops(registers), *fit)
+    rows = tuple(row for row in table if not row.needs or row.needs in cpu_features())
+    return target_of(replace(machine, registers=registers), threads, rows)

@@ -1,0 +1,1 @@
+"""SIMD values: element types, lanes, arithmetic, and the mathematics of elementwise functions."""

@@ -1,0 +1,471 @@
+"""SIMD values for Numba: vectors of lanes over raw addresses, as printed kernels use them.
+
+A vector type is written ``kind`` x ``lanes``: ``f32x16``, ``i64x16``, ``b1x16`` (a mask). Lanes are any power
+of two: LLVM cuts wide vectors into registers, so that all values of a kernel share one lane count whatever
+their kinds. Addresses and byte strides are intp. Functions that make a vector carry its type in their name,
+and come into being when they are imported (``from …simd import load_f32x16``), with T for the type:
+
+=============================  ==========================================================================
+``load_T(address)``            consecutive elements; ``loadn_T(address, n)``: the first n, others 0
+``bcast_T(address)``           one element in every lane
+``strided_T(address, step)``   elements ``step`` bytes apart; ``stridedn_T(address, step, n)``
+``gather_T(address, index)``   elements at positions ``index`` (a vector of i64); ``gathern_T(…, n)``
+``loadm_T(address, mask)``       where the mask is set, others 0; also ``bcastm_T(address, mask)`` (if any is set),
+                               ``stridedm_T(address, step, mask)`` and ``gatherm_T(address, index, mask)``
+``transpose_T(to, at, step)``  copy a square block, rows ``step`` bytes apart, transposed and packed
+``splat_T(number)``            a number in every lane
+``iota_T(start, step)``        start, start + step, …
+``within_T(start, step, a, b)``  mask: which of start, start + step, … are in [a, b)
+``to_T(v)``                    conversion as in C; to b1: is not 0
+``store(address, v)``          ``storen(address, v, n)``: the first n
+``stream(address, v)``         store past the caches, to an aligned address; ``fence()`` orders such stores
+``prefetch(address)``          ask for the cache line there; any address will do
+``scatter(address, v, step)``  elements ``step`` bytes apart; ``scattern(address, v, step, n)``
+``sum_lanes(v)``               all lanes combined pairwise, result in every lane; also prod, max, min
+``argmax_lanes(v, i)``         the i that goes with the extreme (the first NaN if any; ties: least i)
+``beyond_max(x, best)``        mask: x replaces best in a running argmax; also ``beyond_min``
+``first(v, n, fill)``          v in the first n lanes, fill in the others
+``lane0(v)``                   the first lane as a scalar
+``word(address, k)``           the k-th 64-bit word of a table
+``wrap_index(i, n, status)``   i in [-n, n) -> i mod n; else 0, and the word at ``status`` is set to ``BAD_INDEX``
+``exponent(y, status)``        y; where it is negative 0, and the word at ``status`` is set to ``BAD_EXPONENT``
+=============================  ==========================================================================
+
+and every function of ``elementwise.FUNCTIONS``. Booleans are one byte, 0 or 1, in memory. Nothing here
+allocates, raises or reads past the lanes that it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, models, register_model
+
+from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX
+from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, I32, I64, Lanes, Value, native_lanes
+
+__all__ = ["KIND", "Vector", "native_lanes"]
+
+KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
+"""NumPy's name of an element type -> ours."""
+
+_SCALARS = {"f32": types.float32, "f64": types.float64, "i32": types.int64, "i64": types.int64, "b1": types.boolean}
+_I8 = ir.IntType(8)
+
+
+class Vector(types.Type):
+    """Numba type of a vector."""
+
+    def __init__(self, kind: str, lanes: int) -> None:
+        self.kind, self.lanes = kind, lanes
+        super().__init__(name=f"{kind}x{lanes}")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        super().__init__(manager, vector, ir.VectorType(ELEMENTS[vector.kind], vector.lanes))
+
+
+Typer = Callable[..., Any]
+"""Types of the arguments -> type of the result; None when they do not fit."""
+Build = Callable[..., Value]
+"""(lanes, *LLVM values) -> LLVM value, or None for void."""
+
+
+def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None = None) -> Any:
+    """An intrinsic. Scalar arguments reach ``build`` as Numba has them, integers as i64."""
+
+    def resolve(*given: Any) -> tuple[Any, Any]:
+        # unsigned and small integers, literals and booleans as addresses or counts: all are intp
+        arguments = tuple(types.int64 if isinstance(t, types.Integer) else t for t in given)
+        result = typer(*arguments)
+        if result is None:
+            raise TypingError(f"{name} is not defined for ({', '.join(map(str, given))})")
+        width = lanes or next(t.lanes for t in arguments if isinstance(t, Vector))
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            made = build(Lanes(builder, width), *values)
+            return context.get_dummy_value() if made is None else made
+
+        return result(*arguments), generate
+
+    implementations: dict[int, Any] = {
+        0: lambda typingctx: resolve(),
+        1: lambda typingctx, a: resolve(a),
+        2: lambda typingctx, a, b: resolve(a, b),
+        3: lambda typingctx, a, b, c: resolve(a, b, c),
+        4: lambda typingctx, a, b, c, d: resolve(a, b, c, d),
+    }
+    implementation = implementations[arity]
+    implementation.__name__ = implementation.__qualname__ = name
+    return intrinsic(implementation)
+
+
+# memory
+
+
+def _pointer(e: Lanes, address: Value, element: Any) -> Value:
+    return e.b.inttoptr(address, element.as_pointer())
+
+
+def _memory_type(kind: str) -> Any:
+    return _I8 if kind == "b1" else ELEMENTS[kind]
+
+
+def _from_memory(e: Lanes, kind: str, value: Value) -> Value:
+    return e.b.icmp_unsigned("!=", value, ir.Constant(value.type, None)) if kind == "b1" else value
+
+
+def _to_memory(e: Lanes, value: Value) -> Value:
+    return e.b.zext(value, ir.VectorType(_I8, e.lanes)) if e.kind(value) == "b1" else value
+
+
+def _masked(e: Lanes, name: str, element: Any) -> str:
+    short = f"v{e.lanes}" + {"float": "f32", "double": "f64"}.get(str(element), str(element))
+    return f"llvm.masked.{name}.{short}." + ("p0" if llvm.llvm_version_info[0] >= 17 else f"p0{short}")
+
+
+def _load(e: Lanes, kind: str, address: Value) -> Value:
+    vector = ir.VectorType(_memory_type(kind), e.lanes)
+    return _from_memory(e, kind, e.b.load(_pointer(e, address, vector), align=BYTES[kind]))
+
+
+def _loadn(e: Lanes, kind: str, address: Value, count: Value) -> Value:
+    element = _memory_type(kind)
+    vector = ir.VectorType(element, e.lanes)
+    align = ir.Constant(I32, BYTES[kind])
+    zero = ir.Constant(vector, None)
+    name = _masked(e, "load", element)
+    return _from_memory(e, kind, e.call(name, vector, _pointer(e, address, vector), align, e.first(count), zero))
+
+
+def _store(e: Lanes, address: Value, value: Value) -> None:
+    kept = _to_memory(e, value)
+    e.b.store(kept, _pointer(e, address, kept.type), align=BYTES[e.kind(value)])
+
+
+def _stream(e: Lanes, address: Value, value: Value) -> None:
+    kept = _to_memory(e, value)
+    made = e.b.store(kept, _pointer(e, address, kept.type), align=min(64, BYTES[e.kind(value)] * e.lanes))
+    made.set_metadata("nontemporal", e.b.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+def _prefetch(e: Lanes, address: Value) -> None:
+    """To read, into the second level."""
+    flags = (ir.Constant(I32, flag) for flag in (0, 2, 1))
+    e.call("llvm.prefetch.p0", ir.VoidType(), _pointer(e, address, ir.IntType(8)), *flags)
+
+
+def _storen(e: Lanes, address: Value, value: Value, count: Value) -> None:
+    kept = _to_memory(e, value)
+    align = ir.Constant(I32, BYTES[e.kind(value)])
+    name = _masked(e, "store", kept.type.element)
+    e.call(name, ir.VoidType(), kept, _pointer(e, address, kept.type), align, e.first(count))
+
+
+def _element(e: Lanes, kind: str, address: Value) -> Value:
+    scalar = e.b.load(_pointer(e, address, _memory_type(kind)), align=BYTES[kind])
+    return _from_memory(e, kind, scalar)
+
+
+def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
+    """Byte offset of each lane; of lane 0 for lanes that are not wanted, which can always be read."""
+    offsets = [e.b.mul(step, ir.Constant(I64, i)) for i in range(e.lanes)]
+    if count is None:
+        return offsets
+    zero = ir.Constant(I64, 0)
+    wanted = [e.b.icmp_signed("<", ir.Constant(I64, i), count) for i in range(e.lanes)]
+    return [e.b.select(w, o, zero) for w, o in zip(wanted, offsets, strict=True)]
+
+
+def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
+    result = ir.Constant(e.type(kind), ir.Undefined)
+    for i, offset in enumerate(_offsets(e, step, count)):
+        scalar = _element(e, kind, e.b.add(address, offset))
+        result = e.b.insert_element(result, scalar, ir.Constant(I32, i))
+    return result
+
+
+def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | None = None) -> Value:
+    if count is not None:
+        index = e.select(e.first(count), index, e.const("i64", 0))
+    size = ir.Constant(I64, BYTES[kind])
+    return e.by_lane(lambda i: _element(e, kind, e.b.add(address, e.b.mul(i, size))), index)
+
+
+def _loadm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
+    element = _memory_type(kind)
+    vector = ir.VectorType(element, e.lanes)
+    align, zero = ir.Constant(I32, BYTES[kind]), ir.Constant(vector, None)
+    name = _masked(e, "load", element)
+    return _from_memory(e, kind, e.call(name, vector, _pointer(e, address, vector), align, mask, zero))
+
+
+def _nowhere(e: Lanes, kind: str) -> Value:
+    """The address of a zero, to read in place of what may not be."""
+    zero = cgutils.alloca_once_value(e.b, ir.Constant(_memory_type(kind), 0))
+    return e.b.ptrtoint(zero, I64)
+
+
+def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
+    return e.splat(_element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
+
+
+def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Value:
+    nowhere, result = _nowhere(e, kind), ir.Constant(e.type(kind), ir.Undefined)
+    for i, address in enumerate(addresses):
+        lane = ir.Constant(I32, i)
+        scalar = _element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
+        result = e.b.insert_element(result, scalar, lane)
+    return result
+
+
+def _stridedm(e: Lanes, kind: str, address: Value, step: Value, mask: Value) -> Value:
+    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, None)], mask)
+
+
+def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> Value:
+    offsets = e.b.mul(index, e.const("i64", BYTES[kind]))
+    places = [e.b.extract_element(offsets, ir.Constant(I32, i)) for i in range(e.lanes)]
+    return _by_address(e, kind, [e.b.add(address, place) for place in places], mask)
+
+
+def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value | None = None) -> None:
+    kept = _to_memory(e, value)
+    for i in range(e.lanes):
+        at = e.b.add(address, e.b.mul(step, ir.Constant(I64, i)))
+        scalar = e.b.extract_element(kept, ir.Constant(I32, i))
+        if count is None:
+            e.b.store(scalar, _pointer(e, at, scalar.type), align=BYTES[e.kind(value)])
+            continue
+        with e.b.if_then(e.b.icmp_signed("<", ir.Constant(I64, i), count)):
+            e.b.store(scalar, _pointer(e, at, scalar.type), align=BYTES[e.kind(value)])
+
+
+def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -> None:
+    """Perfect shuffles of the first half of the rows with the second, once per bit of a lane number."""
+    element, lanes = _memory_type(kind), e.lanes
+    vector = ir.VectorType(element, lanes)
+    rows = []
+    for i in range(lanes):
+        at = e.b.add(source, e.b.mul(step, ir.Constant(I64, i)))
+        rows.append(e.b.load(_pointer(e, at, vector), align=BYTES[kind]))
+    half = lanes // 2
+    zips = [[lane for i in range(half) for lane in (i + at, i + at + lanes)] for at in (0, half)]
+    for _ in range(lanes.bit_length() - 1):
+        rows = [e.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in zips]
+    for i, row in enumerate(rows):
+        at = e.b.add(target, ir.Constant(I64, i * lanes * BYTES[kind]))
+        e.b.store(row, _pointer(e, at, vector), align=BYTES[kind])
+
+
+def _word(e: Lanes, address: Value, k: Value) -> Value:
+    at = e.b.add(address, e.b.mul(k, ir.Constant(I64, 8)))
+    return e.b.load(_pointer(e, at, I64), align=8)
+
+
+# values
+
+
+def _splat(e: Lanes, kind: str, number: Value) -> Value:
+    """A scalar (i64, double, float or bool) in every lane."""
+    source, target = number.type, ELEMENTS[kind]
+    if isinstance(source, ir.IntType):
+        if kind in ("f32", "f64"):
+            number = e.b.sitofp(number, target) if source.width > 1 else e.b.uitofp(number, target)
+        elif kind == "b1":
+            number = e.b.icmp_unsigned("!=", number, ir.Constant(source, 0))
+        elif source.width != target.width:
+            number = e.b.trunc(number, target) if source.width > target.width else e.b.zext(number, target)
+    elif source != target:
+        number = e.b.fptrunc(number, target) if kind == "f32" else e.b.fpext(number, target)
+    return e.splat(number)
+
+
+def _iota(e: Lanes, kind: str, start: Value, step: Value) -> Value:
+    steps = e.b.mul(e.iota(kind), _splat(e, kind, step))
+    return e.b.add(steps, _splat(e, kind, start))
+
+
+def _within(e: Lanes, kind: str, start: Value, step: Value, low: Value, high: Value) -> Value:
+    steps = e.b.mul(e.iota("i64"), e.splat(step))
+    above = e.b.add(steps, e.splat(e.b.sub(start, low)))
+    return e.b.icmp_unsigned("<", above, e.splat(e.b.sub(high, low)))
+
+
+def _lane0(e: Lanes, value: Value) -> Value:
+    scalar = e.b.extract_element(value, ir.Constant(I32, 0))
+    return e.b.sext(scalar, I64) if e.kind(value) == "i32" else scalar
+
+
+def _beyond(op: str) -> Build:
+    def build(e: Lanes, x: Value, best: Value) -> Value:
+        beyond = e.compare(op, x, best)
+        if not e.is_float(x):
+            return beyond
+        return e.b.or_(beyond, e.b.and_(e.is_nan(x), e.not_(e.is_nan(best))))
+
+    return build
+
+
+def _arg_lanes(op: str) -> Build:
+    beyond = _beyond(op)
+
+    def build(e: Lanes, value: Value, index: Value) -> Value:
+        step = e.lanes // 2
+        while step:
+            order = [i ^ step for i in range(e.lanes)]
+            other, place = e.shuffle(value, value, order), e.shuffle(index, index, order)
+            worse = e.b.or_(beyond(e, value, other), beyond(e, other, value))
+            earlier = e.b.and_(e.not_(worse), e.b.icmp_signed("<", place, index))
+            take = e.b.or_(beyond(e, other, value), earlier)
+            value, index = e.select(take, other, value), e.select(take, place, index)
+            step //= 2
+        return index
+
+    return build
+
+
+def _report(e: Lanes, wrong: Value, count: Value | None, status: Value, code: int) -> None:
+    """Set the status word if any of the lanes (of the first ``count``) is wrong."""
+    wrong = wrong if count is None else e.b.and_(wrong, e.first(count))
+    with e.b.if_then(e.any(wrong), likely=False):
+        e.b.store(ir.Constant(I64, code), _pointer(e, status, I64), align=8)
+
+
+def _wrap_index(e: Lanes, index: Value, extent: Value, status: Value, count: Value | None = None) -> Value:
+    kind = e.kind(index)
+    n = _splat(e, kind, extent)
+    zero = e.like(index, 0)
+    wrapped = e.select(e.compare("<", index, zero), e.add(index, n), index)
+    bad = e.b.or_(e.compare("<", wrapped, zero), e.compare(">=", wrapped, n))
+    _report(e, bad, count, status, BAD_INDEX)
+    return e.select(bad, zero, wrapped)
+
+
+def _exponent(e: Lanes, y: Value, status: Value, count: Value | None = None) -> Value:
+    bad = e.compare("<", y, e.like(y, 0))
+    _report(e, bad, count, status, BAD_EXPONENT)
+    return e.select(bad, e.like(y, 0), y)
+
+
+# typing
+
+
+def _same(*vectors: Any) -> Any:
+    """The common type of vectors, or None."""
+    return vectors[-1] if all(isinstance(v, Vector) and v == vectors[-1] for v in vectors) else None
+
+
+def _void(*arguments: Any) -> Any:
+    return types.void
+
+
+def _elementwise_typer(result: str, kinds: frozenset[str], conditional: bool) -> Typer:
+    def typer(*arguments: Any) -> Any:
+        checked = arguments[1:] if conditional else arguments
+        vector = _same(*checked)
+        if vector is None or vector.kind not in kinds:
+            return None
+        return Vector("b1", vector.lanes) if result == "mask" else vector
+
+    return typer
+
+
+def _of_lanes(name: str) -> Any:
+    """``load_f32x16`` and its kin: made on demand."""
+    match = re.fullmatch(r"(\w+?)_(f32|f64|i32|i64|b1)x(\d+)", name)
+    if match is None or match[1] not in _MAKERS:
+        return None
+    kind, lanes = match[2], int(match[3])
+    if lanes & (lanes - 1) or not lanes:
+        raise AttributeError(f"{name}: the number of lanes must be a power of two")
+    arity, build = _MAKERS[match[1]]
+    vector = Vector(kind, lanes)
+
+    def bound(e: Lanes, *values: Value) -> Value:
+        return build(e, kind, *values)
+
+    result = types.void if match[1] == "transpose" else vector
+    return _define(name, arity, lambda *arguments: result, bound, lanes)
+
+
+_MAKERS: dict[str, tuple[int, Build]] = {
+    "load": (1, _load),
+    "loadn": (2, _loadn),
+    "bcast": (1, lambda e, kind, address: e.splat(_element(e, kind, address))),
+    "strided": (2, _strided),
+    "stridedn": (3, _strided),
+    "gather": (2, _gather),
+    "gathern": (3, _gather),
+    "loadm": (2, _loadm),
+    "bcastm": (2, _bcastm),
+    "stridedm": (3, _stridedm),
+    "gatherm": (3, _gatherm),
+    "within": (4, _within),
+    "transpose": (3, _transpose),
+    "splat": (1, _splat),
+    "iota": (2, _iota),
+    "to": (1, lambda e, kind, value: e.cast(value, kind)),
+}
+
+
+def __getattr__(name: str) -> Any:
+    made = _of_lanes(name)
+    if made is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made
+    return made
+
+
+for _name, _function in FUNCTIONS.items():
+    _typer = _elementwise_typer(_function.result, _function.kinds, _name == "where")
+    globals()[_name] = _define(_name, _function.arity, _typer, _function.build)
+
+store = _define("store", 2, _void, _store)
+fence = _define("fence", 0, _void, lambda e: e.b.fence("seq_cst"), 1)
+prefetch = _define("prefetch", 1, _void, _prefetch, 1)
+storen = _define("storen", 3, _void, _storen)
+stream = _define("stream", 2, _void, _stream)
+scatter = _define("scatter", 3, _void, _scatter)
+scattern = _define("scattern", 4, _void, _scatter)
+word = _define("word", 2, lambda *arguments: types.int64, _word, 1)
+lane0 = _define("lane0", 1, lambda v: _SCALARS[v.kind], _lane0)
+first = _define("first", 3, lambda v, n, fill: _same(v, fill), lambda e, v, n, fill: e.select(e.first(n), v, fill))
+wrap_index = _define("wrap_index", 3, lambda i, n, s: i if i.kind in ("i32", "i64") else None, _wrap_index)
+wrap_indexn = _define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32", "i64") else None, _wrap_index)
+exponent = _define("exponent", 2, lambda y, s: y if y.kind in ("i32", "i64") else None, _exponent)
+exponentn = _define("exponentn", 3, lambda y, s, c: y if y.kind in ("i32", "i64") else None, _exponent)
+
+_COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+
+
+def _across(name: str, combine: Build) -> Build:
+    def build(e: Lanes, v: Value) -> Value:
+        if name not in ("max", "min") or not e.is_float(v):
+            return e.across(lambda a, b: combine(e, a, b), v)
+        # one test for NaN, beside the rounds instead of in each
+        best = e.across(lambda a, b: e.extremum(name, a, b), v)
+        bad = e.any(e.is_nan(v))
+        return e.b.select(bad, e.like(v, float("nan")), best)
+
+    return build
+
+
+for _name, _combine in _COMBINES.items():
+    globals()[f"{_name}_lanes"] = _define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
+for _name, _op in (("max", ">"), ("min", "<")):
+    globals()[f"beyond_{_name}"] = _define(
+        f"beyond_{_name}", 2, lambda x, best: Vector("b1", x.lanes) if x == best else None, _beyond(_op)
+    )
+    globals()[f"arg{_name}_lanes"] = _define(
+        f"arg{_name}_lanes", 2, lambda v, i: i if i.kind == "i64" else None, _arg_lanes(_op)
+    )
