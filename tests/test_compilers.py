@@ -196,8 +196,8 @@ def test_what_fails_here_is_raised_where_it_is_waited_for() -> None:
 
 def test_an_error_inside_the_compiler_is_an_error_of_one_kernel_in_a_process_too() -> None:
     name = "def compile_object(source, phases): raise SystemError('LLVM says no')"
-    boot = f"import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu import jit, worker; exec({name!r}); "
-    boot += "jit.compile_object = compile_object; worker.main(int(sys.argv[1]))"
+    boot = "import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu.compiling import jit, worker; "
+    boot += f"exec({name!r}); jit.compile_object = compile_object; worker.main(int(sys.argv[1]))"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compilers, "BOOT", boot)
         with OnlyProcesses(nobody, (), 6) as at_work:

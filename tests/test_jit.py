@@ -86,7 +86,7 @@ def test_the_printed_module_is_kept_beside_its_code(private_cache: Path) -> None
 def test_a_warm_process_never_imports_numba() -> None:
     script = (
         "import sys, json\n"
-        "from eqsat_backends.numba_cpu import jit\n"
+        "from eqsat_backends.numba_cpu.compiling import jit\n"
         "source, phases = json.loads(sys.stdin.read())\n"
         "found = jit.compile_module(source, tuple(phases))\n"
         "print(json.dumps([sorted(found), all(found.values()), 'numba' in sys.modules]))\n"

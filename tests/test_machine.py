@@ -20,7 +20,7 @@ from eqsat import cache, cli
 from eqsat.cache import store as stores
 from eqsat.cost import calibration, machine
 from eqsat.cost.machine import Level, Machine, MachineError
-from eqsat_backends.numba_cpu.probing import probes
+from eqsat_backends.numba_cpu.probes import timers as probes
 
 positive = st.floats(min_value=1e-6, max_value=1e6)
 names = st.text(min_size=1, max_size=8)

@@ -1,1 +1,0 @@
-"""Micro-benchmarks behind the machine model."""
