@@ -288,7 +288,8 @@ def _access(
 ) -> float:
     if axis is None or (not gathered and strides[axis] in (0, 1)):
         return LOAD_SLOTS
-    apart = large and not gathered and abs(strides[axis]) * itemsize >= PAGE_BYTES
+    step = abs(strides[axis]) * itemsize  # lines that crowd are lost before their other elements are needed
+    apart = large and not gathered and (step >= PAGE_BYTES or thrashes(step, AT_ONCE[-1] * lanes))
     return (far if apart else LANE_SLOTS) * lanes
 
 
