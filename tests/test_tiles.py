@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
-from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
+from eqsat_backends.numba_cpu.tiles.tile_ops import REGISTER_TILES
 
 GUARD = 3.25
 
@@ -107,9 +107,9 @@ def test_pack_panels(columns: int) -> None:
 
 
 def test_tile_shape_fits_the_registers() -> None:
-    for lanes, registers in ((16, 32), (8, 16), (4, 16)):
-        rows, vectors = tiles.tile_shape(lanes)
-        assert rows * vectors + vectors + 1 <= registers
+    for registers, shapes in REGISTER_TILES.items():
+        for rows, vectors in shapes:
+            assert rows * vectors + vectors + 1 <= registers
 
 
 def test_a_wrong_stride_is_seen() -> None:

@@ -1,4 +1,4 @@
-"""What kernels are printed for: vectors and caches, as the machine model has them."""
+"""What kernels are printed for: vectors, as the machine model has them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``cache_bytes``: size of the outermost cache.
-    ``registers``: vector registers."""
+    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``registers``: how many there are."""
 
     vector_bytes: int
-    cache_bytes: int
     registers: int
 
     def lanes(self, bits: int = 32) -> int:
@@ -30,13 +28,11 @@ class Target:
 def target_of(machine: Machine) -> Target:
     """Of a machine model; widths that no register has become the next smaller one that some have."""
     width = next((n for n in (64, 32) if machine.vector_bytes >= n), 16)
-    return Target(width, max(level.nbytes for level in machine.levels), machine.registers)
+    return Target(width, machine.registers)
 
 
 @functools.cache
 def host() -> Target:
     """Of this machine, as the system describes it."""
-    from eqsat.cost.machine import caches
-
     lanes = native_lanes(32)
-    return Target(4 * lanes, caches()[-1][1], 32 if lanes == 16 else 16)
+    return Target(4 * lanes, 32 if lanes == 16 else 16)

@@ -11,7 +11,7 @@ from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, dtype_of, int64
+from eqsat.ir.types import DType, TensorType, int64
 from eqsat.ir.views import ViewMap
 
 __all__ = ["OPS", "elementwise", "structure"]
@@ -170,10 +170,3 @@ def gather(x: Node, index: Node, axis: int) -> Node:
         index = cast(index, int64)
     safe = make("wrap_index", (index,), x.shape[axis])
     return make("gather", (x, safe), axis, label="take")
-
-
-def as_node(value: object, dtype: DType | None = None) -> Node:
-    """A node from a node or anything NumPy turns into an array."""
-    if isinstance(value, Node):
-        return value
-    return const(value, dtype or dtype_of(np.asarray(value).dtype))

@@ -79,11 +79,6 @@ class Accumulator:
                 self._combine(copy, self.names[copy + span], None)
             span *= 2
 
-    def fold_into(self, total: Accumulator) -> None:
-        """Combine all copies into the one copy of ``total``."""
-        self.fold()
-        total._combine(0, self.names[0], None)
-
     def merge(self, copy: int, other: Accumulator) -> None:
         """Combine a copy of ``other`` into the same copy of this."""
         self._combine(copy, other.names[copy], None)

@@ -18,9 +18,9 @@ from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Guarded, Kernel, Load, unconditional
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
-from eqsat.schedule.vectors import turned_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine, names_in
+from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
+from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ BLOCK = 64
 """Additions into an accumulator of such a block."""
 RUNS = 7
 """Loops at most that a loop is peeled into where guards change: each one is a copy of its body."""
-_COPIES = 4
-"""Accumulators of a transposed block, so that one addition does not wait for another."""
 
 Body = Callable[[], None]
 _T = TypeVar("_T")
@@ -86,7 +84,7 @@ class Walk:
         """Along each axis, what the length of the block at hand is a multiple of."""
         self.count = dict(self.sizes)
         self.empty = 0 in self.extents
-        self.tiles: _Turned | None = None
+        self.tiles: Transposed | None = None
 
     def print(self, shared: tuple[str, ...]) -> None:
         """Print the nest at these positions of the shared axes."""
@@ -95,7 +93,7 @@ class Walk:
         self.count = {a: min(size, self.extents[a]) for a, size in self.sizes.items()}
         if self.tile.name == "transpose":
             assert self.vector is not None and self.other is not None
-            self.tiles = _Turned(self, self.kernel, self.vector, self.other)
+            self.tiles = Transposed(self, self.kernel, self.vector, self.other)
         self._walk(self.nest)
         for s in self.members:
             if self.rows.stages[s].kernel.parallel > self.rows.shared:
@@ -192,7 +190,7 @@ class Walk:
             for n in range(self.count[self.other])
         ]
 
-    def _here(self, beside: str, position: str) -> tuple[str, ...]:
+    def here(self, beside: str, position: str) -> tuple[str, ...]:
         here = list(self.at)
         if self.other is not None:
             here[self.other] = beside
@@ -213,7 +211,7 @@ class Walk:
             assert totals is not None
             (s,) = self.reductions
             for copy, (position, count) in enumerate(chunks):
-                values = [self._value(s, self._here(b, position), count) for b in self._beside()]
+                values = [self._value(s, self.here(b, position), count) for b in self._beside()]
                 rows = self.rows.accumulator(s, len(values))
                 for name, value in zip(rows.names, values, strict=True):
                     if count is None:
@@ -227,7 +225,7 @@ class Walk:
             return
         for row, b in enumerate(self._beside()):
             for copy, (position, count) in enumerate(chunks):
-                self.point(self._here(b, position), count, copy, totals[row] if totals else {})
+                self.point(self.here(b, position), count, copy, totals[row] if totals else {})
 
     def point(
         self,
@@ -261,7 +259,7 @@ class Walk:
         if self.vector is not None and self.vector < self.kept:
             copies = len(self._chunks())
         elif self.tile.name == "transpose":
-            copies = min(_COPIES, self.p.lanes)
+            copies = min(COPIES, self.p.lanes)
         else:
             copies = max(1, self.tile.size(self.tile.sizes[-1][0]) // self.tile.lanes) if self.tile.sizes else 1
         return [{s: self.rows.accumulator(s, copies) for s in self.reductions} for _ in range(beside)]
@@ -356,7 +354,7 @@ class Walk:
             return 1
         if not isinstance(nest, Loop):
             return (
-                self.p.lanes // min(_COPIES, self.p.lanes) if nest == self.tile and self.tile.name == "transpose" else 1
+                self.p.lanes // min(COPIES, self.p.lanes) if nest == self.tile and self.tile.name == "transpose" else 1
             )
         inner = self._chain(nest.body, cells)
         if cells and not self._reduced(nest):
@@ -402,7 +400,7 @@ class Walk:
 
     def _results(self, kernel: Kernel, beside: str, position: str) -> tuple[str, ...]:
         """Positions of results: 0 along reduced axes."""
-        here = self._here(beside, position)
+        here = self.here(beside, position)
         return (*here[: kernel.parallel], *("0" for _ in here[kernel.parallel :]))
 
     # partial results in scratch
@@ -422,7 +420,7 @@ class Walk:
         totals = self.p.lanes * size  # bytes of the tile's accumulators
         for a in self.sizes:
             if a == self.vector:
-                totals *= max(1, self.sizes[a] // self.p.lanes) if self.tile.name != "transpose" else _COPIES
+                totals *= max(1, self.sizes[a] // self.p.lanes) if self.tile.name != "transpose" else COPIES
             elif a < self.kept:
                 totals *= self.sizes[a]
         pitches: dict[int, int] = {}
@@ -492,7 +490,7 @@ class Walk:
             for beside in range(self.count[self.other], 2 * self.count[self.other]):
                 if isinstance(access, Access):
                     first = self.at[self.other]
-                    here = self._here(f"{first} + {beside}", self.at[self.vector])
+                    here = self.here(f"{first} + {beside}", self.at[self.vector])
                     text = affine(access.base, access.offset, access.strides, here, load.dtype.itemsize)
                     self.p.line(f"prefetch({text})")
 
@@ -538,65 +536,3 @@ def _parallel_in(nest: Nest, walk: Walk) -> bool:
             return True
         nest = nest.body
     return False
-
-
-class _Turned:
-    """Blocks of lanes × lanes: operands that lie along one axis are transposed by shuffles into scratch.
-
-    A vector along the other axis would be put together from as many cache lines as it has lanes.
-    """
-
-    def __init__(self, walk: Walk, kernel: Kernel, vector: int, axis: int) -> None:
-        self.walk, self.p, self.vector, self.axis = walk, walk.p, vector, axis
-        (self.s,) = walk.members
-        self.loads = turned_loads(kernel, vector, axis)
-        lanes = self.p.lanes
-        self.places = {
-            (load.operand, load.offset, load.strides): walk.take(lanes**2 * load.dtype.itemsize) for load in self.loads
-        }
-
-    def print(self, totals: Totals | None) -> None:
-        """One block; at the rim, rows as they lie."""
-        walk, p, lanes = self.walk, self.p, self.p.lanes
-        first, j = walk.at[self.axis], walk.at[self.vector]
-        tall, wide = walk.count[self.axis], walk.count[self.vector]
-        copies = min(_COPIES, lanes) if totals else 1
-        sums = totals[0] if totals else {}
-        i = p.fresh("i")
-        if tall < lanes or wide < lanes:
-            with p.scope(f"for {i} in range({first}, {first} + {tall}):", i):
-                walk.at[self.axis] = i
-                count = str(wide) if wide < lanes else None
-                walk.point(walk._here(i, j), count, 0, sums)
-        else:
-            self._fill(tuple(walk.at))
-            with p.scope(f"for {i} in range(0, {lanes}, {copies}):", i):
-                for copy in range(copies):
-                    row = p.fresh("row")
-                    p.bind(row, f"{i} + {copy}")
-                    walk.point(walk._here(f"{first} + {row}", j), None, copy, sums, self._rule(row))
-        walk.at[self.axis] = first
-
-    def _fill(self, positions: Sequence[str]) -> None:
-        for load in self.loads:
-            access = self.walk.rows.rule(self.s)(load)
-            assert isinstance(access, Access)
-            size = load.dtype.itemsize
-            source = affine(access.base, access.offset, access.strides, positions, size)
-            place = self.places[load.operand, load.offset, load.strides]
-            step = load.strides[self.vector] * size
-            self.p.line(f"transpose_{self.p.type(load.dtype)}({place}, {source}, {step})")
-        self.p.mark("tiles")
-
-    def _rule(self, row: str) -> LoadRule:
-        """Transposed loads come from row ``row`` of their blocks."""
-        usual, lanes = self.walk.rows.rule(self.s), self.p.lanes
-
-        def rule(load: Load) -> Access | Value:
-            place = self.places.get((load.operand, load.offset, load.strides))
-            if place is None or load.gathers:
-                return usual(load)
-            address = f"{place} + {lanes * load.dtype.itemsize} * {row}"
-            return self.p.load(address, load.dtype, 1, names_in(address) | {"tiles"})
-
-        return rule

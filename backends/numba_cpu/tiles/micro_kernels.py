@@ -29,15 +29,6 @@ Tile = Callable[..., Any]
 """A Numba intrinsic, callable from printed kernels."""
 
 
-def tile_shape(lanes: int) -> tuple[int, int]:
-    """(rows, vectors) of the main register tile for vectors of ``lanes`` float32 (or as many bytes).
-
-    AVX-512 has 32 registers: 14 × 2 accumulators, two vectors of the second factor and a broadcast.
-    AVX2 has 16: 6 × 2. The narrow form keeps to 16 registers too.
-    """
-    return (14, 2) if lanes >= 16 else (6, 2)
-
-
 class _Writer:
     """Small helpers around an IR builder: byte addressing, vectors of one element type."""
 
