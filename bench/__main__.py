@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.peers import NAMES, OURS
-from bench.setup import SUITES, environment, selected
+from bench.setup import SUITES, comparable, environment, selected
 from bench.worker import Worker, WorkerError
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
     from bench import limits as model
     from bench import report
     from bench.run import Row, compile_cold, run_workload
+    from eqsat.cost.machine import vector_limit
 
     console = Console()
     if not console.is_terminal:
@@ -95,6 +96,11 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
         f"{limits.cpu}, {limits.threads} thread(s): FMA peak {limits.fma_gflops:.0f} GFLOP/s, "
         f"memory copy {limits.stream_gbs:.1f} GB/s"
     )
+    names, wide = comparable(names)
+    if wide:
+        console.print(
+            f"eqsat is held to vectors of {vector_limit()} bits; left out, for they are not: {', '.join(wide)}"
+        )
     suites = list(dict.fromkeys(options.suite or SUITES))
     rows: list[Row] = []
     problems: list[Problem] = []

@@ -9,16 +9,36 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.workload import Inputs, Workload
+from eqsat.cost.machine import vector_limit
 
 SUITES = ("gemm", "fused", "attention", "algebra", "models")
 
 
+AVX2 = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+}
+"""What holds NumPy's products, PyTorch and JAX to AVX2, as their documentations say."""
+WIDE = ("onnxruntime", "numexpr")
+"""Peers whose vectors nothing holds."""
+
+
 def environment(threads: int) -> dict[str, str]:
-    """Thread counts that libraries read only when they are loaded."""
+    """Thread counts, and a vector width that eqsat is held to, for libraries that read them only when loaded."""
     n = str(threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS")
     # NPROC sizes XLA's thread pools.
-    return {**dict.fromkeys((*names, "NPROC"), n), "JAX_PLATFORMS": "cpu"}
+    variables = {**dict.fromkeys((*names, "NPROC"), n), "JAX_PLATFORMS": "cpu"}
+    return variables | AVX2 if vector_limit() == 256 else variables
+
+
+def comparable(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Peers that run with vectors as wide as eqsat's, and those that do not: some cannot be held to AVX2."""
+    wide = {512: (), 256: WIDE}.get(vector_limit(), names)
+    return [name for name in names if name not in wide], [name for name in names if name in wide]
 
 
 def limit_threads(threads: int) -> None:

@@ -316,6 +316,22 @@ def test_threads_are_set_before_libraries_load() -> None:
         assert peer.call(os.getenv, "OPENBLAS_NUM_THREADS") == "2"
 
 
+@pytest.mark.parametrize("bits", ["256", "512"])
+def test_peers_are_held_to_the_width_that_eqsat_is(bits: str) -> None:
+    code = "from bench.setup import *; "
+    code += "print(environment(1).get('ONEDNN_MAX_CPU_ISA'), comparable(['torch', 'onnxruntime']))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "EQSAT_VECTOR_BITS": bits},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    held = "AVX2 (['torch'], ['onnxruntime'])" if bits == "256" else "None (['torch', 'onnxruntime'], [])"
+    assert found.stdout.strip() == held
+
+
 def test_cold_compilations_fill_the_row() -> None:
     row = Row(PRODUCT, 0.1, {n: Time(1.0, 1.0) for n in (OURS, "torch_compile")}, OURS, 0.0, 0.0, 0.0)
     assert "cold_compile_s" not in row.record()
