@@ -36,7 +36,7 @@ from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region, constant_nodes, cut, without_empty
 from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
-from eqsat.schedule import schedule
+from eqsat.schedule import Scheduled, schedule
 
 Progress = Callable[[str], None]
 
@@ -339,20 +339,26 @@ def _arrange(
             items.append(item)
         else:
             items.extend(split_masked(item, assembly.value, assembly.buffer, price))
+    known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
     for item in items:
         deadline.check("searching schedules")
         if isinstance(item, Piece):
             reference = assembly.references[item.key]
             steps.append(replace(reference, seconds=reference_seconds(reference.value, alone)))
             continue
-        label = describe_group(item.group)
-        points = max(stage.kernel.points for stage in item.group.stages)
-        if points > POINTS:
-            raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
-        if not usable():  # kernels are printed by a nest that takes no search
+        if id(item.group) not in known:
+            label = describe_group(item.group)
+            points = max(stage.kernel.points for stage in item.group.stages)
+            if points > POINTS:
+                raise ShapeError(f"{label}: this step has {points:,} values to compute: use smaller arrays")
+            found = None
+            if usable():
+                found = schedule(item.group, target, disable=options.no_loops, deadline=deadline)
+            known[id(item.group)] = label, found
+        label, scheduled = known[id(item.group)]
+        if scheduled is None:  # kernels are printed by a nest that takes no search
             steps.append(KernelStep(item.group, item.tensors, None, label))
             continue
-        scheduled = schedule(item.group, target, disable=options.no_loops, deadline=deadline)
         report.loop_terms += scheduled.loop_terms
         for rule, count in scheduled.matches:
             report.loop_matches[rule] = report.loop_matches.get(rule, 0) + count

@@ -30,7 +30,7 @@ from eqsat.schedule import (
     LoopRule,
     ScheduleError,
     installed_loop_rules,
-    least_seconds,
+    least_of,
     schedule,
 )
 from eqsat.schedule.decode import decode
@@ -401,4 +401,4 @@ def test_products_that_share_only_a_batch_cost_more_than_apart() -> None:
 def test_no_schedule_beats_the_least_that_one_can_take(at: Machine, threads: int) -> None:
     for name, group in GROUPS.items():
         target = target_of(at, threads)
-        assert 0 < least_seconds(group, target) <= 1.02 * schedule(group, target).predicted_seconds, name
+        assert 0 < least_of(group, target).seconds(target) <= 1.02 * schedule(group, target).predicted_seconds, name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from eqsat.deadline import NEVER, Deadline
@@ -56,6 +56,10 @@ class PlacedGroup:
     group: KernelGroup
     tensors: tuple[int, ...]
 
+    def placed(self, names: Sequence[int]) -> PlacedGroup:
+        """The same group where its tensors are numbers into ``names``."""
+        return PlacedGroup(self.group, tuple([names[t] for t in self.tensors]))
+
 
 class Grouping:
     """Fuses pieces of a program into groups where that lowers the price; ``price`` None: every piece stays alone."""
@@ -76,8 +80,12 @@ class Grouping:
                 self.users.setdefault(tensor, []).append(number)
         self.groups: dict[int, list[int]] = {n: [n] for n in range(len(pieces))}
         self.of = {n: n for n in range(len(pieces))}
-        self.built: dict[tuple[int, ...], PlacedGroup | None] = {}
+        self.shapes: dict[tuple[int, ...], tuple[_Shape, tuple[int, ...]]] = {}
+        self.built: dict[_Shape, PlacedGroup | None] = {}
+        self.best: dict[_Shape, PlacedGroup] = {}
         self.prices: dict[tuple[int, ...], float] = {}
+        kernels: dict[Kernel, int] = {}
+        self.kernel_numbers = [-1 if p.kernel is None else kernels.setdefault(p.kernel, len(kernels)) for p in pieces]
 
     def run(self) -> list[PlacedGroup | Piece]:
         """Groups, and pieces without a kernel, in an order that respects every dependency."""
@@ -110,22 +118,47 @@ class Grouping:
 
     def _best(self, members: Sequence[int]) -> PlacedGroup:
         """The cheapest of a group's forms, the first of those that cost the same."""
-        found = self.build(members)
+        shape, tensors = self._shape(members)
+        if shape not in self.best:
+            self.best[shape] = self._cheapest(members, shape)
+        return self.best[shape].placed(tensors)
+
+    def _cheapest(self, members: Sequence[int], shape: _Shape) -> PlacedGroup:
+        found = self._first(shape)
         assert found is not None
         if self.price is None or len(members) == 1:
             return found
         seconds = self.seconds(members)
-        for form in self._forms(members):
+        for form in _forms(shape):
             if form != found and self.price.least(form.group, (found.group,)) < seconds:
                 other = self.price.seconds(form.group)
                 if other < seconds:
                     found, seconds = form, other
         return found
 
-    def _kernel(self, number: int) -> Kernel:
-        kernel = self.pieces[number].kernel
-        assert kernel is not None
-        return kernel
+    def _shape(self, members: Sequence[int]) -> tuple[_Shape, tuple[int, ...]]:
+        """What a group is whatever its tensors are called, and the tensor for each of the numbers in it.
+
+        So the layers of a network have their groups built and priced once.
+        """
+        key = tuple(members)
+        if key not in self.shapes:
+            numbers: dict[int, int] = {}
+            pieces = []
+            for m in members:
+                piece = self.pieces[m]
+                reads = tuple([numbers.setdefault(t, len(numbers)) for t in piece.reads])
+                pieces.append(Piece(numbers.setdefault(piece.tensor, len(numbers)), piece.kernel, reads))
+            escapes = [
+                self.pieces[m].tensor in self.stored
+                or any(u not in members for u in self.users.get(self.pieces[m].tensor, ()))
+                for m in members
+            ]
+            escapes[-1] = True
+            kernels = tuple([self.kernel_numbers[m] for m in members])
+            wires = tuple([(*piece.reads, piece.tensor) for piece in pieces])
+            self.shapes[key] = _Shape(kernels, wires, tuple(escapes), tuple(pieces)), tuple(numbers)
+        return self.shapes[key]
 
     def acyclic(self, members: Sequence[int], last: int) -> bool:
         """Whether no path leaves the members and comes back; a group on the way runs as a whole.
@@ -169,93 +202,105 @@ class Grouping:
         return order
 
     def build(self, members: Sequence[int]) -> PlacedGroup | None:
-        """The group of these pieces, normalized, in its first form; None if they share no axis."""
-        key = tuple(members)
-        if key not in self.built:
-            self.built[key] = next(self._forms(members), None)
-        return self.built[key]
+        """The group of these pieces, normalized, in its first form; None if they share no axis.
 
-    def _forms(self, members: Sequence[int]) -> Iterator[PlacedGroup]:
-        """The group of these pieces, with costly parts stored or computed anew (see ``alternatives``)."""
-        if len(members) == 1:
-            yield self._single(members[0])
-            return
-        draft = self._draft(members)
-        if draft is None:
-            return
-        for stages in alternatives(draft.group.stages, draft.group.shared):
-            yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(stages))), draft.tensors)
+        Its tensors are numbered by where the members name them first.
+        """
+        return self._first(self._shape(members)[0])
 
-    def _draft(self, members: Sequence[int]) -> PlacedGroup | None:
-        """The group of several pieces, each of them a stage."""
-        linked = link([self.pieces[m] for m in members])
-        if linked is None:
-            return None
-        inside = {member.tensor: n for n, member in enumerate(linked)}
-        tensors: list[int] = []
-        operands: list[Operand] = []
+    def _first(self, shape: _Shape) -> PlacedGroup | None:
+        if shape not in self.built:
+            self.built[shape] = next(_forms(shape), None)
+        return self.built[shape]
 
-        def external(tensor: int, operand: Operand) -> int:
-            if tensor not in tensors:
-                tensors.append(tensor)
-                operands.append(operand)
-            return tensors.index(tensor)
 
-        kernels = [self._shared_first(member) for member in linked]
-        shared = len(linked[0].shared)
-        escapes = [
-            self.pieces[m].tensor in self.stored
-            or any(u not in members for u in self.users.get(self.pieces[m].tensor, ()))
-            for m in members
-        ]
-        escapes[-1] = True
-        local: list[Kernel] = []
-        for number, kernel in enumerate(kernels):
-            piece = self.pieces[members[number]]
-            changed = kernel
-            for position, tensor in enumerate(piece.reads):
-                source = inside.get(tensor)
-                if source is not None and source != number and not escapes[source]:
-                    relaid = _relay(changed, position, kernels[source])
-                    if relaid is None:
-                        return None
-                    changed = relaid
-            local.append(changed)
-        drafts: list[tuple[Kernel, tuple[int | FromStage, ...], bool]] = []
-        for number, (kernel, m) in enumerate(zip(local, members, strict=True)):
-            piece = self.pieces[m]
-            sources: list[int | FromStage] = []
-            for tensor, operand in zip(piece.reads, kernel.operands, strict=True):
-                source = inside.get(tensor)
-                inner = source is not None and source != number
-                sources.append(FromStage(source) if inner and source is not None else external(tensor, operand))
-            if not escapes[number]:
-                kernel = _row_major_store(kernel)
-            drafts.append((kernel, tuple(sources), escapes[number]))
-        finished, outputs = [], []
-        for (kernel, given, kept), m in zip(drafts, members, strict=True):
-            result = external(self.pieces[m].tensor, kernel.out) if kept else None
-            if result is not None:
-                outputs.append(result)
-            finished.append(Stage(kernel, given, result))
-        return PlacedGroup(KernelGroup(tuple(finished), shared, tuple(operands), tuple(outputs)), tuple(tensors))
+@dataclass(frozen=True)
+class _Shape:
+    """Pieces that are to be one group, with tensors numbered as they are met.
 
-    def _single(self, number: int) -> PlacedGroup:
-        piece = self.pieces[number]
-        kernel = merge_axes(self._kernel(number), 0)
-        tensors = tuple(dict.fromkeys(piece.reads))
-        place = {t: n for n, t in enumerate(tensors)}
-        operands = [kernel.operands[piece.reads.index(t)] for t in tensors]
-        sources = tuple(place[t] for t in piece.reads)
-        stage = Stage(kernel, sources, len(tensors))
-        group = KernelGroup((stage,), 0, (*operands, kernel.out), (len(tensors),))
-        return PlacedGroup(group, (*tensors, piece.tensor))
+    ``kernels``: a number for each kernel, by which shapes are compared: kernels are long. ``wires``: for each piece the
+    tensors it reads, then the one it stores. ``escapes``: whose results are read outside of the group.
+    """
 
-    @staticmethod
-    def _shared_first(member: Member) -> Kernel:
-        kernel, head = member.kernel, member.shared
-        rest = [a for a in range(kernel.parallel) if a not in head]
-        return permute(kernel, [*head, *rest, *range(kernel.parallel, len(kernel.extents))])
+    kernels: tuple[int, ...]
+    wires: tuple[tuple[int, ...], ...]
+    escapes: tuple[bool, ...]
+    pieces: tuple[Piece, ...] = field(compare=False)
+
+
+def _forms(shape: _Shape) -> Iterator[PlacedGroup]:
+    """The group of these pieces, with costly parts stored or computed anew (see ``alternatives``)."""
+    if len(shape.pieces) == 1:
+        yield _single(shape.pieces[0])
+        return
+    draft = _draft(shape)
+    if draft is None:
+        return
+    for stages in alternatives(draft.group.stages, draft.group.shared):
+        yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(stages))), draft.tensors)
+
+
+def _draft(shape: _Shape) -> PlacedGroup | None:
+    """The group of several pieces, each of them a stage."""
+    linked = link(shape.pieces)
+    if linked is None:
+        return None
+    inside = {member.tensor: n for n, member in enumerate(linked)}
+    tensors: list[int] = []
+    operands: list[Operand] = []
+
+    def external(tensor: int, operand: Operand) -> int:
+        if tensor not in tensors:
+            tensors.append(tensor)
+            operands.append(operand)
+        return tensors.index(tensor)
+
+    kernels = [_shared_first(member) for member in linked]
+    shared = len(linked[0].shared)
+    local: list[Kernel] = []
+    for number, (kernel, piece) in enumerate(zip(kernels, shape.pieces, strict=True)):
+        changed = kernel
+        for position, tensor in enumerate(piece.reads):
+            source = inside.get(tensor)
+            if source is not None and source != number and not shape.escapes[source]:
+                relaid = _relay(changed, position, kernels[source])
+                if relaid is None:
+                    return None
+                changed = relaid
+        local.append(changed)
+    drafts: list[tuple[Kernel, tuple[int | FromStage, ...], bool]] = []
+    for number, (kernel, piece, kept) in enumerate(zip(local, shape.pieces, shape.escapes, strict=True)):
+        sources: list[int | FromStage] = []
+        for tensor, operand in zip(piece.reads, kernel.operands, strict=True):
+            source = inside.get(tensor)
+            inner = source is not None and source != number
+            sources.append(FromStage(source) if inner and source is not None else external(tensor, operand))
+        drafts.append((kernel if kept else _row_major_store(kernel), tuple(sources), kept))
+    finished, outputs = [], []
+    for (kernel, given, kept), piece in zip(drafts, shape.pieces, strict=True):
+        result = external(piece.tensor, kernel.out) if kept else None
+        if result is not None:
+            outputs.append(result)
+        finished.append(Stage(kernel, given, result))
+    return PlacedGroup(KernelGroup(tuple(finished), shared, tuple(operands), tuple(outputs)), tuple(tensors))
+
+
+def _single(piece: Piece) -> PlacedGroup:
+    assert piece.kernel is not None
+    kernel = merge_axes(piece.kernel, 0)
+    tensors = tuple(dict.fromkeys(piece.reads))
+    place = {t: n for n, t in enumerate(tensors)}
+    operands = [kernel.operands[piece.reads.index(t)] for t in tensors]
+    sources = tuple(place[t] for t in piece.reads)
+    stage = Stage(kernel, sources, len(tensors))
+    group = KernelGroup((stage,), 0, (*operands, kernel.out), (len(tensors),))
+    return PlacedGroup(group, (*tensors, piece.tensor))
+
+
+def _shared_first(member: Member) -> Kernel:
+    kernel, head = member.kernel, member.shared
+    rest = [a for a in range(kernel.parallel) if a not in head]
+    return permute(kernel, [*head, *rest, *range(kernel.parallel, len(kernel.extents))])
 
 
 class _Merging:
@@ -265,7 +310,7 @@ class _Merging:
         self.all, self.price, self.window = grouping, price, window
         self.queue: list[tuple[float, int, int, bool, tuple[int, ...]]] = []
         """(what is saved, negative; two pieces; whether that is exact or could be less; the groups' members)."""
-        self.bounds: dict[tuple[tuple[int, ...], ...], float] = {}
+        self.bounds: dict[tuple[int, ...], float] = {}
 
     def run(self) -> None:
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
@@ -340,7 +385,7 @@ class _Merging:
             [self._members(keys[:-last]), self._members(keys[-last:])] if last else [self._members((k,)) for k in keys]
         )
         apart = [built.group for built in map(self.all.build, parts) if built is not None]
-        bound = (members, *parts)
+        bound = (id(placed.group), *map(id, apart))  # ``build`` holds them
         if bound not in self.bounds:
             self.bounds[bound] = self._gain(parts, self.price.least(placed.group, apart))
         return self.bounds[bound]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Scheduled, ScheduleError, least_busy, least_seconds, schedule
+from eqsat.schedule import Least, Scheduled, ScheduleError, least_of, schedule
 
 
 class ScheduledPrice:
@@ -22,34 +23,39 @@ class ScheduledPrice:
 
     def __init__(self, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER) -> None:
         self.target, self.disable, self.deadline = target, disable, deadline
-        self._known: dict[int, tuple[KernelGroup, Scheduled | None, float]] = {}
-        """By identity, for groups are asked for often, and are long: a group, its schedule, and how much it wastes."""
+        # By identity, for groups are asked for often, and are long: each is held, so that no other one has its id.
+        self._scheduled: dict[int, tuple[KernelGroup, Scheduled | None]] = {}
+        self._least: dict[int, tuple[KernelGroup, Least | None]] = {}
 
     def seconds(self, group: KernelGroup) -> float:
         if not usable():
             return self.least(group, ())
-        found = self._look_up(group)[1]
+        found = self._schedule(group)
         return math.inf if found is None else found.predicted_seconds
 
     def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
         """A bound; what ``parts`` waste of the units, together they are taken to waste, too."""
         done = least = 0.0
         for part in parts if usable() else ():
-            _, found, busy = self._look_up(part)
-            if found is not None:
-                done, least = done + found.best.busy, least + busy
-        try:
-            return least_seconds(group, self.target, max(1.0, done / least) if least else 1.0)
-        except ScheduleError:
-            return math.inf
+            found, busy = self._schedule(part), self._least_of(part)
+            if found is not None and busy is not None:
+                done, least = done + found.best.busy, least + busy.busy
+        bound = self._least_of(group)
+        return math.inf if bound is None else bound.seconds(self.target, max(1.0, done / least) if least else 1.0)
 
-    def _look_up(self, group: KernelGroup) -> tuple[KernelGroup, Scheduled | None, float]:
-        if id(group) not in self._known:
-            found, busy = None, 0.0
-            try:
+    def _schedule(self, group: KernelGroup) -> Scheduled | None:
+        """The group's schedule, None where it has none."""
+        if id(group) not in self._scheduled:
+            found = None
+            with suppress(OptionError, ScheduleError):
                 found = schedule(group, self.target, disable=self.disable, deadline=self.deadline)
-                busy = least_busy(group, self.target)
-            except (OptionError, ScheduleError):
-                pass  # it has no schedule
-            self._known[id(group)] = (group, found, busy)
-        return self._known[id(group)]
+            self._scheduled[id(group)] = group, found
+        return self._scheduled[id(group)][1]
+
+    def _least_of(self, group: KernelGroup) -> Least | None:
+        if id(group) not in self._least:
+            found = None
+            with suppress(ScheduleError):
+                found = least_of(group, self.target)
+            self._least[id(group)] = group, found
+        return self._least[id(group)][1]

@@ -5,11 +5,12 @@ from eqsat.schedule.legal import check
 from eqsat.schedule.offered import check_offered
 from eqsat.schedule.problem import ScheduleError, lane_axis
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Candidate, Scheduled, anywhere, least_busy, least_seconds, schedule
+from eqsat.schedule.scheduler import Candidate, Least, Scheduled, anywhere, least_of, schedule
 from eqsat.schedule.simple import simple_nest
 
 __all__ = [
     "Candidate",
+    "Least",
     "LoopRule",
     "ScheduleError",
     "Scheduled",
@@ -20,8 +21,7 @@ __all__ = [
     "installed_loop_rules",
     "is_parallel",
     "lane_axis",
-    "least_busy",
-    "least_seconds",
+    "least_of",
     "schedule",
     "simple_nest",
 ]

@@ -69,7 +69,7 @@ class StageForm:
     def contraction(self) -> bool:
         return bool(self.factors)
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         """The type that decides lanes and speed: of the accumulator, or the widest read or written."""
         if self.contraction:
@@ -199,7 +199,8 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
     first = group.stages[0].kernel.extents
     outer, rows = _shared_axes(group, shared)
     functions = target.functions if target is not None else ()
-    forms = tuple(_form(group, number, outer, rows, functions, target) for number in range(len(group.stages)))
+    bits = element_bits(stage.kernel for stage in group.stages)
+    forms = tuple(_form(group, number, outer, rows, functions, target, bits) for number in range(len(group.stages)))
     return Problem(
         forms,
         math.prod(first[a] for a in outer) if shared else 0,
@@ -274,12 +275,13 @@ def _form(
     rows: tuple[int, ...],
     functions: Functions,
     target: Target | None,
+    bits: int,
 ) -> StageForm:
     stage = group.stages[number]
     result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
-    return _contraction(group, form, target) or _vector(form, element_bits(s.kernel for s in group.stages))
+    return _contraction(group, form, target) or _vector(form, bits)
 
 
 def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:

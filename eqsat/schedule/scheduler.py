@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.movement import work
-from eqsat.cost.target import Target
+from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
@@ -94,12 +94,13 @@ def schedule(
     """
     group = anywhere(group)
     key = (group.stages, group.shared, group.operands, target, disable)
-    if key not in _memory:
+    found = _memory.get(key)
+    if found is None:
         found = _schedule(group, target, disable, deadline)
         if len(_memory) >= _MOST:
             _memory.clear()
         _memory[key] = found
-    return _memory[key]
+    return found
 
 
 def anywhere(group: KernelGroup) -> KernelGroup:
@@ -181,21 +182,28 @@ def search_graph(
     return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
 
 
-def least_busy(group: KernelGroup, target: Target) -> float:
-    """Seconds of the units for ``group`` on one thread, all of it done by the tiles that waste least."""
-    return Pricer(problem_of(group, target.alone), target.alone).least_compute()
+@dataclass(frozen=True, slots=True)
+class Least:
+    """What a group takes at least on one thread: seconds of the units, bytes from each of :attr:`Target.origins`.
+
+    Every operand comes once into each cache that it does not lie in, and all work is done by the tiles that waste
+    least of the units.
+    """
+
+    busy: float
+    moved: Moved
+
+    def seconds(self, target: Target, waste: float = 1.0) -> float:
+        """Seconds on all threads of ``target``, with units that are busy for ``waste`` times as long."""
+        moved = tuple(n / target.threads for n in self.moved)
+        return target.alone.seconds(waste * self.busy / target.threads, moved) + target.alone.step
 
 
-def least_seconds(group: KernelGroup, target: Target, waste: float = 1.0) -> float:
+def least_of(group: KernelGroup, target: Target) -> Least:
     """About the least that a nest of ``group`` can be predicted to take, far cheaper to find than a schedule.
-
-    Every operand comes once into each cache that it does not lie in, and the units are busy for ``waste`` times what
-    they have to be (see ``least_busy``).
 
     Raises:
         ScheduleError: the group breaks what ``KernelGroup`` promises.
     """
-    alone = target.alone
-    pricer = Pricer(problem_of(group, alone), alone)
-    moved = tuple(n / target.threads for n in pricer.least_moved())
-    return alone.seconds(waste * pricer.least_compute() / target.threads, moved) + alone.step
+    pricer = Pricer(problem_of(group, target.alone), target.alone)
+    return Least(pricer.least_compute(), pricer.least_moved())

@@ -46,10 +46,13 @@ class Emission:
 
     def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
         """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
+        known: dict[tuple[int, int], Emitted | None] = {}  # by identity: layers have groups in common
         printed = []
         for group, nest, label in groups:
             self.deadline.check("printing kernels")
-            printed.append(_print(group, nest, self.machine, label))
+            if (id(group), id(nest)) not in known:
+                known[id(group), id(nest)] = _print(group, nest, self.machine, label)
+            printed.append(known[id(group), id(nest)])
         modules = [(p.source, p.phases) for p in printed if p is not None]
         compiled = compile_modules(modules, self.deadline, self.helpers)
         made: list[_Kernel | None] = []
