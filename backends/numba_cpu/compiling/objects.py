@@ -103,11 +103,11 @@ def target_machine(opt: int = 3) -> Any:
     return target.create_target_machine(cpu=here.cpu, features=here.features, opt=opt, reloc="pic", codemodel="small")
 
 
-def optimize(module: Any, machine: Any, *, loop_vectorize: bool = True, slp_vectorize: bool = False) -> None:
+def optimize(module: Any, machine: Any, *, loop_vectorize: bool = True) -> None:
     """LLVM's level-3 pipeline on ``module``, once, in place."""
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = loop_vectorize
-    options.slp_vectorization = slp_vectorize
+    options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     manager = builder.getModulePassManager()
     manager.run(module, builder)
@@ -232,12 +232,12 @@ def load_object(data: bytes) -> Code:
     return found
 
 
-def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = True) -> dict[str, int]:
+def load_ir(text: str, entries: Mapping[str, str]) -> dict[str, int]:
     """Addresses of the functions of a module given as LLVM assembly: its machine code from the cache, or made now.
 
-    It stays loaded until the process ends. ``entries``: name -> symbol, as for :func:`emit`.
+    It stays loaded until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Loops are not vectorized.
     """
-    key = hashlib.blake2b(f"{host().key}\0{loop_vectorize}\0{text}".encode(), digest_size=20).hexdigest()
+    key = hashlib.blake2b(f"{host().key}\0{text}".encode(), digest_size=20).hexdigest()
     store = kernel_store()
     data = store.get(key)
     if data is not None:
@@ -248,7 +248,7 @@ def load_ir(text: str, entries: Mapping[str, str], *, loop_vectorize: bool = Tru
     machine = target_machine()
     module = llvm.parse_assembly(text)
     module.verify()
-    optimize(module, machine, loop_vectorize=loop_vectorize)
+    optimize(module, machine, loop_vectorize=False)
     data = emit(module, machine, entries)
     store.put(key, data, "driver of compiled programs")
     return _pinned(load_object(data))

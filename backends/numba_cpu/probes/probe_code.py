@@ -60,7 +60,7 @@ def functions(names: tuple[str, ...]) -> dict[str, int]:
 
 def _compiled(text: str, names: Sequence[str]) -> dict[str, int]:
     """Addresses of a module's functions; ``name`` is the function ``eqsat_probe_name``."""
-    return load_ir(text, {name: f"eqsat_probe_{name}" for name in names}, loop_vectorize=False)
+    return load_ir(text, {name: f"eqsat_probe_{name}" for name in names})
 
 
 def _function_loop(module: ir.Module, name: str) -> None:

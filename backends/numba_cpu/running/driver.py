@@ -25,6 +25,7 @@ import numpy as np
 from eqsat.forks import hold_over_fork
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running import driver_code as code
+from eqsat_backends.numba_cpu.running import driver_team as team
 from eqsat_backends.numba_cpu.running.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes, aligned_empty
 from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
 
@@ -103,7 +104,7 @@ class _Context:
 
     def __init__(self, program: Program) -> None:
         self.arena = aligned_bytes(max(program.arena_bytes, 64), purpose="the intermediates of a call")
-        self.words = aligned_bytes((code.CONTEXT_WORDS + code.SHARE_WORDS * program.threads) * 8).view(np.int64)
+        self.words = aligned_bytes((team.CLAIMS + team.LINE * program.threads) * 8).view(np.int64)
         self.words[:] = 0
         self.address = int(self.words.ctypes.data)
         self.table = np.zeros(len(program.slots) + 1, np.int64)  # the last is for unused arguments
@@ -115,12 +116,12 @@ class _Context:
                 case Arena(offset):
                     self.table[i] = arena + offset
                 case Status():
-                    self.table[i] = self.address + 8 * code.STATUS
-        self.words[code.STEPS] = program._starts.ctypes.data
-        self.words[code.TABLE] = self.table.ctypes.data
-        self.words[code.RUNTIME] = program._runtime.address
-        self.words[code.ARGUMENTS] = program._arguments.ctypes.data
-        self.words[code.THREADS] = program.threads
+                    self.table[i] = self.address + 8 * team.STATUS
+        self.words[team.STEPS] = program._starts.ctypes.data
+        self.words[team.TABLE] = self.table.ctypes.data
+        self.words[team.RUNTIME] = program._runtime.address
+        self.words[team.ARGUMENTS] = program._arguments.ctypes.data
+        self.words[team.THREADS] = program.threads
 
 
 class Program:
@@ -303,7 +304,6 @@ class _MethodDefinition(ctypes.Structure):
 
 
 _METH_FASTCALL = 0x80
-_API = ("PyLong_AsSsize_t", "PyLong_FromSsize_t", "PyEval_SaveThread", "PyEval_RestoreThread")
 _kept: list[Any] = []  # what native code points to, for as long as the process lives
 _load_lock = hold_over_fork(threading.Lock())
 
@@ -322,7 +322,7 @@ def _load() -> None:
         if _call is not _not_loaded:
             return
         addresses = _load_driver()
-        words = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _API]
+        words = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in code.API]
         api = np.array([*words, id(np.ndarray), id(tuple)], np.int64)
         definition = _MethodDefinition(b"call", addresses["call"], _METH_FASTCALL, None)
         make = ctypes.pythonapi.PyCFunction_NewEx
@@ -335,4 +335,4 @@ def _load() -> None:
 def _load_driver() -> dict[str, int]:
     header, items = _layout()
     text = code.driver_ir(host().triple, header, items)
-    return load_ir(text, {"run": "eqsat_driver_run", "call": "eqsat_driver_call"})
+    return load_ir(text, {"call": "eqsat_driver_call"})

@@ -14,19 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eqsat.options import MAX_THREADS
-from eqsat_backends.numba_cpu.running.driver_code import POOL_BLOCK_WORDS
-
-_FUNCTIONS = (
-    "sched_yield",
-    "pthread_create",
-    "pthread_mutex_init",
-    "pthread_cond_init",
-    "pthread_mutex_lock",
-    "pthread_mutex_unlock",
-    "pthread_cond_wait",
-    "pthread_cond_signal",
-)
-_PLACEMENT = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
+from eqsat_backends.numba_cpu.running.driver_team import BLOCK, CAPACITY, FUNCTIONS, PLACEMENT, POOL
 
 
 class Runtime:
@@ -36,14 +24,14 @@ class Runtime:
     """
 
     def __init__(self, threads: bool = True) -> None:
-        self._words = np.zeros(len(_FUNCTIONS) + 1 + len(_PLACEMENT), np.int64)
-        self._pool = np.zeros((MAX_THREADS if threads else 1) * POOL_BLOCK_WORDS + 8, np.int64)
+        self._words = np.zeros(POOL + 1 + len(PLACEMENT), np.int64)
+        self._pool = np.zeros((MAX_THREADS if threads else 1) * BLOCK + 8, np.int64)
         self._start = -(self._pool.ctypes.data // 8) % 8  # whole cache lines
-        self._pool[self._start + 1] = MAX_THREADS if threads else 1
+        self._pool[self._start + CAPACITY] = MAX_THREADS if threads else 1
         if threads and os.name == "posix":
-            self._words[: len(_FUNCTIONS)] = _addresses(_FUNCTIONS)
-            self._words[len(_FUNCTIONS) + 1 :] = _addresses(_PLACEMENT)
-        self._words[len(_FUNCTIONS)] = self._pool[self._start :].ctypes.data
+            self._words[:POOL] = _addresses(FUNCTIONS)
+            self._words[POOL + 1 :] = _addresses(PLACEMENT)
+        self._words[POOL] = self._pool[self._start :].ctypes.data
 
     @property
     def address(self) -> int:
@@ -61,9 +49,9 @@ class Runtime:
 
     def forget_workers(self) -> None:
         """In a forked child: the workers exist in the parent only, whatever they were doing."""
-        blocks = int(self._pool[self._start + 1])
+        blocks = int(self._pool[self._start + CAPACITY])
         self._pool[:] = 0
-        self._pool[self._start + 1] = blocks
+        self._pool[self._start + CAPACITY] = blocks
 
 
 def _addresses(names: Sequence[str]) -> list[int]:
