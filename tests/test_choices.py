@@ -114,6 +114,9 @@ def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -
     assert exact - 1e-9 <= improved.cost <= start.cost + 1e-9
     for other in search.alternatives():
         check_solution(small, other.chosen, other.cost)
+    search.force()
+    check_solution(small, search.best.chosen, search.best.cost)
+    assert exact - 1e-9 <= search.best.cost <= improved.cost + 1e-9
     ascents = [dual_ascent(small, deep=deep) for deep in (True, False)]
     for ascent in ascents:
         assert ascent.bound <= exact + 1e-9
@@ -149,6 +152,19 @@ def test_an_integer_program_without_time_gives_the_start_back() -> None:
     outcome = solve(problem, start, Budget(work=0))
     assert outcome.solution == start and not outcome.proven and outcome.bound == 0.0
     assert solve(problem, start, Budget()).solution.cost == 3.5
+
+
+def test_storing_by_force_finds_what_pays_only_together() -> None:
+    """Two targets, both of which two users need to be cheaper: neither target, and neither user, pays alone."""
+    users = [Choice(user, needs, cost) for user in (1, 2) for needs, cost in (((), 5.0), ((3, 4), 0.0))]
+    problem = Problem((Choice(0, (1, 2), 1.0), *users, Choice(3, (), 3.0), Choice(4, (), 3.0)), (0,))
+    start = solution_of(problem, {0: 0, 1: 1, 2: 3})
+    assert start is not None and start.cost == 11
+    search = Search(problem, start, Budget())
+    assert search.run().cost == 11
+    search.force()
+    assert search.best.cost == 7
+    check_solution(problem, dict(search.best.chosen), search.best.cost)
 
 
 def test_sharing_beats_the_tree_cost() -> None:

@@ -54,6 +54,12 @@ class Problem:
                 found.setdefault(need, []).append(number)
         return {target: tuple(numbers) for target, numbers in found.items()}
 
+    def wanting(self, target: int) -> Problem:
+        """The same choices with one more target wanted."""
+        found = Problem(self.choices, (*self.roots, target))
+        found.__dict__.update(by_target=self.by_target, users=self.users)  # whatever is wanted
+        return found
+
     def without(self, refused: Iterable[int]) -> Problem:
         """The same problem with some choices (by number) gone."""
         gone = set(refused)
@@ -220,7 +226,13 @@ class Search:
     """
 
     def __init__(
-        self, problem: Problem, start: Solution, budget: Budget, keep: int = 1, shape: Shape | None = None
+        self,
+        problem: Problem,
+        start: Solution,
+        budget: Budget,
+        keep: int = 1,
+        shape: Shape | None = None,
+        far: dict[int, int] | None = None,
     ) -> None:
         self.problem = problem
         self.shape = shape or _needs
@@ -228,7 +240,7 @@ class Search:
         self.budget = budget
         self.keep = keep
         self.met: dict[object, Solution] = {}
-        self.far = cheapest(problem)[1]
+        self.far = cheapest(problem)[1] if far is None else far
         self._remember(start)
 
     def _remember(self, solution: Solution) -> None:
@@ -271,6 +283,26 @@ class Search:
         self._drop()
         self._rechoose(self.budget)
         return self.best.cost < before
+
+    def force(self) -> None:
+        """Store every other target once, whatever it costs, and improve what is around it.
+
+        It finds what pays only together: one target stored for another, with kernels of several users changed.
+        """
+        _, fill = self._fill()
+        for target in sorted(self.problem.by_target):
+            if self.budget.over():
+                return
+            if target in self.best.chosen or target not in fill:
+                continue
+            wider = self.problem.wanting(target)
+            start = solution_of(wider, self._with({}, fill))
+            if start is None:
+                continue
+            around = Search(wider, start, self.budget, far=self.far)
+            around._sweep()
+            if self.offer(around.best.chosen):
+                _, fill = self._fill()
 
     def _fill(self) -> tuple[dict[int, float], dict[int, int]]:
         """What one more target costs next to the solution, and choices for all, also those it may lose."""

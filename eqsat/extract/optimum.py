@@ -1,8 +1,8 @@
 """The best solution of a choice problem within a budget, with a bound that says how good it is.
 
 Greedy, then local search; then dual ascent, whose reduced costs take out choices that no better solution
-has, again and again; what is left goes to branch and bound if it is small, else to an integer program with
-the ascent's cuts.
+has, again and again; what is left goes to branch and bound if it is small, else to local search from every target
+stored by force, and to an integer program with the ascent's cuts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ FIRST = 1e6
 there are choices."""
 SMALL = 80
 """Choices of a problem that is first tried by branch and bound."""
+FORCED = 500
+"""Choices of a problem in which every target is stored once by force: it takes 0.15 s, and 5 s with 2,000."""
 SMALL_PROGRAM = 200
 """Choices of an integer program that takes little time (up to 0.1 s) whatever the gap."""
 
@@ -108,6 +110,13 @@ def optimum(
             best = search.best
         bound = max(bound, reached)
         method, inside = "branch", renumbered(best, problem, small)
+    elif inside is not None and len(small.choices) <= FORCED:
+        around = Search(small, inside, budget)
+        around.force()
+        found = renumbered(around.best, small, problem)
+        if found is not None and search.offer(found.chosen):
+            best = search.best
+        inside = renumbered(best, problem, small)
     if not closed():
         method = "work limit"
         if ilp and inside is not None:
