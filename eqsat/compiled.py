@@ -248,9 +248,7 @@ class Compiled:
     def _search(self, progress: Callable[[str], None], deadline: Deadline) -> Record:
         made = backend(self.options.backend)
         results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
-        with IMPORTING:
-            from eqsat.plan.masks import most_runs
-        with made.helpers(len(self.traced.graph.nodes()), results, most_runs(self.traced.graph)) as helpers:
+        with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
             plan = self.search(progress, deadline)
             progress("compile: kernels")
             emitted = made.emit(plan, self.machine, deadline, helpers)

@@ -52,11 +52,11 @@ class NumbaCpuBackend:
         return cpu_target(machine, threads)
 
     @contextmanager
-    def helpers(self, operators: int, results: Sequence[TensorType] = (), runs: int = 0) -> Iterator[Compilers]:
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> Iterator[Compilers]:
         """Processes that get ready to compile while a program of so many operators is searched, and memory."""
         with (
             recycler.ready([(t.shape, t.dtype.numpy) for t in results]),
-            helpers(operators // OPERATORS + runs) as compilers,
+            helpers(operators // OPERATORS) as compilers,
         ):
             yield compilers
 

@@ -34,9 +34,7 @@ class NumpyBackend:
         """Vector loops alone: the interpreter follows no nest, so there is nothing to be gained by others."""
         return target_of(machine, threads, (TileOpRow("vector", lanes="lanes"),))
 
-    def helpers(
-        self, operators: int, results: Sequence[TensorType] = (), runs: int = 0
-    ) -> AbstractContextManager[None]:
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[None]:
         """None are needed."""
         return nullcontext()
 

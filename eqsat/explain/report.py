@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from eqsat.explain.nests import listing
+from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
 from eqsat.plan.plan import KernelStep, Plan
@@ -42,10 +42,11 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     out = []
     for step, kind in zip(plan.steps, kinds, strict=True):
         if isinstance(step, KernelStep):
-            flops = sum(kernel_flops(s.kernel) for s in step.group.stages)
+            flops = sum(kernel_flops(s.kernel) * part_needed(step.group, s) for s in step.group.stages)
             report = StepReport(step.label, kind, "", flops, group_bytes(step.group), step.seconds)
             if step.chosen is not None and kind == "kernel":
-                nest, moved = "\n".join(listing(step.chosen.nest)), dict(step.chosen.moved)
+                lines = [*listing(step.chosen.nest), *limits(step.group)]
+                nest, moved = "\n".join(lines), dict(step.chosen.moved)
                 report = replace(report, nest=nest, moved=moved, limit=step.chosen.limit, tuned=step.chosen.measured)
             out.append(report)
         else:

@@ -64,6 +64,7 @@ def map_axes(kernel: Kernel, keep: Callable[[Strides], Strides], parallel: int) 
         body=map_strides(kernel.body, keep, done),
         epilogue=map_strides(kernel.epilogue, keep, done),
         store_strides=keep(kernel.store_strides + padding)[:parallel],
+        domain=tuple(replace(index, strides=keep(index.strides)) for index in kernel.domain),
     )
 
 
@@ -101,7 +102,8 @@ def _units(kernel: Kernel, shared: int) -> set[int]:
 def _merges(kernel: Kernel, a: int) -> bool:
     """Whether axes a and a+1 are one axis to every access."""
     inner = kernel.extents[a + 1]
-    return all(m[a] == m[a + 1] * inner for m in maps_of(kernel))
+    maps = (*maps_of(kernel), *(index.strides for index in kernel.domain))
+    return all(m[a] == m[a + 1] * inner for m in maps)
 
 
 def _merge(kernel: Kernel, a: int) -> Kernel:

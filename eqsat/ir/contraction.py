@@ -188,7 +188,7 @@ def contraction_of(kernel: Kernel, product: Product, fixed: int = 0) -> Contract
 def _strides(kernel: Kernel) -> list[tuple[int, ...]]:
     reduced = len(kernel.extents) - kernel.parallel
     found = {(*kernel.store_strides, *[0] * reduced): None}
-    for expr in (kernel.body, kernel.epilogue):
+    for expr in (kernel.body, kernel.epilogue, *kernel.domain):
         for part in walk(expr):
             if isinstance(part, Load | Index):
                 found[part.strides] = None

@@ -16,10 +16,10 @@ def group_digest(group: KernelGroup) -> str:
     numbers: dict[Any, int] = {}
     known: dict[int, int] = {}
     for stage in group.stages:
-        for expr in unique(stage.kernel.body, stage.kernel.epilogue):
+        for expr in unique(stage.kernel.body, stage.kernel.epilogue, *stage.kernel.domain):
             known[id(expr)] = numbers.setdefault(_fields(expr, known), len(numbers))
     stages = tuple(_content(stage, known) for stage in group.stages)
-    rest = tuple(_content(part, known) for part in (group.shared, group.operands))
+    rest = tuple(_content(part, known) for part in (group.shared, group.operands, group.unless))
     return hashlib.blake2b(repr((*numbers, stages, rest)).encode(), digest_size=16).hexdigest()
 
 

@@ -276,6 +276,9 @@ class Kernel:
 
     ``store_strides`` (one per parallel axis) and ``store_offset`` say where in ``out`` a result goes;
     the map is one-to-one, and need not cover ``out`` (a part of a concatenation).
+
+    ``domain``: only points at which all of these are at least 0 count. At others a result is not read, or what is
+    combined is the identity. Only a group that says where this holds (``KernelGroup.unless``) may leave points out.
     """
 
     extents: tuple[int, ...]
@@ -287,6 +290,7 @@ class Kernel:
     out: Operand
     store_offset: int
     store_strides: tuple[int, ...]
+    domain: tuple[Index, ...] = ()
 
     @property
     def acc_dtype(self) -> DType:
@@ -312,7 +316,9 @@ class Kernel:
 
 def rewrite_kernel(kernel: Kernel, fn: Callable[[Expr], Expr], **changes: object) -> Kernel:
     """The kernel with its expressions rebuilt bottom-up through ``fn``, and fields changed."""
-    return replace(kernel, body=map_expr(kernel.body, fn), epilogue=map_expr(kernel.epilogue, fn), **changes)  # type: ignore[arg-type]
+    domain: tuple[Expr, ...] = tuple(map_expr(index, fn) for index in kernel.domain)
+    made = {"body": map_expr(kernel.body, fn), "epilogue": map_expr(kernel.epilogue, fn), "domain": domain}
+    return replace(kernel, **(made | changes))  # type: ignore[arg-type]
 
 
 def part_of(kernel: Kernel, bounds: Bounds) -> Kernel:
@@ -358,6 +364,9 @@ class KernelGroup:
     A stage that reads an earlier one reads it at the same position along every shared axis, so running
     a block of the last shared axis through all stages is legal. A single kernel is a group of one stage
     with ``shared = 0``. ``operands`` are the external buffers, inputs and outputs.
+
+    ``unless``: operands of one int64 each. Where all are 0, points outside of the kernels' domains may be left out: of
+    a block of rows all stages then leave out the same positions. Where one is not, every point counts.
     """
 
     stages: tuple[Stage, ...]
@@ -365,3 +374,4 @@ class KernelGroup:
     operands: tuple[Operand, ...]
     outputs: tuple[int, ...]
     name: str = "kernel"
+    unless: tuple[int, ...] = ()

@@ -53,10 +53,9 @@ class Backend(Protocol):
     def target(self, machine: Machine, threads: int) -> Target:
         """What programs are scheduled for: as many of ``threads`` threads as can be at work at once on a machine."""
 
-    def helpers(self, operators: int, results: Sequence[TensorType] = (), runs: int = 0) -> AbstractContextManager[Any]:
+    def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> AbstractContextManager[Any]:
         """Whatever may get ready while a program of so many operators is searched, and makes ``emit`` faster, and the
-        program's first run. ``results``: what that returns, if it is to be run at once. ``runs``: into how many kernels
-        masks may cut some of it."""
+        program's first run. ``results``: what that returns, if it is to be run at once."""
 
     def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Any = None) -> dict[str, Any]:
         """For a machine, everything but the constants' values, as JSON data: what a later process loads.

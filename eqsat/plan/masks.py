@@ -1,16 +1,17 @@
-"""Masked attention without its masked half: rows are cut into runs, each over the columns its mask lets through.
+"""Masked attention without its masked half: kernels get the domain that their mask lets through.
 
 Where a mask known at compile time puts -inf into the scores, the maximum ignores them, their exponentials are 0
-and so are their terms in every later sum. So a run of rows needs only the columns that some row of it may see:
-half of them under a causal mask, a band under a sliding window. Only one thing could tell the difference: 0 times
-a NaN or an infinity among the values left out. It is kept by adding 0·v of those to the result, which is 0 or NaN.
+and so are their terms in every later sum. So a block of rows needs only the columns that some row of it may see:
+half of them under a causal mask, a band under a sliding window. What it may see is bounded by affine functions of the
+row, which are the tightest of a few slopes that leave out nothing of the mask; a mask that is no more than that is
+computed, not loaded. Only one thing could tell the difference: 0 times a NaN or an infinity among the values left
+out. So a kernel before looks for such values, and where there are any nothing is left out.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from eqsat.ir.kernel import (
     Call,
     Expr,
     FromStage,
+    Guarded,
     Index,
     Kernel,
     KernelGroup,
@@ -32,27 +34,14 @@ from eqsat.ir.kernel import (
     rewrite_kernel,
     walk,
 )
-from eqsat.ir.node import ConstArray, Graph
-from eqsat.ir.types import row_major
+from eqsat.ir.types import bool_, int64, row_major
 from eqsat.plan.group import CLEAR, PlacedGroup, Price
-from eqsat.plan.stages import depends_on, loads_of, merge_shared
+from eqsat.plan.stages import depends_on, loads_of, trim
 
-COUNTS = (2, 3, 4, 6)
-"""Numbers of runs that are tried: each run is a kernel of its own to compile."""
-ROUND = 16
-"""Columns are kept in multiples of this."""
-LEAST_MASK, LARGEST_MASK = 1 << 16, 1 << 24
-"""Elements of masks by which rows are likely to be cut, and of the largest that are looked at."""
-
-
-def most_runs(graph: Graph) -> int:
-    """Into how many runs the rows of a program may be cut, before anything is searched; 0 where no mask is known."""
-    arrays = [n.attrs.array for n in graph.nodes() if isinstance(n.attrs, ConstArray)]
-    return COUNTS[-1] * any(a.dtype == bool and a.ndim > 1 and a.size >= LEAST_MASK for a in arrays)
-
-
-class _Unfit(Exception):
-    """The group is not of the form."""
+SLOPES = (0, 1, -1)
+"""Columns by which bounds may move from one row to the next."""
+LARGEST_MASK = 1 << 24
+"""Elements of the largest masks that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +141,8 @@ class _Analysis:
             source = stage.sources[load.operand]
             if not isinstance(source, FromStage) or self.columns[source.stage] is None:
                 continue
+            if load.offset or load.gathers:
+                return False
             maker, column = self.group.stages[source.stage].kernel, self.columns[source.stage]
             assert column is not None
             if column >= maker.parallel:
@@ -200,36 +191,83 @@ class _Analysis:
                 return -math.inf if same else None
             case Call(fn, args, _, _):
                 values = [self._blank(a, stage, column) for a in args]
-                per_row = [not depends_on(a, column) for a in args]
+                own = [self._own(a, stage) for a in args]
                 match fn, values:
-                    case "sub", [first, _] if first == -math.inf and per_row[1]:
+                    case "sub", [first, _] if first == -math.inf and own[1]:
                         return -math.inf
                     case "exp", [only] if only == -math.inf:
                         return 0.0
-                    case "div", [first, _] if first == 0 and per_row[1]:
+                    case "div", [first, _] if first == 0 and own[1] and not isinstance(args[1], Literal):
                         return 0.0
-                    case "mul", [first, second] if (first == 0 and per_row[1]) or (second == 0 and per_row[0]):
+                    case "mul", [first, second] if (first == 0 and own[1]) or (second == 0 and own[0]):
                         return 0.0
                 return None
             case _:
                 return None
 
+    def _own(self, expr: Expr, stage: Stage) -> bool:
+        """Whether a value is one a row that is an infinity, or NaN, only where that makes the whole row NaN.
 
-def _runs(keep: np.ndarray, count: int) -> list[tuple[int, int, int, int]] | None:
-    """(first row, last, first column, last) of ``count`` runs, ends excluded; None where a run sees no column."""
+        So are the maximum and the sum of the row itself, and what is made of these alone.
+        """
+        match expr:
+            case Literal(value, _):
+                return math.isfinite(value)
+            case Call("add" | "reciprocal" | "log", args, _, _):
+                return all(self._own(a, stage) and not isinstance(a, Literal) for a in args)
+            case Load(operand, _, _, _, ()):
+                source = stage.sources[operand]
+                if not isinstance(source, FromStage):
+                    return False
+                maker = self.group.stages[source.stage]
+                column, kernel = self.columns[source.stage], maker.kernel
+                if column is None:
+                    return kernel.combine is None and self._own(kernel.body, maker)
+                made = {e.fn for e in walk(kernel.epilogue) if isinstance(e, Call)}
+                made |= {type(e).__name__ for e in walk(kernel.epilogue) if not isinstance(e, Call)}
+                return column >= kernel.parallel and made <= {"Acc", "reciprocal", "log"}
+        return False
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """``slope·row + offset``: the first column that a row may see, or, if ``upper``, the one after the last."""
+
+    upper: bool
+    slope: int
+    offset: int
+
+    def at(self, rows: int) -> np.ndarray:
+        return self.slope * np.arange(rows) + self.offset
+
+    def index(self, rank: int, row: int, column: int) -> Index:
+        """At least 0 at the points of a kernel that the limit lets through."""
+        strides = [0] * rank
+        strides[row], strides[column] = (self.slope, -1) if self.upper else (-self.slope, 1)
+        return Index(self.offset - 1 if self.upper else -self.offset, tuple(strides), int64)
+
+
+def _limits(keep: np.ndarray) -> tuple[list[_Limit], bool]:
+    """Limits of what rows see, and whether a mask says no more. Rows that see nothing have none."""
     rows, columns = keep.shape
-    if rows < count:
-        return None
-    cuts = [round(rows * i / count) for i in range(count + 1)]
-    out = []
-    for low, high in itertools.pairwise(cuts):
-        seen = np.flatnonzero(keep[low:high].any(axis=0))
-        if seen.size == 0:
-            return None
-        first = int(seen[0]) // ROUND * ROUND
-        last = min(columns, -(-(int(seen[-1]) + 1) // ROUND) * ROUND)
-        out.append((low, high, first, last))
-    return out
+    seeing = np.flatnonzero(keep.any(axis=1))
+    found: list[_Limit] = []
+    if not seeing.size:
+        return found, False
+    first, last = keep[seeing].argmax(axis=1), columns - keep[seeing][:, ::-1].argmax(axis=1)
+    low, high = np.zeros(rows, np.int64), np.full(rows, columns)
+    for slope in SLOPES:
+        below = _Limit(False, slope, int((first - slope * seeing).min()))
+        above = _Limit(True, slope, int((last - slope * seeing).max()))
+        raised, lowered = np.maximum(low, below.at(rows)), np.minimum(high, above.at(rows))
+        if (np.minimum(raised, columns) > np.minimum(low, columns)).any():
+            found.append(below)
+            low = raised
+        if (np.maximum(lowered, 0) < np.maximum(high, 0)).any():
+            found.append(above)
+            high = lowered
+    place = np.arange(columns)
+    return found, np.array_equal(keep, (low[:, None] <= place) & (place < high[:, None]))
 
 
 def split_masked(
@@ -248,206 +286,101 @@ def split_masked(
         return value(placed.tensors[operand]) if group.operands[operand].const else None
 
     masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
-    if masked is None:
+    limits, exact = _limits(masked.keep) if masked is not None else ([], False)
+    if masked is None or not limits:
         return [placed]
-    cuts = []
-    for count in COUNTS:
-        runs = _runs(masked.keep, count)
-        if runs is None or all((first, last) == (0, masked.keep.shape[1]) for _, _, first, last in runs):
-            continue
-        made = _cut(placed, masked, runs, lambda size, operand: -1)  # only to be priced
-        if made is not None:
-            cuts.append((sum(price.least(part.group, (group,)) for part in made), runs, made))
-    seconds = lowest = price.seconds(group)
-    waste, priced = 1.0, []
-    for least, runs, made in sorted(cuts, key=lambda cut: cut[0]):
-        if waste * least >= lowest:
-            continue
-        together = sum(price.seconds(part.group) for part in made)
-        priced.append((len(runs), together, runs))
-        if together < lowest:
-            # Other cuts waste about as much of the units: runs of other lengths fit tiles otherwise.
-            lowest, waste = together, (1 - 2 * CLEAR) * together / least
-    best = None
-    for _, together, runs in sorted(priced):  # more runs have to be clearly better
-        if together < (1 - CLEAR) * seconds:
-            best, seconds = runs, together
-    return (_cut(placed, masked, best, fresh) if best is not None else None) or [placed]
+    found = _bounded(placed, masked, limits, exact, lambda size, operand: -1)  # only to be priced
+    whole = price.seconds(group)
+    if price.least(found[-1].group, (group,)) >= whole:
+        return [placed]
+    if sum(price.seconds(part.group) for part in found) >= (1 - CLEAR) * whole:
+        return [placed]
+    return _bounded(placed, masked, limits, exact, fresh)
 
 
-def _cut(
+def _bounded(
     placed: PlacedGroup,
     masked: _Masked,
-    runs: Sequence[tuple[int, int, int, int]],
+    limits: list[_Limit],
+    exact: bool,
     fresh: Callable[[int, Operand], int],
-) -> list[PlacedGroup] | None:
-    """The groups that do a group's work run by run; None where its stages are not of the form."""
-    out: list[PlacedGroup] = []
-    sums = {}
-    whole = masked.keep.shape[1]
-    for number in masked.products:
-        ends = [sorted({(0, first) for _, _, first, _ in runs if first})]
-        ends.append(sorted({(last, whole) for _, _, _, last in runs if last < whole}, reverse=True))
-        for ranges in ends:
-            if ranges:
-                made, tensors = _left_out(placed, masked, number, ranges, fresh)
-                out.extend(made)
-                sums.update({(number, *part): tensor for part, tensor in zip(ranges, tensors, strict=True)})
-    try:
-        return [*out, *(_run(placed, masked, run, sums) for run in runs)]
-    except _Unfit:
-        return None
-
-
-def _run(
-    placed: PlacedGroup,
-    masked: _Masked,
-    run: tuple[int, int, int, int],
-    sums: Mapping[tuple[int, int, int], int],
-) -> PlacedGroup:
-    """One run of rows over the columns it sees. ``sums``: tensors of Σ 0·v by product and range of columns."""
-    group, (low, high, first, last) = placed.group, run
-    rows = group.shared - 1
-    stages: list[Stage] = []
-    tensors, operands = list(placed.tensors), list(group.operands)
-    whole = masked.keep.shape[1]
-    for number, stage in enumerate(group.stages):
-        kernel, column = stage.kernel, masked.columns[number]
-        extents = list(kernel.extents)
-        extents[rows] = high - low
+) -> list[PlacedGroup]:
+    """The group with domains, after kernels that look for values that are not finite."""
+    group, row = placed.group, placed.group.shared - 1
+    stages = []
+    for stage, column in zip(group.stages, masked.columns, strict=True):
+        kernel, made = stage.kernel, stage
         if column is not None:
-            extents[column] = last - first
-        given = list(kernel.operands)
-        for position, source in enumerate(stage.sources):
-            if isinstance(source, FromStage) and group.stages[source.stage].result is None:
-                given[position] = stages[source.stage].kernel.out
-
-        def move(e: Expr, stage: Stage = stage, column: int | None = column) -> Expr:
-            if isinstance(e, Load):
-                source = stage.sources[e.operand]
-                if isinstance(source, FromStage) and group.stages[source.stage].result is None:
-                    before, after = group.stages[source.stage].kernel, stages[source.stage].kernel
-                    return replace(e, strides=_restride(e, stage.kernel, before, after))
-            if isinstance(e, Load | Index):
-                skipped = e.strides[rows] * low + (e.strides[column] * first if column is not None else 0)
-                return replace(e, offset=e.offset + skipped)
-            return e
-
-        moved = rewrite_kernel(kernel, move, extents=tuple(extents), operands=tuple(given))
-        if stage.result is None:
-            shape = moved.extents[: moved.parallel]
-            result = Operand(kernel.out.dtype, math.prod(shape))
-            moved = replace(moved, out=result, store_offset=0, store_strides=row_major(shape))
-        else:
-            moved = replace(moved, store_offset=kernel.store_offset + kernel.store_strides[rows] * low)
-        made = Stage(moved, stage.sources, stage.result)
-        if number in masked.products:
-            for part in ((0, first), (last, whole)):
-                tensor = sums.get((number, *part))
-                if tensor is not None:
-                    result = _sum_of(placed, masked, number)[1]
-                    made = _with_sum(placed, masked, number, made, len(operands))
-                    tensors.append(tensor)
-                    operands.append(result)
+            domain = tuple(limit.index(len(kernel.extents), row, column) for limit in limits)
+            if exact:
+                kernel = _computed(kernel, row, domain)
+            made = trim(replace(stage, kernel=replace(kernel, domain=domain)))
         stages.append(made)
-    narrowed = replace(group, stages=tuple(stages), operands=tuple(operands))
-    return PlacedGroup(merge_shared(narrowed), tuple(tensors))
-
-
-def _restride(load: Load, kernel: Kernel, before: Kernel, after: Kernel) -> tuple[int, ...]:
-    """Strides of a load of a dense result whose extents have changed."""
-    if load.offset:
-        raise _Unfit
-    old, new = row_major(before.extents[: before.parallel]), row_major(after.extents[: after.parallel])
-    strides = []
-    for axis, stride in enumerate(load.strides):
-        if stride == 0:
-            strides.append(0)
-            continue
-        same = [a for a, s in enumerate(old) if s == stride and before.extents[a] == kernel.extents[axis]]
-        if len(same) != 1:
-            raise _Unfit
-        strides.append(new[same[0]])
-    return tuple(strides)
-
-
-def _values(placed: PlacedGroup, number: int) -> Load:
-    """The factor of a product that is read from outside the group."""
-    stage = placed.group.stages[number]
-    assert isinstance(stage.kernel.body, Call)
-    return next(f for f in stage.kernel.body.args if isinstance(f, Load) and isinstance(stage.sources[f.operand], int))
-
-
-def _sum_of(placed: PlacedGroup, masked: _Masked, number: int) -> tuple[list[int], Operand]:
-    """The parallel axes of a product that the sums over columns left out have, and the buffer of one."""
-    kernel, values = placed.group.stages[number].kernel, _values(placed, number)
-    axes = [a for a in range(kernel.parallel) if values.strides[a] and kernel.extents[a] > 1]
-    return axes, Operand(values.dtype, math.prod(kernel.extents[a] for a in axes))
-
-
-def _left_out(
-    placed: PlacedGroup,
-    masked: _Masked,
-    number: int,
-    ranges: Sequence[tuple[int, int]],
-    fresh: Callable[[int, Operand], int],
-) -> tuple[list[PlacedGroup], list[int]]:
-    """Kernels for Σ 0·v over ranges of columns, of which each holds the one before, and the tensors they store.
-
-    Each sums what it has more than the one before, and adds that one's.
-    """
-    stage, column, values = placed.group.stages[number], masked.columns[number], _values(placed, number)
-    source = stage.sources[values.operand]
-    assert isinstance(source, int) and column is not None
-    axes, result = _sum_of(placed, masked, number)
-    extents = tuple(stage.kernel.extents[a] for a in axes)
-    store = row_major(extents)
-    inner = tuple(values.strides[a] for a in (*axes, column))
-    operand = placed.group.operands[source]
-    stages: list[Stage] = []
-    low, high = ranges[0][0], ranges[0][0]
-    if ranges[0][0]:  # from the last column downwards
-        low = high = ranges[0][1]
-    for start, stop in ranges:
-        begin, end = (high, stop) if start == low else (start, low)
-        low, high = start, stop
-        load = Load(0, values.offset + values.strides[column] * begin, inner, values.dtype)
-        body = Call("mul", (Literal(0.0, values.dtype), load), values.dtype)
-        epilogue: Expr = Acc(values.dtype)
-        operands, sources = (operand,), (0,)
-        if stages:
-            before = Load(1, 0, (*store, 0), values.dtype)
-            epilogue = Call("add", (epilogue, before), values.dtype)
-            operands, sources = (operand, result), (0, FromStage(len(stages) - 1))  # type: ignore[assignment]
-        kernel = Kernel((*extents, end - begin), len(axes), "sum", body, epilogue, operands, result, 0, store)
-        stages.append(Stage(kernel, sources, len(stages) + 1))
-    tensors = [fresh(result.size, result) for _ in ranges]
-    read = placed.tensors[source]
-    if len(axes) > 1 or len(stages) == 1:
-        shared = len(axes) - 1 if len(stages) > 1 else 0
-        group = KernelGroup(tuple(stages), shared, (operand, *[result] * len(stages)), tuple(range(1, 1 + len(stages))))
-        return [PlacedGroup(group, (read, *tensors))], tensors
-    apart = []
-    for place, one in enumerate(stages):
-        given = (0, 1)[: len(one.sources)]
-        single = Stage(one.kernel, given, len(given))
-        group = KernelGroup((single,), 0, (operand, *[result] * len(given)), (len(given),))
-        apart.append(PlacedGroup(group, (read, *tensors[max(0, place - 1) : place + 1])))
-    return apart, tensors
-
-
-def _with_sum(placed: PlacedGroup, masked: _Masked, number: int, made: Stage, source: int) -> Stage:
-    """A product's stage with the group's operand ``source``, a sum over columns left out, added to its results."""
-    axes, result = _sum_of(placed, masked, number)
-    kernel = placed.group.stages[number].kernel
-    step = dict(zip(axes, row_major(tuple(kernel.extents[a] for a in axes)), strict=True))
-    strides = tuple(step.get(a, 0) for a in range(len(kernel.extents)))
-    extra = Load(len(made.sources), 0, strides, result.dtype)
-
-    def add(e: Expr) -> Expr:
-        return Call("add", (e, extra), e.dtype) if isinstance(e, Acc) else e
-
-    changed = replace(
-        made.kernel, epilogue=map_expr(made.kernel.epilogue, add), operands=(*made.kernel.operands, result)
+    values = list(dict.fromkeys(_values(group.stages[number]) for number in masked.products))
+    flag = Operand(int64, 1)
+    tensors = [fresh(1, flag) for _ in values]
+    checks = [
+        PlacedGroup(_check(group.operands[operand]), (placed.tensors[operand], tensor))
+        for operand, tensor in zip(values, tensors, strict=True)
+    ]
+    number = len(group.operands)
+    whole = replace(
+        group,
+        stages=tuple(stages),
+        operands=(*group.operands, *[flag] * len(values)),
+        unless=tuple(range(number, number + len(values))),
     )
-    return Stage(changed, (*made.sources, source), made.result)
+    return [*checks, _used(PlacedGroup(whole, (*placed.tensors, *tensors)))]
+
+
+def _computed(kernel: Kernel, row: int, domain: tuple[Index, ...]) -> Kernel:
+    """The kernel with its mask, which is that of a domain, computed."""
+
+    def fix(expr: Expr) -> Expr:
+        if not isinstance(expr, Call) or expr.fn != "where" or not depends_on(expr.args[0], row):
+            return expr
+        _, yes, no = expr.args
+        kept, hidden = (yes, no) if isinstance(no, Literal) and no.value == -math.inf else (no, yes)
+        for index in domain:
+            most = index.offset + sum(abs(s) * n for s, n in zip(index.strides, kernel.extents, strict=True)) + 1
+            kept = Guarded(index, 0, max(1, most), kept, hidden)
+        return kept
+
+    return rewrite_kernel(kernel, fix)
+
+
+def _values(stage: Stage) -> int:
+    """The operand of the group that has the factor of a product that is read from outside the group."""
+    assert isinstance(stage.kernel.body, Call)
+    sources = (stage.sources[f.operand] for f in stage.kernel.body.args if isinstance(f, Load))
+    return next(source for source in sources if isinstance(source, int))
+
+
+def _check(operand: Operand) -> KernelGroup:
+    """Whether an operand has elements that are not finite: 0 times one is NaN, and so is the sum."""
+    zero = Literal(0.0, operand.dtype)
+    body = Call("mul", (zero, Load(0, 0, (1,), operand.dtype)), operand.dtype)
+    finite = Call("eq", (Acc(operand.dtype), zero), bool_)
+    epilogue = Call("where", (finite, Literal(0, int64), Literal(1, int64)), int64)
+    kernel = Kernel((operand.size,), 0, "sum", body, epilogue, (operand,), Operand(int64, 1), 0, ())
+    return KernelGroup((Stage(kernel, (0,), 1),), 0, (operand, kernel.out), (1,))
+
+
+def _used(placed: PlacedGroup) -> PlacedGroup:
+    """Without operands that no stage has any more."""
+    group = placed.group
+    wanted = {i for s in group.stages for i in (*s.sources, s.result) if isinstance(i, int)} | set(group.unless)
+    place = {old: new for new, old in enumerate(sorted(wanted))}
+
+    def moved(stage: Stage) -> Stage:
+        sources = tuple(place[i] if isinstance(i, int) else i for i in stage.sources)
+        return replace(stage, sources=sources, result=None if stage.result is None else place[stage.result])
+
+    kept = replace(
+        group,
+        stages=tuple(map(moved, group.stages)),
+        operands=tuple(group.operands[i] for i in place),
+        outputs=tuple(place[i] for i in group.outputs),
+        unless=tuple(place[i] for i in group.unless),
+    )
+    return PlacedGroup(kept, tuple(placed.tensors[i] for i in place))

@@ -71,7 +71,7 @@ class _Named:
     def insert(self, part: Kernel, before: int) -> int:
         """A stage of a kernel with the operands of stage ``before``, in front of that; its name."""
         name = len(self.stages)
-        self.stages[name] = _trim(Stage(part, self.stages[before].sources, None))
+        self.stages[name] = trim(Stage(part, self.stages[before].sources, None))
         self.order.insert(self.order.index(before), name)
         return name
 
@@ -79,7 +79,7 @@ class _Named:
         """Give a stage a body that reads ``part``, which stage ``name`` stores, as the operand after its own."""
         stage = self.stages[user]
         kernel = replace(stage.kernel, body=body, operands=(*stage.kernel.operands, part.out))
-        self.stages[user] = _trim(Stage(kernel, (*stage.sources, FromStage(name)), stage.result))
+        self.stages[user] = trim(Stage(kernel, (*stage.sources, FromStage(name)), stage.result))
 
     def listed(self) -> list[Stage]:
         """The stages, named by their positions again."""
@@ -303,7 +303,7 @@ def _factors(kernel: Kernel) -> tuple[Expr, ...]:
     return kernel.body.args if any(reused) else ()
 
 
-def _trim(stage: Stage) -> Stage:
+def trim(stage: Stage) -> Stage:
     """Without operands that no load reads any more."""
     used = sorted({load.operand for load in loads_of(stage.kernel)})
     if len(used) == len(stage.sources):

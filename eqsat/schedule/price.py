@@ -8,6 +8,7 @@ every step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eqsat.cost import calibration as c
@@ -113,12 +114,14 @@ class Pricer:
         for form in self.problem.stages:
             slot, lanes = self.target.slot(form.dtype), self.target.lanes(form.dtype)
             if not form.contraction:
-                total += least_slots(form, self.target) * slot
+                kept = math.prod(form.needed(axis, form.extent(axis), 1) for axis in form.own)
+                total += kept * least_slots(form, self.target) * slot
                 continue
             b, m, n, k = (form.extent(axis) for axis in "bmnk")
             rows, columns = best_tiles(self.target, form.dtype, m, n, 1)[0]
+            kept = form.needed("n", n, columns) * form.needed("k", k, 1)
             tiles = max(1, self.problem.outer) * b * m * n / rows / columns
-            total += tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
+            total += kept * tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
             total += form.epilogue_slots * form.kernel.results / lanes * slot
         return total
 
@@ -154,7 +157,7 @@ class Pricer:
         form = self.problem.stages[stage]
         target, dtype = self.target, form.dtype
         whole = form.extent("k")
-        seconds = tile_seconds(target, dtype, m, n, k, k < whole)
+        seconds = tile_seconds(target, dtype, m, n, round(k * form.needed("k", k, 1)), k < whole)
         lanes = target.lanes(dtype)
         slot = target.slot(dtype)
         vectors = -(-n // lanes)
@@ -233,6 +236,10 @@ class Pricer:
         held = 2 * sum(self.problem.sizes) <= self.target.caches[-1].capacity
         stays, passes = (0.0, 2.0) if held else (3.0, 2.0)
         return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
+
+    def needed(self, block: Block, axis: str, n: int, step: int) -> float:
+        """The part of a loop's steps that blocks of rows take on average."""
+        return self.problem.stages[min(block.stages)].needed(plain_axis(axis), n, step)
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
@@ -320,15 +327,16 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
         share = rest / step if shared else pricer.ratio(stage, plain_axis(axis), step, rest)
     slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
     control = c.LOOP * slot
+    kept = pricer.needed(block, axis, n, step)
     if not form.contraction:
-        return n // step + share, ceil_div(n, step) * control + c.START * slot
+        return kept * (n // step + share), kept * ceil_div(n, step) * control + c.START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += c.RESTART
     piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
     if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
         control += n * pages.slots * slot  # results go out as pieces of rows
-    return n // step + share, ceil_div(n, step) * control
+    return kept * (n // step + share), kept * ceil_div(n, step) * control
 
 
 def inner_seconds(

@@ -93,7 +93,7 @@ def schedule(
             and pack where a factor cannot be read in place).
     """
     group = anywhere(group)
-    key = (group.stages, group.shared, group.operands, target, disable)
+    key = (group.stages, group.shared, group.operands, group.unless, target, disable)
     found = _memory.get(key)
     if found is None:
         found = _schedule(group, target, disable, deadline)
@@ -122,8 +122,10 @@ def anywhere(group: KernelGroup) -> KernelGroup:
                 case _:
                     return expr
 
-        alone = {"store_offset": 0} if len(group.stages) == 1 else {}  # later stages may read what it stores
-        stages.append(replace(stage, kernel=rewrite_kernel(stage.kernel, fix, **alone)))
+        kept: dict[str, object] = {"domain": stage.kernel.domain}
+        if len(group.stages) == 1:  # else later stages may read what it stores
+            kept["store_offset"] = 0
+        stages.append(replace(stage, kernel=rewrite_kernel(stage.kernel, fix, **kept)))
     return replace(group, stages=tuple(stages))
 
 

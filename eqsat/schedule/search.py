@@ -187,11 +187,12 @@ class Search:
                     return
                 whole, body = self.summary(number), self.summary(node.children[0])
                 steps, seconds = loop_steps(pricer, block, axis, n, step)
+                kept = pricer.needed(block, axis, n, step)
                 room = sums_bytes(pricer, block, axis, n, step)
                 for child in entries:
                     if not shared and not child.keeps(axis):
                         continue
-                    moved = loop_moved(whole, body, child.moved, n / step)
+                    moved = loop_moved(whole, body, child.moved, kept * n / step)
                     fixed, scratch = child.fixed * steps, child.scratch + room
                     below = self.blocks[node.children[0]]
                     more = inner_seconds(pricer, below, axis, n, *child.inside)

@@ -16,6 +16,7 @@ from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, pl
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.schedule import below, check, is_parallel
+from eqsat.schedule.domain import bounds_of, column_of, common_grain
 from eqsat.schedule.plain import stage_nests
 from eqsat_backends.numba_cpu.printing.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.printing.contract import pack_spec
@@ -23,7 +24,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
 from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.printing.nests import Place, Rows, place_of
-from eqsat_backends.numba_cpu.printing.places import weight
+from eqsat_backends.numba_cpu.printing.places import Window, weight
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
 from eqsat_backends.numba_cpu.target import Target
@@ -328,6 +329,7 @@ class _Blocks:
             p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))), nests
         )
         runs = self._runs(self.products)
+        rows.window = self._window(rows, runs, fixed, start, stop)
         work = {run: 0 for run in runs if run not in self.products}
         for number, run in enumerate(runs):
             if run in work:
@@ -340,6 +342,8 @@ class _Blocks:
                     sizes = {self.block, self.rows % self.block} if self.block < self.rows else {self.rows}
                     low, high = (address("0", (product.per_row, end)) for end in (start, stop))
                     printer.narrow("m", low, high, frozenset(product.per_row * n for n in sizes))
+                if rows.window is not None:
+                    self._take(printer, product, rows.window)
                 printer.walk(product.nest)
                 p.mark(f"stage {run}")
                 continue
@@ -353,6 +357,66 @@ class _Blocks:
                     for line in share.lines():
                         p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
                 rows.emit((*fixed, row), members)
+
+    def _bounded(self, product: _Product) -> str | None:
+        """The group of a contraction's axes that is the column axis, if that is one of them alone."""
+        c = product.contraction
+        moving = {
+            a for index in c.kernel.domain for a, s in enumerate(index.strides) if s and a in (*c.batch, *c.n, *c.k)
+        }
+        return next((name for name in "nk" if c.group(name) and set(c.group(name)) == moving), None)
+
+    def _window(self, rows: Rows, runs: Sequence[int], fixed: tuple[str, ...], start: str, stop: str) -> Window | None:
+        """Print which columns the rows from ``start`` to ``stop`` need; None where all are taken."""
+        p, group = self.p, self.group
+        found = {n: column_of(stage.kernel, group.shared) for n, stage in enumerate(group.stages)}
+        columns = {n: column for n, column in found.items() if column is not None}
+        kernels = [group.stages[n].kernel for n in columns]
+        bounds = {bounds_of(kernel, group.shared) for kernel in kernels}
+        extents = {kernel.extents[column] for kernel, column in zip(kernels, columns.values(), strict=True)}
+        if not group.unless or not group.shared or len(bounds) != 1 or len(extents) != 1:
+            return None
+        (extent,), (limits,) = extents, bounds
+        grains = []
+        for number, product in self.products.items():
+            axis = self._bounded(product)
+            if number in columns and axis != "n":
+                update = axis == "k" and product.tile.name == "update"
+                grains.append(product.tile.size("k") if update else 1 if axis == "k" else extent)
+        for run in sorted(set(runs) - set(self.products)):
+            grains += rows.grains([number for number, other in enumerate(runs) if other == run])
+        grain = common_grain(grains, extent)
+        if grain >= extent:
+            return None
+        ends: dict[bool, list[str]] = {False: [], True: []}
+        for bound in limits:
+            step = bound.strides[-1]
+            at, more = (start, 0) if (step < 0) == bound.upper else (stop, -step)
+            places = zip(bound.strides, (*fixed, at), strict=True)
+            ends[bound.upper].append(address("0", *places, (1, str(bound.offset + more))))
+        every = p.fresh("every")
+        p.bind(every, " | ".join(f"word({self.bases[operand]}, 0)" for operand in group.unless))
+        window = Window(p.fresh("first"), p.fresh("last"), grain)
+        low, high = ", ".join([*ends[False], "0"]), ", ".join([*ends[True], str(extent)])
+        low = f"min(max({low}), {extent - 1}) // {grain} * {grain}" if ends[False] else "0"
+        high = f"(min({high}) + {grain - 1}) // {grain} * {grain}" if ends[True] else str(extent)
+        p.bind(window.start, f"(1 - {every}) * ({low})")
+        p.bind(window.stop, f"min(max({high}, {window.start} + {grain}, {every} * {extent}), {extent})")
+        return window
+
+    def _take(self, printer: ContractPrinter, product: _Product, window: Window) -> None:
+        """Narrow a contraction to a window; results are made in whole tiles."""
+        axis = self._bounded(product)
+        if axis is None:
+            return
+        start, stop, extent, unit = window.start, window.stop, product.contraction.extent(axis), window.grain
+        if axis == "n" and unit % printer.columns:
+            unit = printer.columns
+            start, stop = self.p.fresh("first"), self.p.fresh("last")
+            self.p.bind(start, f"{window.start} // {unit} * {unit}")
+            self.p.bind(stop, f"min(({window.stop} + {unit - 1}) // {unit} * {unit}, {extent})")
+        sizes = range(unit, extent + 1, unit)
+        printer.narrow(axis, start, stop, frozenset((*sizes, *(extent - n for n in (0, *sizes)))))
 
 
 def _tile(nest: Nest) -> TileOp:

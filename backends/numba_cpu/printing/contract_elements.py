@@ -46,6 +46,8 @@ class ContractElements:
         """The numbers of positions that the range at hand can have."""
         self.limit = {group: str(extent) for group, extent in self.extent.items()}
         """Where the loop at hand over a group ends."""
+        self.ends = dict(self.range)
+        """What is covered of each group in all."""
         self.coordinates = dict(enumerate(fixed))
         self.batch = "0"
         self.sums: Sums | None = None

@@ -49,7 +49,8 @@ class ContractPrinter(ContractPacking):
 
     def narrow(self, group: str, start: str, stop: str, sizes: frozenset[int]) -> None:
         """Cover the positions of a group from ``start`` to ``stop`` only; ``sizes``: how many these can be."""
-        self.range[group], self.limit[group], self.sizes[group] = (start, stop), stop, sizes - {0}
+        self.range[group] = self.ends[group] = start, stop
+        self.limit[group], self.sizes[group] = stop, sizes - {0}
 
     def loop(self, nest: Loop) -> None:
         axis, step = nest.axis, nest.step
@@ -161,13 +162,13 @@ class ContractPrinter(ContractPacking):
             self.claim(target)
         arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
-            arguments += [target.columns, f"{k} == 0"]
+            arguments += [target.columns, f"{k} == {self.ends['k'][0]}"]
             depths = sorted(self.sizes["k"], reverse=True)
             tests = {self.update(a, b, depth, target.row): [f"{k_stop} - {k} == {depth}"] for depth in depths}
         else:
             arguments.append(minus(k_stop, k))
             if self.sums:
-                arguments.append(f"{k} == 0")
+                arguments.append(f"{k} == {self.ends['k'][0]}")
             tests = {}
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
@@ -218,9 +219,9 @@ class ContractPrinter(ContractPacking):
         """Print the epilogue for the current ranges, where all of k has been summed."""
         if target.stored:
             return
-        stop, extent = self.range["k"][1], str(self.extent["k"])
-        if stop == extent:
+        stop, end = self.range["k"][1], self.ends["k"][1]
+        if stop == end:
             self.epilogue(target)
         else:
-            with self.p.scope(f"if {stop} == {extent}:"):
+            with self.p.scope(f"if {stop} == {end}:"):
                 self.epilogue(target)

@@ -15,11 +15,12 @@ from eqsat.ir.axes import loads
 from eqsat.ir.kernel import Expr, FromStage, KernelGroup, Load
 from eqsat.ir.nest import MAPS, Nest
 from eqsat.ir.types import int64
-from eqsat.schedule.maps import tile_of
+from eqsat.schedule.domain import column_of, grain_of
+from eqsat.schedule.maps import axes_of, tile_of
 from eqsat.schedule.plain import joint_nest, plain_nest
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.emitted import ALIGNED_BYTES
-from eqsat_backends.numba_cpu.printing.places import Place, place_of
+from eqsat_backends.numba_cpu.printing.places import Place, Window, place_of
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.printing.walk import Walk
 from eqsat_backends.numba_cpu.tiles.ops import OpWalk
@@ -33,7 +34,8 @@ class Rows:
     ``bases``: address of each group operand. ``places``: where results of stages lie that have no
     buffer, or that are wanted elsewhere. ``take``: address of so many new bytes of the thread's scratch. ``nests``:
     those of the stages; a stage without one runs by a plain nest. Whoever prints a function in which a tile streams
-    ends it with ``fence()``. ``axes`` of :meth:`emit`: expressions for the shared axes.
+    ends it with ``fence()``. ``axes`` of :meth:`emit`: expressions for the shared axes. ``window``: what stages take of
+    the axis that their domain bounds.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class Rows:
         places: Mapping[int, Place],
         take: Callable[[int], str],
         nests: Mapping[int, Nest] | None = None,
+        window: Window | None = None,
     ) -> None:
         self.p, self.group, self.bases, self.places = printer, group, bases, dict(places)
-        self.take, self.nests = take, dict(nests or {})
+        self.take, self.nests, self.window = take, dict(nests or {}), window
         self.stages, self.shared = group.stages, group.shared
         self.live: dict[int, Value] = {}
         self.positions: dict[int, Expr] = {}
@@ -73,9 +76,25 @@ class Rows:
             return kernel.extents[self.shared :]
         return kernel.extents[self.shared :] if kernel.parallel == self.shared else None
 
+    def _column(self, s: int) -> int | None:
+        """The axis of which a block leaves out positions."""
+        return column_of(self.stages[s].kernel, self.shared) if self.group.unless else None
+
+    def grains(self, members: Sequence[int]) -> list[int]:
+        """What the nests of stages ask a window to be cut by."""
+        found = []
+        for group in self.passes(members):
+            column, kernel, nest = self._column(group[0]), self.stages[group[0]].kernel, self._nest(group)
+            if column is not None:
+                name = {a: name for name, a in axes_of(kernel, self.shared).items()}[column]
+                walked = tile_of(nest).name in MAPS
+                extent = kernel.extents[column]
+                found.append(grain_of(nest, name, extent) if walked else extent)
+        return found
+
     def _joins(self, s: int, others: list[int]) -> bool:
         line = self._line(s)
-        if not line or line != self._line(others[-1]):
+        if not line or line != self._line(others[-1]) or self._column(s) != self._column(others[-1]):
             return False
         kernel, sources = self.stages[s].kernel, self.stages[s].sources
         in_body = {id(load) for load in loads(kernel.body)}

@@ -10,12 +10,21 @@ from eqsat.ir.kernel import Call, Kernel, Load
 from eqsat.ir.types import row_major
 from eqsat_backends.numba_cpu.printing.printer import Access
 
-__all__ = ["FAR", "Place", "place_of", "weight"]
+__all__ = ["FAR", "Place", "Window", "place_of", "weight"]
 
 FAR = 8192
 """Bytes from one row to the next at which short pieces of rows defeat prefetching."""
 _HEAVY = {"exp": 14, "expm1": 18, "log": 20, "log1p": 26, "tanh": 22, "erf": 24, "sigmoid": 22, "sin": 40, "cos": 40}
 _HEAVY |= {"pow": 200, "remainder": 100, "floor_divide": 100, "div": 6, "sqrt": 8, "rsqrt": 12, "reciprocal": 6}
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a block of rows takes of a bounded axis: variables, and what they are multiples of (or the axis ends)."""
+
+    start: str
+    stop: str
+    grain: int
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Guarded, Kernel, Load, unconditional
 from eqsat.ir.nest import Loop, Nest, TileOp
+from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
@@ -85,11 +86,16 @@ class Walk:
         self.count = dict(self.sizes)
         self.empty = 0 in self.extents
         self.tiles: Transposed | None = None
+        self.column = column_of(self.kernel, rows.shared) if rows.window else None
 
     def print(self, shared: tuple[str, ...]) -> None:
         """Print the nest at these positions of the shared axes."""
         self.at = [*shared, *("0" for _ in self.extents[len(shared) :])]
         self.end, self.unit = [str(extent) for extent in self.extents], list(self.extents)
+        if self.column is not None and self.rows.window is not None:
+            window = self.rows.window
+            self.at[self.column], self.end[self.column] = window.start, window.stop
+            self.unit[self.column] = math.gcd(window.grain, self.extents[self.column])
         self.count = {a: min(size, self.extents[a]) for a, size in self.sizes.items()}
         if self.tile.name == "transpose":
             assert self.vector is not None and self.other is not None
@@ -128,7 +134,7 @@ class Walk:
         low, high = self.at[a], self.end[a]
         innermost = not _has(loop.body, loop.axis)
         whole = extent // tile * tile if innermost else extent
-        part = loop.parallel or loop.block < extent
+        part = loop.parallel or loop.block < extent or a == self.column
         if loop.parallel:
             steps = -(-extent // loop.step)
             low, high = p.fresh("low"), p.fresh("high")

@@ -1,0 +1,84 @@
+"""Triangular loop bounds: which positions of an axis a block of rows needs, by the domains of a group's kernels.
+
+A kernel's domain is a polyhedron over its axes (see ``eqsat.ir.kernel``). Of a group whose blocks are rows, each
+constraint bounds one further axis, the columns, by an affine function of the row: below or above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from eqsat.ir.kernel import Index, Kernel
+from eqsat.ir.nest import Loop, Nest, Pack
+
+MOST = 1 << 24
+"""Rows up to which their columns are counted; of more, all columns are taken to be needed."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``position < Σ strides·row + offset`` where ``upper``, else ``position >= Σ strides·row + offset``.
+
+    ``strides``: one for each shared axis.
+    """
+
+    upper: bool
+    offset: int
+    strides: tuple[int, ...]
+
+
+def column_of(kernel: Kernel, shared: int) -> int | None:
+    """The one axis past the shared ones that is bounded; None where there is none, or not one."""
+    moving = {a for index in kernel.domain for a, s in enumerate(index.strides) if s and a >= shared}
+    steps = {abs(index.strides[a]) for index in kernel.domain for a in moving}
+    return moving.pop() if len(moving) == 1 and steps == {1} else None
+
+
+def bounds_of(kernel: Kernel, shared: int) -> tuple[Bound, ...]:
+    """The bounds of the column axis; none where a kernel has no such axis."""
+    column = column_of(kernel, shared)
+    return () if column is None else tuple(_bound(index, column, shared) for index in kernel.domain)
+
+
+def _bound(index: Index, column: int, shared: int) -> Bound:
+    if index.strides[column] < 0:
+        return Bound(True, index.offset + 1, index.strides[:shared])
+    return Bound(False, -index.offset, tuple(-s for s in index.strides[:shared]))
+
+
+@lru_cache(maxsize=1024)
+def needed(bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int) -> float:
+    """The part of all columns that rows need on average, each in whole runs of ``grain``; at least one run.
+
+    ``rows``: extents of the shared axes.
+    """
+    moving = [a for a in range(len(rows)) if any(bound.strides[a] for bound in bounds)]
+    if not bounds or columns == 0 or math.prod(rows[a] for a in moving) > MOST:
+        return 1.0
+    grid = np.ogrid[tuple(slice(rows[a]) for a in moving)] if moving else []
+    low, high = np.zeros((), np.int64), np.full((), columns, np.int64)
+    for bound in bounds:
+        at = sum((bound.strides[a] * place for a, place in zip(moving, grid, strict=True)), np.int64(bound.offset))
+        low, high = (low, np.minimum(high, at)) if bound.upper else (np.maximum(low, at), high)
+    low = np.minimum(low, columns - 1) // grain * grain
+    high = np.minimum(np.maximum(-(-high // grain) * grain, low + grain), columns)
+    return float((high - low).mean()) / columns
+
+
+def grain_of(nest: Nest, axis: str, extent: int) -> int:
+    """What bounds of an axis must be multiples of for a nest of one stage: the step of its outermost loop over it."""
+    while isinstance(nest, Loop | Pack):
+        if isinstance(nest, Loop) and nest.axis == axis:
+            return nest.step
+        nest = nest.body
+    return extent
+
+
+def common_grain(grains: Iterable[int], extent: int) -> int:
+    """The least run of positions that suits all; ``extent`` where that is no less."""
+    return min(math.lcm(*grains), extent)
