@@ -92,7 +92,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 block = widen(body, own, n)
                 if not parallel:
                     steps, control = loop_steps(pricer, block, own, n, step)
-                    trips = pricer.needed(block, own, n, step) * n / step
+                    trips = pricer.needed(own, step) * n / step
                     moved = loop_moved(pricer.summary(block), pricer.summary(body), child.moved, trips)
                     scratch = child.scratch + sums_bytes(pricer, block, own, n, step)
                     more = 0.0 if shared else inner_seconds(pricer, body, own, n, *_inside(inside, problem))

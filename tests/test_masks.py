@@ -146,6 +146,11 @@ def test_columns_needed_are_counted_as_they_are() -> None:
                 seen += min(columns, -(-(places[-1] + 1) // grain) * grain) - places[0] // grain * grain
             part = needed(bounds_of(kernel, 2), kernel.extents[:2], columns, grain)
             assert part == pytest.approx(seen / mask.size)
+        for block in (7, 32, 500):
+            blocks = [mask[n : n + block] for n in range(0, len(mask), block)]
+            seen = sum(np.ptp(np.flatnonzero(rows.any(axis=0))) * len(rows) + len(rows) for rows in blocks)
+            part = needed(bounds_of(kernel, 2), kernel.extents[:2], columns, 1, block)
+            assert part == pytest.approx(seen / mask.size)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -155,7 +160,9 @@ def test_the_search_prices_what_rows_need_as_the_evaluator_does(threads: int) ->
     target = cpu_target(machine(), threads)
     problem = problem_of(whole, target)
     pricer = Pricer(problem, target)
-    assert {form.bounded for form in problem.stages} == {"n", "r0", "p0", "k"}
+    assert problem.columns is not None
+    parts = [problem.columns.needed(block) for block in (1, 8, 50, 200)]
+    assert parts == sorted(parts) and parts[0] < parts[-1]
     for nest, seconds in sample(whole, target, 20, seed=1):
         price = evaluate_nest(nest, problem, pricer)
         assert price is not None

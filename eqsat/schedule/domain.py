@@ -13,11 +13,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from eqsat.ir.kernel import Index, Kernel
+from eqsat.ir.kernel import Index, Kernel, KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack
 
 MOST = 1 << 24
 """Rows up to which their columns are counted; of more, all columns are taken to be needed."""
+
+GRAIN = 64
+"""Columns that loops mostly take at once."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +55,55 @@ def _bound(index: Index, column: int, shared: int) -> Bound:
 
 
 @lru_cache(maxsize=1024)
-def needed(bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int) -> float:
-    """The part of all columns that rows need on average, each in whole runs of ``grain``; at least one run.
+def needed(bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int, block: int = 1) -> float:
+    """The part of all columns that rows need on average, in whole runs of ``grain``; at least one run.
 
-    ``rows``: extents of the shared axes.
+    ``rows``: extents of the shared axes. ``block``: of the last of them, which positions take the same columns.
     """
     moving = [a for a in range(len(rows)) if any(bound.strides[a] for bound in bounds)]
     if not bounds or columns == 0 or math.prod(rows[a] for a in moving) > MOST:
         return 1.0
     grid = np.ogrid[tuple(slice(rows[a]) for a in moving)] if moving else []
-    low, high = np.zeros((), np.int64), np.full((), columns, np.int64)
+    shape = tuple(rows[a] for a in moving)
+    low, high = np.zeros(shape, np.int64), np.full(shape, columns, np.int64)
     for bound in bounds:
         at = sum((bound.strides[a] * place for a, place in zip(moving, grid, strict=True)), np.int64(bound.offset))
         low, high = (low, np.minimum(high, at)) if bound.upper else (np.maximum(low, at), high)
+    weights = np.ones(1)
+    if len(rows) - 1 in moving:
+        starts = np.arange(0, rows[-1], block)
+        weights = np.diff(starts, append=rows[-1]) / rows[-1] * len(starts)
+        low, high = np.minimum.reduceat(low, starts, axis=-1), np.maximum.reduceat(high, starts, axis=-1)
     low = np.minimum(low, columns - 1) // grain * grain
     high = np.minimum(np.maximum(-(-high // grain) * grain, low + grain), columns)
-    return float((high - low).mean()) / columns
+    return float(((high - low) * weights).mean()) / columns
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a group: how many, their bounds, extents of the shared axes, the part of its points."""
+
+    count: int
+    bounds: tuple[Bound, ...]
+    rows: tuple[int, ...]
+    part: float
+
+    def needed(self, block: int) -> float:
+        """The part of all points of the group that blocks of so many rows take."""
+        return 1 - self.part * (1 - needed(self.bounds, self.rows, self.count, GRAIN, block))
+
+
+def columns_of(group: KernelGroup) -> Columns | None:
+    """The columns of which rows of a group may leave some out."""
+    found = {n: column_of(stage.kernel, group.shared) for n, stage in enumerate(group.stages)}
+    kernels = [(group.stages[n].kernel, column) for n, column in found.items() if column is not None]
+    bounds = {bounds_of(kernel, group.shared) for kernel, _ in kernels}
+    extents = {kernel.extents[column] for kernel, column in kernels}
+    if not group.unless or not group.shared or len(bounds) != 1 or len(extents) != 1:
+        return None
+    points = sum(stage.kernel.points for stage in group.stages)
+    part = sum(kernel.points for kernel, _ in kernels) / max(1, points)
+    return Columns(extents.pop(), bounds.pop(), group.stages[0].kernel.extents[: group.shared], part)
 
 
 def grain_of(nest: Nest, axis: str, extent: int) -> int:

@@ -8,7 +8,6 @@ every step.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from eqsat.cost import calibration as c
@@ -114,16 +113,14 @@ class Pricer:
         for form in self.problem.stages:
             slot, lanes = self.target.slot(form.dtype), self.target.lanes(form.dtype)
             if not form.contraction:
-                kept = math.prod(form.needed(axis, form.extent(axis), 1) for axis in form.own)
-                total += kept * least_slots(form, self.target) * slot
+                total += least_slots(form, self.target) * slot
                 continue
             b, m, n, k = (form.extent(axis) for axis in "bmnk")
             rows, columns = best_tiles(self.target, form.dtype, m, n, 1)[0]
-            kept = form.needed("n", n, columns) * form.needed("k", k, 1)
             tiles = max(1, self.problem.outer) * b * m * n / rows / columns
-            total += kept * tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
+            total += tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
             total += form.epilogue_slots * form.kernel.results / lanes * slot
-        return total
+        return total * self.needed("rows", 1)
 
     def least_moved(self) -> Moved:
         """Bytes that all nests move: every operand once into each cache that it does not lie in already."""
@@ -157,7 +154,7 @@ class Pricer:
         form = self.problem.stages[stage]
         target, dtype = self.target, form.dtype
         whole = form.extent("k")
-        seconds = tile_seconds(target, dtype, m, n, round(k * form.needed("k", k, 1)), k < whole)
+        seconds = tile_seconds(target, dtype, m, n, k, k < whole)
         lanes = target.lanes(dtype)
         slot = target.slot(dtype)
         vectors = -(-n // lanes)
@@ -237,9 +234,10 @@ class Pricer:
         stays, passes = (0.0, 2.0) if held else (3.0, 2.0)
         return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
 
-    def needed(self, block: Block, axis: str, n: int, step: int) -> float:
-        """The part of a loop's steps that blocks of rows take on average."""
-        return self.problem.stages[min(block.stages)].needed(plain_axis(axis), n, step)
+    def needed(self, axis: str, step: int) -> float:
+        """The part of its work that a loop's steps do on average: blocks of rows leave out columns."""
+        columns = self.problem.columns
+        return columns.needed(step) if columns is not None and axis == "rows" else 1.0
 
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
@@ -327,16 +325,16 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
         share = rest / step if shared else pricer.ratio(stage, plain_axis(axis), step, rest)
     slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
     control = c.LOOP * slot
-    kept = pricer.needed(block, axis, n, step)
+    kept = pricer.needed(axis, step)
     if not form.contraction:
-        return kept * (n // step + share), kept * ceil_div(n, step) * control + c.START * slot
+        return kept * (n // step + share), ceil_div(n, step) * control + c.START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += c.RESTART
     piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
     if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
         control += n * pages.slots * slot  # results go out as pieces of rows
-    return kept * (n // step + share), kept * ceil_div(n, step) * control
+    return kept * (n // step + share), ceil_div(n, step) * control
 
 
 def inner_seconds(

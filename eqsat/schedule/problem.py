@@ -19,7 +19,7 @@ from eqsat.ir.axes import maps_of, normalized, unique
 from eqsat.ir.contraction import loads, plain, product_of, stride_over
 from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
-from eqsat.schedule.domain import bounds_of, column_of, needed
+from eqsat.schedule.domain import Columns, columns_of
 
 Source = tuple[str, int, str]
 """A buffer: ("operand", i, ""), ("stage", i, "") for scratch, ("packed", stage, factor) for a packed factor."""
@@ -52,8 +52,7 @@ class Factor:
 class StageForm:
     """One stage over named axes: ``axes[name]`` are kernel axes, outermost first.
 
-    ``bits``: element width that the vectors of a group without contractions are counted in. ``bounded``: the axis of
-    which a block of rows leaves out positions, of a stage that has one.
+    ``bits``: element width that the vectors of a group without contractions are counted in.
     """
 
     index: int
@@ -66,7 +65,6 @@ class StageForm:
     factors: tuple[Factor, ...] = ()
     functions: Functions = ()
     bits: int = 32
-    bounded: str = ""
 
     @property
     def contraction(self) -> bool:
@@ -101,17 +99,6 @@ class StageForm:
         axes = self.named.get(axis, ())
         total = math.prod(self.kernel.extents[a] for a in axes if block is None or a not in self.rows)
         return total * block if block is not None and set(self.rows) & set(axes) else total
-
-    def needed(self, axis: str, size: int, step: int) -> float:
-        """The part of ``size`` positions of an axis that rows need on average, in steps of ``step``.
-
-        Sums end at any position; results are made, and vectors read, in whole steps.
-        """
-        if axis != self.bounded or size != self.extent(axis):
-            return 1.0
-        shared = len(self.outer) + len(self.rows)
-        grain = 1 if axis == "k" else step
-        return needed(bounds_of(self.kernel, shared), self.kernel.extents[:shared], size, grain)
 
     @cached_property
     def accesses(self) -> tuple[KernelAccess, ...]:
@@ -161,7 +148,10 @@ def _unflatten(extents: list[int], axes: tuple[int, ...], size: int) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """All stages of a group. ``outer`` and ``rows`` are 0 for a single stage. ``line``: bytes of a cache line."""
+    """All stages of a group. ``outer`` and ``rows`` are 0 for a single stage. ``line``: bytes of a cache line.
+
+    ``columns``: of which blocks of rows leave some out.
+    """
 
     stages: tuple[StageForm, ...]
     outer: int
@@ -169,6 +159,7 @@ class Problem:
     sizes: tuple[int, ...]
     const: tuple[bool, ...]
     line: int = LINE
+    columns: Columns | None = None
     cache: dict[object, dict[Source, int]] = field(default_factory=dict, compare=False, repr=False)
 
     def touched(self, stage: int, extents: tuple[int, ...], packed: frozenset[tuple[int, str]]) -> dict[Source, int]:
@@ -215,8 +206,6 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
     functions = target.functions if target is not None else ()
     bits = element_bits(stage.kernel for stage in group.stages)
     forms = tuple(_form(group, number, outer, rows, functions, target, bits) for number in range(len(group.stages)))
-    if group.unless and any(form.contraction for form in forms):
-        forms = tuple(replace(form, bounded=_bounded(form)) for form in forms)
     return Problem(
         forms,
         math.prod(first[a] for a in outer) if shared else 0,
@@ -224,6 +213,7 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
         tuple(operand.nbytes for operand in group.operands),
         tuple(operand.const for operand in group.operands),
         target.inner.line if target is not None else LINE,
+        columns_of(group) if any(form.contraction for form in forms) else None,
     )
 
 
@@ -246,12 +236,6 @@ def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tupl
 
 def _parts(kernel: Kernel) -> Iterator[Expr]:
     return (part for expr in (kernel.body, kernel.epilogue, *kernel.domain) for part in walk(expr))
-
-
-def _bounded(form: StageForm) -> str:
-    """The name of the axis that a stage's domain bounds, where it goes by one of its own."""
-    column = column_of(form.kernel, len(form.outer) + len(form.rows))
-    return next((name for name, axes in form.axes if axes == (column,)), "")
 
 
 def _source(group: KernelGroup, source: int | FromStage) -> Source:

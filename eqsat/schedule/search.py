@@ -187,7 +187,7 @@ class Search:
                     return
                 whole, body = self.summary(number), self.summary(node.children[0])
                 steps, seconds = loop_steps(pricer, block, axis, n, step)
-                kept = pricer.needed(block, axis, n, step)
+                kept = pricer.needed(axis, step)
                 room = sums_bytes(pricer, block, axis, n, step)
                 for child in entries:
                     if not shared and not child.keeps(axis):

@@ -16,7 +16,7 @@ from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, pl
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.schedule import below, check, is_parallel
-from eqsat.schedule.domain import bounds_of, column_of, common_grain
+from eqsat.schedule.domain import columns_of, common_grain
 from eqsat.schedule.plain import stage_nests
 from eqsat_backends.numba_cpu.printing.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.printing.contract import pack_spec
@@ -255,12 +255,14 @@ class _Blocks:
                     self._walk(body, self._coordinates(position), asks)
             case Loop("rows", block, step, body, parallel) if parallel or step < block:
                 position, steps = p.fresh("rows"), -(-block // step)
-                first, end = "0", str(block)
-                if parallel:
+                first, end, by = "0", str(block), str(step)
+                if parallel and columns_of(self.group) is not None:  # later blocks take more: threads take turns
+                    first, by = f"{step} * tid", f"{step} * nt"
+                elif parallel:
                     first, end = "rows_start", "rows_stop"
                     p.bind(first, address("0", (step, f"{steps} * tid // nt")))
                     p.bind(end, f"min({address('0', (step, f'{steps} * (tid + 1) // nt'))}, {block})")
-                with p.scope(f"for {position} in range({first}, {end}, {step}):", position):
+                with p.scope(f"for {position} in range({first}, {end}, {by}):", position):
                     stop = p.fresh("stop")
                     p.bind(stop, f"min({position} + {step}, {end})")
                     self._stages(body, fixed, position, stop, asks)
@@ -369,18 +371,14 @@ class _Blocks:
     def _window(self, rows: Rows, runs: Sequence[int], fixed: tuple[str, ...], start: str, stop: str) -> Window | None:
         """Print which columns the rows from ``start`` to ``stop`` need; None where all are taken."""
         p, group = self.p, self.group
-        found = {n: column_of(stage.kernel, group.shared) for n, stage in enumerate(group.stages)}
-        columns = {n: column for n, column in found.items() if column is not None}
-        kernels = [group.stages[n].kernel for n in columns]
-        bounds = {bounds_of(kernel, group.shared) for kernel in kernels}
-        extents = {kernel.extents[column] for kernel, column in zip(kernels, columns.values(), strict=True)}
-        if not group.unless or not group.shared or len(bounds) != 1 or len(extents) != 1:
+        columns = columns_of(group)
+        if columns is None:
             return None
-        (extent,), (limits,) = extents, bounds
+        extent = columns.count
         grains = []
         for number, product in self.products.items():
             axis = self._bounded(product)
-            if number in columns and axis != "n":
+            if group.stages[number].kernel.domain and axis != "n":
                 update = axis == "k" and product.tile.name == "update"
                 grains.append(product.tile.size("k") if update else 1 if axis == "k" else extent)
         for run in sorted(set(runs) - set(self.products)):
@@ -389,7 +387,7 @@ class _Blocks:
         if grain >= extent:
             return None
         ends: dict[bool, list[str]] = {False: [], True: []}
-        for bound in limits:
+        for bound in columns.bounds:
             step = bound.strides[-1]
             at, more = (start, 0) if (step < 0) == bound.upper else (stop, -step)
             places = zip(bound.strides, (*fixed, at), strict=True)
