@@ -413,8 +413,7 @@ def loop_slots(
     if tile:
         name, size = tile[-1]
         kept = ceil_div(kept, lanes) if not form.reduced(name) else kept * ceil_div(size, lanes)
-    ahead = tile[0][1] if len(tile) > 1 and form.reduced(tile[0][0]) else 0  # rows that are asked for in advance
-    return (1.5 + LOAD_SLOTS * ahead) * kept
+    return 1.5 * kept
 
 
 def jump_seconds(

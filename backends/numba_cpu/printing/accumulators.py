@@ -36,6 +36,8 @@ class Accumulator:
         self.positional = combine in ("argmax", "argmin")
         self.names = [printer.fresh("best" if self.positional else combine) for _ in range(copies)]
         self.places = [printer.fresh("at") for _ in range(copies)] if self.positional else []
+        self.unset: set[int] = set()
+        """Copies that take the next value as it is."""
 
     def start(self) -> None:
         """Print the initial values in the innermost scope."""
@@ -58,6 +60,10 @@ class Accumulator:
 
     def _combine(self, copy: int, value: str, position: str | None) -> None:
         name = self.names[copy]
+        if copy in self.unset:
+            self.unset.remove(copy)
+            self.p.bind(name, value)
+            return
         if not self.positional:
             self.p.line(f"{name} = {FUNCTION[self.combine]}({value}, {name})")
             return

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Guarded, Kernel, Load, unconditional
+from eqsat.ir.kernel import Guarded, Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
+from eqsat_backends.numba_cpu.printing.printer import LoadRule, Value, View
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
@@ -275,7 +275,8 @@ class Walk:
         cells = self._cells(nest)
         if cells is None:
             totals = self._totals()
-            _start(totals)
+            if not self._begin(nest, totals):
+                _start(totals)
             if not self.empty:
                 self._reduce(nest, totals)
             self._finish(totals)
@@ -293,12 +294,22 @@ class Walk:
         inner = self._chain(nest.body, False)
         self._chained(nest, lambda into: self._reduce(nest.body, into), inner, totals, self._apart)
 
+    def _begin(self, nest: Nest, totals: Totals) -> bool:
+        """Whether the first values of a whole reduction by one tile begin its totals: nothing is added to zeros."""
+        every = [total for row in totals for total in row.values()]
+        if isinstance(nest, Loop) or self.empty or self.tile.name != "reduce" or any(t.positional for t in every):
+            return False
+        if self.vector is None or any(len(t.names) > len(self._chunks()) for t in every):
+            return False
+        for total in every:
+            total.unset.update(range(len(total.names)))
+        return True
+
     def _gather(self, nest: Nest, cells: _Cells) -> None:
         """Loops over reduced and parallel axes, into scratch."""
         if not _parallel_in(nest, self):
             totals = self._load(cells) if isinstance(nest, TileOp) else self._totals()
             if isinstance(nest, TileOp):
-                self._prefetch()
                 self._points(totals)
                 self._store(cells, totals)
                 return
@@ -483,22 +494,6 @@ class Walk:
             self._sweep(nest.body, body)
         else:
             self._over(nest, lambda: self._sweep(nest.body, body))
-
-    def _prefetch(self) -> None:
-        """Ask for what the next rows read here: hardware prefetching starts afresh at every page of each row."""
-        if self.other is None or self.other < self.kept or self.vector is None:
-            return
-        (s,) = self.reductions
-        for load in dict.fromkeys(e for e in unconditional(self.kernel.body) if isinstance(e, Load)):
-            access = self.rows.rule(s)(load)
-            if load.strides[self.vector] != 1 or not load.strides[self.other] or load.gathers:
-                continue
-            for beside in range(self.count[self.other], 2 * self.count[self.other]):
-                if isinstance(access, Access):
-                    first = self.at[self.other]
-                    here = self.here(f"{first} + {beside}", self.at[self.vector])
-                    text = affine(access.base, access.offset, access.strides, here, load.dtype.itemsize)
-                    self.p.line(f"prefetch({text})")
 
 
 def _peeled(extent: int, step: int, seams: Sequence[int]) -> list[tuple[int, int]]:
