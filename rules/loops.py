@@ -57,15 +57,15 @@ LOOP_RULES = (
         "loop.vectorize",
         "loop(a, l, 1, point) = vectors along a, one after the other or several at once; a point without axes is one",
         """(rule ((= e (Loop a l 1 (Point i))) (lanes i a l))
-      ((union e (Vector i "" 1 a l false))) :ruleset {ruleset})
+      ((union e (Vector i "" 1 a l false false))) :ruleset {ruleset})
 (rule ((= e (Point i)) (scalar i))
-      ((union e (Vector i "" 1 "" 1 false))) :ruleset {ruleset})""",
+      ((union e (Vector i "" 1 "" 1 false false))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.jam",
         "loop(b, c, 1, vectors along a) = vectors along a at c positions of b at once",
-        """(rule ((= e (Loop b c 1 (Vector i "" 1 a l false))) (jams i b c a l))
-      ((union e (Vector i b c a l false))) :ruleset {ruleset})""",
+        """(rule ((= e (Loop b c 1 (Vector i "" 1 a l false false))) (jams i b c a l))
+      ((union e (Vector i b c a l false false))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.transpose",
@@ -76,10 +76,16 @@ LOOP_RULES = (
     LoopRule(
         "loop.bypass",
         "vectors that are stored = vectors that are stored past the caches",
-        """(rule ((= e (Vector i b c a l false)) (streams i a))
-      ((union e (Vector i b c a l true))) :ruleset {ruleset})
+        """(rule ((= e (Vector i b c a l false p)) (streams i a))
+      ((union e (Vector i b c a l true p))) :ruleset {ruleset})
 (rule ((= e (Transpose i a b l false)) (streams i b))
       ((union e (Transpose i a b l true))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
+        "loop.prefetch",
+        "vectors of a row that an earlier sweep waited for = vectors that ask for the same places of the next row",
+        """(rule ((= e (Vector i "" 1 a l s false)) (prefetches i a))
+      ((union e (Vector i "" 1 a l s true))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.split",

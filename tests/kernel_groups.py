@@ -104,6 +104,27 @@ def attention(heads: int, queries: int, keys: int, width: int, shift: int = 0) -
     return KernelGroup(stages, 2, inputs, (3,), "attention")
 
 
+def softmax(rows: int, columns: int, dtype: DType = float32) -> KernelGroup:
+    """max; exp(x - max); sum; divide."""
+    row, full = Operand(dtype, rows), Operand(dtype, rows * columns)
+    x, broadcast, extents = Load(0, 0, (columns, 1), dtype), Load(1, 0, (1, 0), dtype), (rows, columns)
+    exp = Call("exp", (Call("sub", (x, broadcast), dtype),), dtype)
+    share = Call("div", (x, broadcast), dtype)
+    stages = (
+        Stage(Kernel(extents, 1, "max", x, Acc(dtype), (full,), row, 0, (1,)), (0,), None),
+        Stage(
+            Kernel(extents, 2, None, exp, Acc(dtype), (full, row), full, 0, (columns, 1)),
+            (0, FromStage(0)), None,
+        ),
+        Stage(Kernel(extents, 1, "sum", x, Acc(dtype), (full,), row, 0, (1,)), (FromStage(1),), None),
+        Stage(
+            Kernel(extents, 2, None, share, Acc(dtype), (full, row), full, 0, (columns, 1)),
+            (FromStage(1), FromStage(2)), 1,
+        ),
+    )  # fmt: skip
+    return KernelGroup(stages, 1, (full, full), (1,), "softmax")
+
+
 def perceptron(rows: int, width: int, hidden: int, const: bool = True) -> KernelGroup:
     """Two products with an activation between them, by rows."""
     f = float32

@@ -67,7 +67,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                         found_ = pricer.transpose(stage, named[0][0], named[1][0], at.lanes, at.stream)
                     else:
                         named = [("", 1)] * (2 - len(named)) + named
-                        found_ = pricer.vector(stage, *named[0], *named[1], at.stream)
+                        found_ = pricer.vector(stage, *named[0], *named[1], at.stream, at.prefetch)
                     return Price(found_[0], pricer.summary(block).cold, found_[1], 0.0), block
                 else:
                     flags = frozenset(item for item in packed | pricer.free(stage) if item[0] == stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View
 from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
-from tests.kernel_groups import machine
+from tests.kernel_groups import machine, softmax
 
 Strides = tuple[int, ...]
 
@@ -480,26 +481,6 @@ def test_short_axes_and_operands_along_one_axis_are_not_turned() -> None:
 # groups of stages
 
 
-def softmax(rows: int, columns: int, dtype: DType = float32) -> KernelGroup:
-    """max; exp(x - max); sum; divide."""
-    row, full = Operand(dtype, rows), Operand(dtype, rows * columns)
-    x, broadcast, extents = Load(0, 0, (columns, 1), dtype), Load(1, 0, (1, 0), dtype), (rows, columns)
-    exp = call("exp", call("sub", x, broadcast))
-    stages = (
-        Stage(Kernel(extents, 1, "max", x, Acc(dtype), (full,), row, 0, (1,)), (0,), None),
-        Stage(
-            Kernel(extents, 2, None, exp, Acc(dtype), (full, row), full, 0, (columns, 1)),
-            (0, FromStage(0)), None,
-        ),
-        Stage(Kernel(extents, 1, "sum", x, Acc(dtype), (full,), row, 0, (1,)), (FromStage(1),), None),
-        Stage(
-            Kernel(extents, 2, None, call("div", x, broadcast), Acc(dtype), (full, row), full, 0, (columns, 1)),
-            (FromStage(1), FromStage(2)), 1,
-        ),
-    )  # fmt: skip
-    return KernelGroup(stages, 1, (full, full), (1,), "softmax")
-
-
 @pytest.mark.parametrize("shape", [(9, 100), (1, 1), (40, 16), (3, 7), (2, 30_000), (1, 70_000)])
 def test_softmax(shape: Strides) -> None:
     group = softmax(*shape)
@@ -568,6 +549,28 @@ def test_stores_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     turned = single((48, 64), 2, None, Load(0, 0, (1, 48), int32), [(int32, 48 * 64)])
     tile = TileOp("transpose", (("p0", 16), ("p1", 16)), lanes=16, stream=True)
     assert "stream(" in check(turned, nest=Loop("p1", 64, 16, Loop("p0", 48, 16, tile))).source
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [(float32, 100), (float32, 31), (float64, 64)])
+def test_the_next_row_is_asked_for_where_the_nest_says(dtype: DType, columns: int) -> None:
+    """Once a line, one row further, and nothing else changes."""
+    lanes = 512 // dtype.bits
+    tiles = [TileOp("map" if s % 2 else "reduce", (("p0" if s % 2 else "r0", 2 * lanes),), s, lanes) for s in range(4)]
+    for asking in (False, True):
+        tiles[1] = replace(tiles[1], prefetch=asking)
+        each = [Loop(t.sizes[0][0], columns, 2 * lanes, t) if columns > 2 * lanes else t for t in tiles]
+        source = check(softmax(9, columns, dtype), nest=Loop("rows", 9, 1, Seq(tuple(each)))).source
+        asked = re.findall(r"prefetch\((.*) \+ (\d+)\)", source)
+        assert bool(asked) == asking
+        assert all(base.startswith("a0 +") and int(far) >= columns * dtype.itemsize for base, far in asked)
+        whole = columns // (2 * lanes) * 2
+        assert not asking or len(asked) == 2 * (whole > 0) + -(-(columns - whole * lanes) // lanes)
+
+
+def test_a_sweep_without_rows_around_it_cannot_ask_for_the_next() -> None:
+    group = single((100,), 1, None, call("exp", Load(0, 0, (1,), float32)), [(float32, 100)])
+    with pytest.raises(ValueError, match="next row"):
+        emit(group, Loop("p0", 100, 16, TileOp("map", (("p0", 16),), lanes=16, prefetch=True)))
 
 
 def test_nest_gives_the_lanes() -> None:

@@ -51,6 +51,7 @@ from tests.kernel_groups import (
     perceptron,
     product_and_map,
     reduction,
+    softmax,
     turned_values,
 )
 from tests.nest_price import evaluate
@@ -333,13 +334,34 @@ def test_a_faulty_rule_is_named() -> None:
 def test_every_rule_has_an_id_a_text_and_fires_somewhere() -> None:
     assert len({rule.id for rule in LOOP_RULES}) == len(LOOP_RULES)
     problems = [(gemm(96, 70, 130), 1), (gemm(4, 900, 700), 1), (attention(3, 40, 50, 16), 2)]
-    problems += [(reduction((400, 300), 2, (1, 0)), 1), (reduction((50, 4000), 1, (0, 1)), 2)]
+    problems += [(reduction((400, 300), 2, (1, 0)), 1), (reduction((50, 4000), 1, (0, 1)), 2), (softmax(40, 64), 1)]
     sizes = {}
     for disabled in (None, *LOOP_RULES):
         ids = () if disabled is None else (disabled.id,)
         sizes[ids] = [search_graph(group, target_of(TINY, threads), ids)[1].size for group, threads in problems]
     for rule in LOOP_RULES:
         assert rule.doc and sizes[(rule.id,)] != sizes[()], rule.id
+
+
+def test_a_sweep_asks_for_the_next_row_where_that_has_to_come_from_afar() -> None:
+    """The one with the exponentials; none where all is in a private cache, or two rows would push each other out."""
+    target = target_of(DESK)
+
+    def asking(group: KernelGroup) -> list[int]:
+        return [tile.stage for tile in tiles(schedule(group, target).nest) if tile.prefetch]
+
+    assert asking(softmax(4096, 1024)) == asking(softmax(2048, 1000, float64)) == [1]
+    assert not asking(softmax(40, 256)) and not asking(softmax(64, 1 << 18))
+    group = softmax(4096, 1024)
+    apart = schedule(group, target, disable=("loop.prefetch",))
+    assert not any(tile.prefetch for tile in tiles(apart.nest))
+    assert schedule(group, target).predicted_seconds < apart.predicted_seconds
+
+
+def tiles(nest: Nest) -> list[TileOp]:
+    if isinstance(nest, TileOp):
+        return [nest]
+    return [tile for body in (nest.bodies if isinstance(nest, Seq) else (nest.body,)) for tile in tiles(body)]
 
 
 def test_rules_are_disabled_by_id() -> None:

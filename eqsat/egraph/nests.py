@@ -5,11 +5,13 @@ acyclic and orders share their tails. Terms (egglog constructors):
 
     (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
     (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)  (Split axis block step body)
-    (Vector stage other count axis size stream)  (Transpose stage first second lanes stream)  (Op stage name sizes)
+    (Vector stage other count axis size stream prefetch)  (Transpose stage first second lanes stream)
+    (Op stage name sizes)
 
 ``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
 of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``,
-1); its last argument, and that of a ``Transpose``, says whether results go past the caches. An ``Op`` is a tile
+1); ``stream``, in a ``Transpose`` too, says whether results go past the caches, ``prefetch`` whether what its loads
+read at the next shared row is asked for. An ``Op`` is a tile
 operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
 ``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point
 of a stage; ``Block`` is all of one stage for one position of the shared axes.
@@ -36,7 +38,7 @@ SIGNATURE = """
   (Tile i64 i64 i64 i64 bool bool)
   (Update i64 i64 i64 i64 bool)
   (Split String i64 i64 Nest)
-  (Vector i64 String i64 String i64 bool)
+  (Vector i64 String i64 String i64 bool bool)
   (Transpose i64 String String i64 bool)
   (Op i64 String String)
   (Point i64)
@@ -60,6 +62,7 @@ SIGNATURE = """
 (relation jams (i64 String i64 String i64))
 (relation transposes (i64 String String i64))
 (relation streams (i64 String))
+(relation prefetches (i64 String))
 (relation divides (String i64))
 (relation computes (i64 String String Nest))
 (relation flat (String i64 i64 Nest))

@@ -79,6 +79,7 @@ class TileOp:
     """A hardware tile: ``name`` and its sizes, e.g. ``fma`` with (("m", 14), ("n", 32), ("k", 512)).
 
     ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
+    ``prefetch``: of a stage of a group, software prefetch of what its loads read where the loop over rows goes next.
     """
 
     name: str
@@ -86,6 +87,7 @@ class TileOp:
     stage: int = 0
     lanes: int = 0
     stream: bool = False
+    prefetch: bool = False
 
     def size(self, axis: str) -> int:
         return dict(self.sizes).get(axis, 1)
@@ -109,6 +111,7 @@ def show(nest: Nest) -> str:
             return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
         case Seq(bodies):
             return "[" + "; ".join(map(show, bodies)) + "]"
-        case TileOp(name, sizes, _, lanes, stream):
-            named = [f"{a}={n}" for a, n in sizes] + [f"lanes={lanes}"] * (lanes > 0) + ["stream"] * stream
+        case TileOp(name, sizes, _, lanes, stream, prefetch):
+            named = [f"{a}={n}" for a, n in sizes] + [f"lanes={lanes}"] * (lanes > 0)
+            named += ["stream"] * stream + ["prefetch"] * prefetch
             return f"{name}({','.join(named)})"

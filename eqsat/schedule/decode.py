@@ -7,7 +7,7 @@ from dataclasses import replace
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.problem import Problem, plain_axis
-from eqsat.schedule.search import Entry, tile_sizes
+from eqsat.schedule.search import Entry, streams, tile_sizes
 from eqsat.schedule.tiles import round_up
 from eqsat.schedule.vectors import lanes_of
 
@@ -61,13 +61,13 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
             named = tuple((plain_axis(axis), size) for axis, size in tile_sizes(node))
             return TileOp(str(name), named, int(stage), lanes[int(stage)])
         case "Vector" | "Transpose":
-            stage, stream = int(node.args[0]), bool(node.args[-1])
+            stage, stream = int(node.args[0]), streams(node)
             sizes = [(plain_axis(axis), size) for axis, size in tile_sizes(node)]
             if node.op == "Transpose":
                 return TileOp("transpose", tuple(sizes), stage, lanes[stage], stream)
             if sizes:
                 sizes[-1] = sizes[-1][0], round_up(sizes[-1][1], lanes[stage])  # whole vectors
-            return TileOp("vector", tuple(sizes), stage, lanes[stage], stream)
+            return TileOp("vector", tuple(sizes), stage, lanes[stage], stream, bool(node.args[-1]))
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
 
 

@@ -81,7 +81,7 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
         if (size != whole) if looped else (size > whole):
             raise ValueError(f"the tile takes {whole} elements of axis {name!r}, its loops leave {size}, {where}")
     if not rows:
-        _check_tile(tile, axes, reduced, positional, where)
+        _check_tile(tile, axes, shared, reduced, positional, where)
         return
     for n, loop in enumerate(outside):
         if loop.axis not in reduced and any(o.axis in reduced and not o.split for o in outside[:n]):
@@ -112,13 +112,17 @@ def match_of(
     raise ValueError(f"tile {where} does not compute what the kernel does along these axes, by its semantics")
 
 
-def _check_tile(tile: TileOp, axes: dict[str, int], reduced: set[str], positional: bool, where: str) -> None:
+def _check_tile(
+    tile: TileOp, axes: dict[str, int], shared: int, reduced: set[str], positional: bool, where: str
+) -> None:
     names = [name for name, _ in tile.sizes]
     for name in names:
         if name not in axes:
             raise ValueError(f"the tile's axis {name!r} is none of {', '.join(axes) or 'none'}, {where}")
     if len(set(names)) < len(names) or len(names) > 2:
         raise ValueError(f"a tile takes vectors along one axis, and positions of another, not {names}, {where}")
+    if tile.prefetch and (not shared or len(names) != 1):
+        raise ValueError(f"vectors along one axis of a row ask for what the next row reads, not {tile.sizes}, {where}")
     if not names:
         return
     lanes, kinds = names[-1], {name in reduced for name in names}

@@ -9,10 +9,12 @@ every step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
+from eqsat.ir.kernel import Load
 from eqsat.schedule.problem import Problem, Source, StageForm, plain_axis
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vectors import (
@@ -21,6 +23,7 @@ from eqsat.schedule.vectors import (
     least_slots,
     loop_slots,
     op_slots,
+    read_again,
     scattered_seconds,
     tile_slots,
     transpose_slots,
@@ -200,14 +203,46 @@ class Pricer:
         return seconds
 
     def vector(
-        self, stage: int, other: str, count: int, axis: str, size: int, stream: bool = False
+        self,
+        stage: int,
+        other: str,
+        count: int,
+        axis: str,
+        size: int,
+        stream: bool = False,
+        prefetch: bool = False,
     ) -> tuple[float, float]:
-        """Seconds of a tile of a map or reduction, and those that storing past the caches adds (or saves)."""
+        """Seconds of a tile of a map or reduction, and those that its traffic adds to (or saves of) the usual."""
         form = self.problem.stages[stage]
         other, axis = plain_axis(other), plain_axis(axis)
         slots = tile_slots(form, self.target, other, count, axis, size)
         sizes = {other: count, axis: size}
-        return slots * self.target.slot(form.dtype), self.bypass(form, sizes) if stream else 0.0
+        extra = self.bypass(form, sizes) if stream else 0.0
+        again = self.again.get(stage, {}).get(axis, ())
+        if prefetch:
+            slots += sum(c.LOAD_SLOTS * ceil_div(size * load.dtype.itemsize, self.problem.line) for load in again)
+        elif again:
+            extra += self.exposed(form, again, size, slots * self.target.slot(form.dtype))
+        return slots * self.target.slot(form.dtype), extra
+
+    @cached_property
+    def again(self) -> dict[int, dict[str, tuple[Load, ...]]]:
+        """See :func:`~eqsat.schedule.vectors.read_again`."""
+        return read_again(self.problem, self.target)
+
+    def exposed(self, form: StageForm, again: tuple[Load, ...], size: int, seconds: float) -> float:
+        """Seconds of a sweep over what an earlier one waited for that stand beside that wait, instead of behind it.
+
+        Out-of-order execution looks a few hundred instructions ahead, so the next row is not asked for while this one
+        is computed on.
+        """
+        wait = 0.0
+        for load in again:
+            _, operand, _ = form.sources[load.operand]
+            for number, (bandwidth, _, _) in enumerate(self.target.rates):
+                if number and not self.resident[self.problem.const[operand]][number]:
+                    wait += size * load.dtype.itemsize / bandwidth
+        return min(self.target.hidden * seconds, wait)
 
     def transpose(self, stage: int, first: str, second: str, lanes: int, stream: bool = False) -> tuple[float, float]:
         """The same of a transposed block."""

@@ -58,7 +58,7 @@ class Entry:
             found.append(plain_axis(str(at.node.args[0])))
             at = at.children[0]
         sizes = tuple((plain_axis(a), n) for a, n in tile_sizes(at.node))
-        return tuple(found), sizes, at.node.op != "Op" and bool(sizes) and bool(at.node.args[-1])
+        return tuple(found), sizes, bool(sizes) and streams(at.node)
 
     def keeps(self, axis: str) -> bool:
         """Whether accumulators outlive a loop over ``axis`` around this.
@@ -75,13 +75,21 @@ class Entry:
 def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
     """Axes and sizes of a tile of a map or reduction, the lanes' last; of any other term nothing."""
     match node.op, node.args:
-        case "Vector", (_, other, count, axis, size, _):
+        case "Vector", (_, other, count, axis, size, _, _):
             return tuple((str(a), int(n)) for a, n in ((other, count), (axis, size)) if a)
         case "Transpose", (_, first, second, lanes, _):
             return (str(first), int(lanes)), (str(second), int(lanes))
         case "Op", (_, _, sizes):
             return sizes_of_text(str(sizes))
     return ()
+
+
+def streams(node: ENode) -> bool:
+    """Whether the results of a tile of vectors go past the caches."""
+    match node.op, node.args:
+        case ("Vector", (*_, stream, _)) | ("Transpose", (*_, stream)):
+            return bool(stream)
+    return False
 
 
 class Search:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from eqsat.cost.calibration import (
@@ -26,7 +26,7 @@ from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
-from eqsat.schedule.problem import Problem, StageForm, lane_axis
+from eqsat.schedule.problem import Problem, Source, StageForm, lane_axis
 from eqsat.schedule.tensorize import matches, tile_cost, tile_sizes
 from eqsat.schedule.tiles import COMBINE, ceil_div, round_up
 
@@ -81,6 +81,8 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
                 steps[axis].add(PIECE)
         if not form.reduced(axis) and _streamable(form, problem, target, axis, lanes):
             facts.append(f'(streams {i} "{name}")')
+        if axis in read_again(problem, target).get(i, {}):
+            facts.append(f'(prefetches {i} "{name}")')
         for other in _turned(form, axis, extents, lanes):
             facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
             steps[axis].add(lanes)
@@ -212,6 +214,60 @@ def turned_loads(kernel: Kernel, vector: int, axis: int) -> tuple[Load, ...]:
         if not isinstance(load, Load) or load.gathers:
             continue
         if load.strides[axis] == 1 and load.strides[vector] not in (0, 1):
+            found.setdefault((load.operand, load.offset, load.strides), load)
+    return tuple(found.values())
+
+
+def read_again(problem: Problem, target: Target) -> dict[int, dict[str, tuple[Load, ...]]]:
+    """Loads, by stage and the axis that they walk, of what an earlier stage of the group read at the same row.
+
+    The earlier stage waits for it, and if this one computes meanwhile, the next row may be on its way. Of several that
+    read the same the one with most arithmetic, and none where two rows of the group do not fit a private cache.
+    """
+    if not problem.rows:
+        return {}
+    row = {"outer": 1, "rows": 1}
+    touched: dict[Source, int] = {}
+    for form in problem.stages:
+        touched |= problem.touched(form.index, form.extents(row), frozenset())
+    if 2 * sum(touched.values()) > target.middle[0].capacity:
+        return {}
+    first: dict[Source, int] = {}
+    found: dict[Source, tuple[float, int]] = {}
+    for form in problem.stages:
+        slots = math.inf if form.contraction else -_arithmetic(form)
+        for source in dict.fromkeys(form.sources):
+            if source[0] == "operand" and first.setdefault(source, form.index) != form.index:
+                found[source] = min(found.get(source, (math.inf, 0)), (slots, form.index))
+    chosen: dict[int, dict[str, tuple[Load, ...]]] = {}
+    for form in problem.stages:
+        for axis in form.own if not form.contraction else ():
+            (a,) = form.named[axis]
+            loads = tuple(
+                load
+                for load in ahead_loads(form.kernel, a, form.rows)
+                if found.get(form.sources[load.operand], (0.0, -1))[1] == form.index
+            )
+            if loads:
+                chosen.setdefault(form.index, {})[axis] = loads
+    return chosen
+
+
+def _arithmetic(form: StageForm) -> float:
+    """Slots of what a stage computes at every point: of what moves along its own axes."""
+    slots, shared = slots_of(form.functions), len(form.outer) + len(form.rows)
+    calls = (e for e in unique(form.kernel.body) if isinstance(e, Call))
+    moving = (e for e in calls if any(a >= shared for a in dependences(e, len(form.kernel.extents))))
+    return sum(slots.get(e.fn, 1.0) for e in moving) * form.kernel.points
+
+
+def ahead_loads(kernel: Kernel, axis: int, rows: Collection[int]) -> tuple[Load, ...]:
+    """Loads that walk an axis contiguously and move with the rows, so that their next row can be asked for."""
+    found: dict[tuple[int, int, tuple[int, ...]], Load] = {}
+    for load in unconditional(kernel.body):
+        if not isinstance(load, Load) or load.gathers or load.strides[axis] != 1:
+            continue
+        if any(load.strides[a] for a in rows):
             found.setdefault((load.operand, load.offset, load.strides), load)
     return tuple(found.values())
 

@@ -350,6 +350,9 @@ class _Blocks:
                 p.mark(f"stage {run}")
                 continue
             members = [number for number, other in enumerate(runs) if other == run]
+            read = {source for number in members for source in group.stages[number].sources}
+            before = any(read.intersection(stage.sources) for stage in group.stages[: members[0]])
+            rows.distance = self.block if before else 1  # the rows of this block have been read
             if not group.shared:
                 rows.emit((), members)
                 continue

@@ -56,6 +56,8 @@ class Rows:
         """Positions that an argmax accumulates, where they are not those along its axis."""
         self.extremes: dict[int, str] = {}
         """Addresses for the extremes of an argmax, laid out as its result."""
+        self.distance = 1
+        """From a row to the one that software prefetch asks for."""
 
     # which stages run together
 
@@ -150,6 +152,10 @@ class Rows:
             return Access(self.bases[result], load.offset, load.strides, after=after)
 
         return rule
+
+    def prefetches(self, s: int) -> bool:
+        """Whether the tile of a stage asks for what its loads read at the next row."""
+        return s in self.nests and tile_of(self.nests[s]).prefetch
 
     def store(
         self,

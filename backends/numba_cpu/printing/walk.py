@@ -19,8 +19,10 @@ from eqsat.ir.kernel import Guarded, Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.vectors import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.printer import LoadRule, Value, View
+from eqsat_backends.numba_cpu.printing.ahead import LINE
+from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
@@ -243,6 +245,8 @@ class Walk:
     ) -> None:
         """All members' bodies at one vector."""
         for s in self.members:
+            if self.rows.prefetches(s) and copy * self.p.lanes * self.kernel.body.dtype.itemsize % LINE == 0:
+                self._next_row(s, here)
             value = self._value(s, here, count, rule)
             if s in sums:
                 view = View(here, self.vector, self.rows.rule(s), count)
@@ -256,6 +260,22 @@ class Walk:
     def _value(self, s: int, here: tuple[str, ...], count: str | None, rule: LoadRule | None = None) -> Value:
         kernel = self.rows.stages[s].kernel
         return self.p.value(kernel.body, View(here, self.vector, rule or self.rows.rule(s), count))
+
+    def _next_row(self, s: int, here: tuple[str, ...]) -> None:
+        """Ask for what a stage reads at this vector of the next row."""
+        rows, last = self.rows, self.rows.shared - 1
+        assert self.vector is not None
+        if here[last].isdigit():
+            return  # there is one row
+        following = (*here[:last], f"{here[last]} + {rows.distance}", *here[last + 1 :])
+        for load in ahead_loads(rows.stages[s].kernel, self.vector, range(rows.shared)):
+            access = rows.rule(s)(load)
+            if not isinstance(rows.stages[s].sources[load.operand], int) or not isinstance(access, Access):
+                continue
+            size = load.dtype.itemsize
+            first = affine(access.base, access.offset, access.strides, following, size)
+            for line in range(0, self.p.lanes * size, LINE):
+                self.p.line(f"prefetch({first}{f' + {line}' if line else ''})")
 
     # reductions
 
