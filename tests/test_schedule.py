@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +49,7 @@ from tests.kernel_groups import (
     TINY,
     attention,
     gemm,
+    machine,
     perceptron,
     product_and_map,
     reduction,
@@ -221,6 +223,54 @@ def test_few_rows_stream_the_second_factor() -> None:
     found = schedule(gemm(8, 4096, 4096), target_of(DESK))
     assert "update" in show(found.nest)
     assert dict(found.best.moved)["memory"] < 1.2 * 4 * 4096**2
+
+
+@pytest.mark.parametrize("rows", [6, 8, 12])
+def test_few_rows_stream_the_second_factor_with_small_register_tiles(rows: int) -> None:
+    found = schedule(gemm(rows, 4096, 4096), target_of(machine(registers=16, width=32)))
+    assert "update" in show(found.nest)  # no tile of 16 registers has so many rows: it would read everything twice
+
+
+def far_bytes_packed(nest: Nest, operand: str, size: int, sizes: dict[str, int]) -> int:
+    """Bytes that the copies of a factor read, in all steps of the loops around them."""
+    count = 1
+    while not isinstance(nest, TileOp):
+        assert isinstance(nest, Loop | Pack)
+        if isinstance(nest, Pack) and nest.operand == operand:
+            return count * size * sizes["k"] * sizes["m" if operand == "a" else "n"]
+        if isinstance(nest, Loop):
+            count *= ceil_div(sizes[nest.axis], nest.step)
+            sizes = {**sizes, nest.axis: min(sizes[nest.axis], nest.step)}
+        nest = nest.body
+    return 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nothing_is_packed_again_and_again_from_a_slow_space(threads: int) -> None:
+    slow = tuple(
+        replace(level, read_gbs=18.0, copy_gbs=15.0, read_gbs_all=32.0, copy_gbs_all=28.0) if level.shared else level
+        for level in machine(l1=48 << 10, l2=2 << 20, l3=480 << 20).levels
+    )
+    target = target_of(replace(DESK, levels=slow), threads)
+    found = schedule(gemm(1024, 1024, 1024), target).nest
+    extents = {"b": 1, "m": 1024, "n": 1024, "k": 1024}
+    packed = sum(far_bytes_packed(found, operand, 4, extents) for operand in "ab")
+    assert packed <= 3 * 4 * 1024**2  # 8 blocks of rows that pack the second factor each read eleven times as much
+
+
+def test_pieces_of_rows_from_a_slow_space_are_waited_for() -> None:
+    # panels of 32 columns of rows of 12 KB: read where they lie, they cost what their copy waits, and more
+    group, host = gemm(64, 3072, 3072), target_of(DESK)
+    pricer = Pricer(problem_of(group, host), host)
+    rows, columns, depth = 13, 32, 512
+    whole = schedule(group, host).nest
+    assert "pack b" in show(whole)
+    apart = pricer.tile(0, rows, columns, depth, True, False)
+    packed = pricer.tile(0, rows, columns, depth, True, True)
+    assert apart is not None and packed is not None
+    (second,) = (f for f in pricer.problem.stages[0].factors if f.name == "b")
+    share = depth * columns * 4 * rows / 64
+    assert apart - packed >= share * pricer.first_read(pricer.problem.stages[0], second) > 0
 
 
 def test_threads_share_what_is_large_and_leave_what_is_small() -> None:

@@ -15,7 +15,7 @@ from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
 from eqsat.ir.kernel import Load
-from eqsat.schedule.problem import Problem, Source, StageForm, plain_axis
+from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vectors import (
     jump_seconds,
@@ -178,7 +178,23 @@ class Pricer:
                 seconds += k * c.FAR_ROW * slot
                 if self.crowds(second.row_bytes, min(k, target.inner.sets)):
                     seconds += k * n * size / target.refill
+            if second.contiguous and far and second.row_bytes > n * size:
+                seconds += k * n * size * m / form.extent("m") * self.first_read(form, second)
         return seconds
+
+    def first_read(self, form: StageForm, factor: Factor) -> float:
+        """Seconds a byte until pieces of a factor's rows have come from beyond the second space, where they are.
+
+        No hardware prefetcher follows pieces of a few lines, each on a page of its own: they are waited for, once,
+        like what is copied (see ``pack_moved``).
+        """
+        (access,) = factor.accesses
+        kind, index, _ = form.source(access)
+        if kind != "operand":
+            return 0.0
+        at_hand = self.resident[self.problem.const[index]]
+        far = zip(at_hand[1:], self.target.origins[1:], strict=True)
+        return max((1 / origin.bandwidth for here, origin in far if not here), default=0.0)
 
     def crowds(self, row_bytes: int, rows: int) -> bool:
         """Whether rows that far apart evict one another from the innermost cache."""
@@ -415,18 +431,25 @@ def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> fl
 
 
 def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[float, Moved, Moved, float]:
-    """(seconds of the units, bytes added by the copy, bytes saved in the body because it lies in cache, its bytes)."""
+    """(seconds of the copy, bytes that it adds, bytes saved in the body because it lies in cache, its bytes).
+
+    What comes from beyond the second space counts as seconds: it is waited for.
+    """
     known = pricer.packs.get((stage, factor, body))
     if known is not None:
         return known
     extra, sources = pricer.pack(stage, factor, body)
     copy = pricer.touched(body)["packed", stage, factor]
-    added, saved = [], []
-    for number, cache in enumerate(pricer.target.caches):
+    added, saved, waits = [], [], [0.0]
+    for number, (cache, origin) in enumerate(zip(pricer.target.caches, pricer.target.origins, strict=True)):
         reads = sum(size * pricer.weight(source, body, number) for source, size in sources.items())
         kept = copy <= cache.capacity * c.BLOCK_SHARE
-        added.append(reads + (0.0 if kept else 2.0 * copy))
+        moved = reads + (0.0 if kept else 2.0 * copy)
+        if number:  # a copy has no arithmetic to hide behind
+            waits.append(moved / origin.bandwidth)
+        added.append(0.0 if number else moved)
         saved.append(float(copy) if kept and pricer.summary(body).fits[number] else 0.0)
+    extra += max(waits)
     found = extra, tuple(added), tuple(saved), float(copy)
     pricer.packs[stage, factor, body] = found
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from eqsat.cost.calibration import BLOCK_SHARE, CHAIN
+from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
@@ -134,7 +134,7 @@ def contraction_blocks(
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
     second = form.factors[1]
-    streams = single and m <= tiles[0][0] and second.direct and not second.free
+    streams = single and m <= max(FEW_ROWS, tiles[0][0]) and second.direct and not second.free
     for row in target.rows("update", form.dtype):
         rank = row.size("k")
         if streams and k >= 2 * rank and n * k * size > target.middle[0].capacity:
