@@ -40,7 +40,7 @@ _CLOSE = 0.04
 """A figure is settled when its ``_AGREE`` shortest samples differ by less than this share."""
 _STEPS = 200
 _SHARED_STEPS = 50
-_SHARE_BLOCKS, _SHARE_PASSES = 32, 16
+_SHARE_BLOCKS, _SHARE_PASSES = 16, 16
 """What a thread of a team reads in a step, half a microsecond from L1: the others would miss a step of nothing."""
 _STREAMS = ("read", "copy")
 
@@ -286,7 +286,7 @@ def _level_sizes(cores: int) -> list[Sizes]:
 
 def _stream_timers(loops: dict[str, int], sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
     """Reading and copying at every level, with one thread and with all. A copy touches half the bytes in each array."""
-    block = 8 * 4 * native_lanes(32)
+    block = probe_code.block_bytes()
     largest = max(max(one, everyone) for *_, one, everyone in sizes)
     source, target = aligned_bytes(largest + block), aligned_bytes(largest // 2 + block)
     source[:] = target[:] = 1
@@ -320,7 +320,7 @@ def _empty_timer(loops: dict[str, int], steps: int, threads: int, timer: type[Ti
 
 def _share_timer(loops: dict[str, int], steps: int, threads: int) -> Timer:
     """Steps in which each thread reads as much; what many take longer than one is what working together costs."""
-    nbytes = 8 * 4 * native_lanes(32) * _SHARE_BLOCKS * threads
+    nbytes = probe_code.block_bytes() * _SHARE_BLOCKS * threads
     parameters = np.zeros(8 * (threads + 1) + 8, np.int64)
     parameters[:2] = _SHARE_BLOCKS * threads, _SHARE_PASSES
     slots = [aligned_bytes(nbytes), aligned_bytes(64), parameters]

@@ -14,7 +14,8 @@ import sys
 from llvmlite import ir
 
 from eqsat_backends.numba_cpu.running.driver_team import ARGUMENTS, TABLE, THREADS, write_team
-from eqsat_backends.numba_cpu.running.words import I32, Words
+from eqsat_backends.numba_cpu.running.words import Words
+from eqsat_backends.numba_cpu.vectors.flow import I32
 
 MISMATCH = -1
 DTYPE_MASK = int.from_bytes(b"\xff\xff\xff\0\xff\xff\xff\xff", sys.byteorder, signed=True)

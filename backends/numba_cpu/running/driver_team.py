@@ -31,7 +31,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from eqsat_backends.numba_cpu.running.words import I32, Word, Words
+from eqsat_backends.numba_cpu.running.words import Word, Words
+from eqsat_backends.numba_cpu.vectors.flow import I32
 
 LINE = 8
 """Words of a cache line."""

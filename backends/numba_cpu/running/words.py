@@ -10,8 +10,6 @@ from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.flow import I64, Flow, Variable
 
-I32 = ir.IntType(32)
-
 
 def _value(word: int | Word) -> Any:
     return word.value if isinstance(word, Word) else ir.Constant(I64, word)
@@ -25,14 +23,15 @@ def _operator(name: str) -> Callable[[Word, int | Word], Word]:
 
 
 class Word:
-    """A value of the function that is being written. Words are signed; ``>>`` and ``%`` take them for unsigned."""
+    """A value of the function that is being written; signed but for ``>>``, ``//`` and ``%``."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.b, self.value = builder, value
 
     __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
     __and__, __or__, __xor__ = _operator("and_"), _operator("or_"), _operator("xor")
-    __lshift__, __rshift__, __mod__ = _operator("shl"), _operator("lshr"), _operator("urem")
+    __lshift__, __rshift__ = _operator("shl"), _operator("lshr")
+    __floordiv__, __mod__ = _operator("udiv"), _operator("urem")
 
     def test(self, comparison: str, other: int | Word) -> Any:
         """A condition, such as ``test("<=", 7)``."""
@@ -127,7 +126,7 @@ class Words(Flow):
         return Word(self.b, found if result == I64 else self.b.sext(found, I64))
 
     @contextmanager
-    def each(self, count: int | Word, first: int = 0) -> Iterator[Word]:
+    def each(self, count: int | Word, first: int | Word = 0) -> Iterator[Word]:
         """``for i in range(first, count)``."""
         i = self.changing(first)
         with self.forever() as behind:

@@ -14,138 +14,59 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-_I64 = ir.IntType(64)
-_I32 = ir.IntType(32)
-_BYTE = ir.IntType(8)
-_POINTER = ir.PointerType()
-_ELEMENT = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
-_SIZE = {"float32": 4, "float64": 8}
-_SUFFIX = {"float32": "f32", "float64": "f64"}
+from eqsat_backends.numba_cpu.vectors import memory
+from eqsat_backends.numba_cpu.vectors.flow import I64, Variable
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, KIND, Lanes, Value
+from eqsat_backends.numba_cpu.vectors.simd import define, void
 
 Tile = Callable[..., Any]
 """A Numba intrinsic, callable from printed kernels."""
 
 
-class _Writer:
-    """Small helpers around an IR builder: byte addressing, vectors of one element type."""
+class _Tile(Lanes):
+    """Lanes of one element type, and pointers that move in bytes."""
 
-    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
-        self.b = builder
-        self.element = _ELEMENT[dtype]
-        self.size = _SIZE[dtype]
-        self.lanes = lanes
-        self.vector = ir.VectorType(self.element, lanes)
-        self.suffix = _SUFFIX[dtype]
+    def __init__(self, builder: Any, lanes: int, dtype: str) -> None:
+        super().__init__(builder, lanes)
+        self.of = KIND[dtype]
+        self.size = BYTES[self.of]
 
-    def pointer(self, address: Any) -> Any:
-        return self.b.inttoptr(address, _POINTER)
-
-    def at(self, pointer: Any, offset: int | Any) -> Any:
+    def at(self, pointer: Value, offset: int) -> Value:
         """``pointer`` moved by ``offset`` bytes."""
-        if isinstance(offset, int):
-            if offset == 0:
-                return pointer
-            offset = ir.Constant(_I64, offset)
-        return self.b.gep(pointer, [offset], source_etype=_BYTE)
+        return self.b.gep(pointer, [ir.Constant(I64, offset)], source_etype=ir.IntType(8)) if offset else pointer
 
-    def load(self, pointer: Any, lanes: int | None = None) -> Any:
-        kind = ir.VectorType(self.element, lanes or self.lanes)
-        return self.b.load(pointer, typ=kind, align=self.size)
+    def moving(self, address: Value) -> Variable:
+        """A pointer that moves, from an address or pointer on."""
+        return self.variable(memory.pointer(self, address))
 
-    def _first(self, count: int | Any) -> Any:
-        """The mask of the first ``count`` lanes (a number, or an i64 value)."""
-        if isinstance(count, int):
-            return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(i < count) for i in range(self.lanes)])
-        vector = ir.VectorType(_I32, self.lanes)
-        undefined = ir.Constant(vector, ir.Undefined)
-        single = self.b.insert_element(undefined, self.b.trunc(count, _I32), ir.Constant(_I32, 0))
-        limit = self.b.shuffle_vector(single, undefined, ir.Constant(vector, [0] * self.lanes))
-        return self.b.icmp_signed("<", ir.Constant(vector, list(range(self.lanes))), limit)
+    def move(self, moving: Variable, offset: int) -> None:
+        moving.set(self.at(moving.now, offset))
 
-    def load_first(self, pointer: Any, count: int | Any) -> Any:
-        """The first ``count`` lanes; the others are 0 and their memory is not touched."""
-        mask = self._first(count)
-        name = f"llvm.masked.load.v{self.lanes}{self.suffix}.p0"
-        kind = ir.FunctionType(self.vector, [_POINTER, _I32, mask.type, self.vector])
-        function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
-        return self.b.call(function, [pointer, ir.Constant(_I32, self.size), mask, self.zero])
+    def load(self, pointer: Value, count: Value | None = None) -> Value:
+        """Consecutive elements; only the first ``count``, the others are 0 and their memory is not touched."""
+        return memory.load(self, self.of, pointer, None if count is None else self.first(count))
 
-    def store_first(self, value: Any, pointer: Any, count: int | Any) -> None:
-        """Store the first ``count`` lanes."""
-        mask = self._first(count)
-        name = f"llvm.masked.store.v{self.lanes}{self.suffix}.p0"
-        kind = ir.FunctionType(ir.VoidType(), [self.vector, _POINTER, _I32, mask.type])
-        function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
-        self.b.call(function, [value, pointer, ir.Constant(_I32, self.size), mask])
+    def store(self, value: Value, pointer: Value, count: Value | None = None) -> None:
+        """Store all lanes, or the first ``count``."""
+        memory.store(self, pointer, value, None if count is None else self.first(count))
 
-    def load_scalar(self, pointer: Any) -> Any:
-        return self.b.load(pointer, typ=self.element, align=self.size)
-
-    def store(self, value: Any, pointer: Any) -> None:
-        self.b.store(value, pointer, align=self.size)
-
-    def broadcast(self, pointer: Any) -> Any:
+    def broadcast(self, pointer: Value) -> Value:
         """The scalar at ``pointer`` in every lane."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        single = self.b.insert_element(undefined, self.load_scalar(pointer), ir.Constant(_I32, 0))
-        return self.b.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), [0] * self.lanes))
+        return self.splat(memory.element(self, self.of, pointer))
 
-    @property
-    def zero(self) -> Any:
-        return ir.Constant(self.vector, [0.0] * self.lanes)
+    def muladd(self, a: Value, b: Value, c: Value) -> Value:
+        """``a·b + c``, in one instruction where the CPU has it (``fmuladd`` never calls a library)."""
+        return self.intrinsic("fmuladd", a, b, c)
 
-    def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """``x·y + z``, in one instruction where the CPU has it (``fmuladd`` never calls a library)."""
-        name = f"llvm.fmuladd.v{self.lanes}{self.suffix}"
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
-        return self.b.call(function, [x, y, z])
-
-    def prefetch(self, pointer: Any, write: bool = False) -> None:
-        kind = ir.FunctionType(ir.VoidType(), [_POINTER, _I32, _I32, _I32])
-        name = "llvm.prefetch.p0"
-        function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
-        self.b.call(function, [pointer, *(ir.Constant(_I32, flag) for flag in (int(write), 3, 1))])
-
-    def loop(self, count: Any, step: int, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """``for i in range(0, count - step + 1, step)``: ``carried`` values go round; returns the last ones."""
-        entry, function = self.b.block, self.b.function
-        head, inside, after = (function.append_basic_block(name) for name in ("head", "inside", "after"))
-        self.b.branch(head)
-        self.b.position_at_end(head)
-        index = self.b.phi(_I64)
-        index.add_incoming(ir.Constant(_I64, 0), entry)
-        phis = [self.b.phi(value.type) for value in carried]
-        for phi, value in zip(phis, carried, strict=True):
-            phi.add_incoming(value, entry)
-        following = self.b.add(index, ir.Constant(_I64, step))
-        self.b.cbranch(self.b.icmp_signed("<=", following, count), inside, after)
-        self.b.position_at_end(inside)
-        results = body(index, list(phis))
-        for phi, value in zip(phis, results, strict=True):
-            phi.add_incoming(value, self.b.block)
-        index.add_incoming(following, self.b.block)
-        self.b.branch(head)
-        self.b.position_at_end(after)
-        return phis
+    def left(self, count: Value, unit: int) -> Value:
+        """What is left over of ``count`` behind the last whole ``unit``, a power of two."""
+        return self.b.and_(count, ir.Constant(I64, unit - 1))
 
 
-def _macro(name: str, arguments: int, generate: Callable[[Any, list[Any]], None]) -> Tile:
+def _macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable[..., None]) -> Tile:
     """An intrinsic ``name(int, …)`` of ``arguments`` integers, without a result."""
-
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        wide = [context.cast(builder, v, t, types.intp) for v, t in zip(values, signature.args, strict=True)]
-        generate(builder, wide)
-        return context.get_dummy_value()
-
-    names = ", ".join(f"x{i}" for i in range(arguments))
-    scope: dict[str, Any] = {"types": types, "codegen": codegen}
-    # intrinsics declare their arguments by name, so the typing function is made to measure
-    exec(f"def {name}(context, {names}):\n    return types.void({names}), codegen\n", scope)
-    tile: Tile = intrinsic(scope[name])
+    tile: Tile = define(name, arguments, void, lambda e, *values: generate(_Tile(e.b, lanes, dtype), *values), lanes)
     return tile
 
 
@@ -177,130 +98,95 @@ def fma_tile(
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
     unroll = 4 if rows * vectors < 4 else 2 if rows * vectors < 16 or keep else 1
+    # several chains an accumulator where there are too few accumulators to hide the latency of fma
+    chains = unroll if rows * vectors < 2 else 2 if rows * vectors < 4 else 1
+    cells = [(i, j) for i in range(rows) for j in range(vectors)]
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        width = w.lanes * w.size
-        a, b, c = (w.pointer(v) for v in values[:3])
-        # several chains an accumulator where there are too few accumulators to hide the latency of fma
-        chains = unroll if rows * vectors < 2 else 2 if rows * vectors < 4 else 1
-        cells = [(i, j) for i in range(rows) for j in range(vectors)]
+    def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
+        width, c = lanes * e.size, memory.pointer(e, c)
+        a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[-1] if keep else b)
+        streams = [(a_at, a_k), (b_at, b_k), (to_at, keep)][: 3 if keep else 2]
+        sums = [[e.variable(e.const(e.of, 0.0)) for _ in cells] for _ in range(chains)]
 
-        def load(pointer: Any, j: int) -> Any:
-            at = w.at(pointer, j * width)
-            return w.load_first(at, tail) if tail and j == vectors - 1 else w.load(at)
+        def used(j: int) -> Value | None:
+            return ir.Constant(I64, tail) if tail and j == vectors - 1 else None
 
-        def step(a: Any, b: Any, to: list[Any], offset: int, sums: list[Any]) -> list[Any]:
-            panel = [load(w.at(b, offset * b_k), j) for j in range(vectors)]
-            if ahead:
-                for line in range(0, vectors * width, 64):
-                    w.prefetch(w.at(b, (offset + ahead) * b_k + line))
-            sums = list(sums)
+        def step(offset: int) -> None:
+            panel = [e.load(e.at(e.at(b_at.now, offset * b_k), j * width), used(j)) for j in range(vectors)]
+            for line in range(0, vectors * width if ahead else 0, 64):
+                memory.prefetch(e, e.at(b_at.now, (offset + ahead) * b_k + line), 3)
             for i in range(rows):
-                scalar = w.broadcast(w.at(a, i * a_row + offset * a_k))
+                scalar = e.broadcast(e.at(a_at.now, i * a_row + offset * a_k))
                 for j in range(vectors):
-                    sums[i * vectors + j] = w.fma(scalar, panel[j], sums[i * vectors + j])
+                    total = sums[offset % chains][i * vectors + j]
+                    total.set(e.muladd(scalar, panel[j], total.now))
             for j in range(vectors if keep else 0):
-                w.store(panel[j], w.at(to[0], offset * keep + j * width))
-            return sums
+                e.store(panel[j], e.at(to_at.now, offset * keep + j * width))
 
-        def steps(count: int) -> Callable[[Any, list[Any]], list[Any]]:
-            def body(_: Any, carried: list[Any]) -> list[Any]:
-                (a, b, *to), sums = carried[:ends], carried[ends:]
-                for u in range(count):
-                    chain = (u % chains) * len(cells)
-                    sums[chain : chain + len(cells)] = step(a, b, to, u, sums[chain : chain + len(cells)])
-                moved = [w.at(a, count * a_k), w.at(b, count * b_k), *(w.at(place, count * keep) for place in to)]
-                return [*moved, *sums]
-
-            return body
-
-        start = [w.zero] * (len(cells) * chains)
-        k = values[3]
-        streams = [a, b, w.pointer(values[-1])] if keep else [a, b]
-        ends = len(streams)
-        carried = w.loop(k, unroll, [*streams, *start], steps(unroll))
-        left = builder.and_(k, ir.Constant(_I64, unroll - 1))
-        sums = w.loop(left, 1, carried, steps(1))[ends:]
-        totals = []
-        for cell in range(len(cells)):
-            total = sums[cell]
-            for chain in range(1, chains):
-                total = builder.fadd(total, sums[chain * len(cells) + cell])
-            totals.append(total)
+        for steps, count in ((unroll, k), (1, e.left(k, unroll))):
+            with e.loop(count, steps):
+                for offset in range(steps):
+                    step(offset)
+                for stream, stride in streams:
+                    e.move(stream, steps * stride)
+        totals = [functools.reduce(e.add, (chain[cell].now for chain in sums)) for cell in range(len(cells))]
 
         def finish(added: bool) -> None:
             for total, (i, j) in zip(totals, cells, strict=True):
-                value = builder.fadd(total, load(w.at(c, i * c_row), j)) if added else total
-                at = w.at(c, i * c_row + j * width)
-                if tail and j == vectors - 1:
-                    w.store_first(value, at, tail)
-                else:
-                    w.store(value, at)
+                at = e.at(c, i * c_row + j * width)
+                e.store(e.add(total, e.load(at, used(j))) if added else total, at, used(j))
 
         if not accumulate:
             finish(False)
             return
         # added at the end: a chain of additions per block rounds less than one through all of k. A branch and not a
         # choice of what to add: LLVM would load all of it first, and spill it
-        first = builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0))
-        with builder.if_else(first) as (then, otherwise):
+        with e.b.if_else(e.b.icmp_signed("!=", more[0], ir.Constant(I64, 0))) as (then, otherwise):
             with then:
                 finish(False)
             with otherwise:
                 finish(True)
 
-    return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), generate)
+    return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), dtype, lanes, generate)
 
 
 @functools.cache
 def claim_rows(width: int, row: int) -> Tile:
     """``claim(to, rows)``: ask for ``rows`` pieces of ``width`` bytes, ``row`` bytes apart, to be written soon."""
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, "float32", 1)
-
-        def piece(_: Any, carried: list[Any]) -> list[Any]:
+    def generate(e: _Tile, to: Value, rows: Value) -> None:
+        at = e.moving(to)
+        with e.loop(rows):
             for line in range(0, width, 64):
-                w.prefetch(w.at(carried[0], line), write=True)
-            return [w.at(carried[0], row)]
+                memory.prefetch(e, e.at(at.now, line), 3, write=True)
+            e.move(at, row)
 
-        w.loop(values[1], 1, [w.pointer(values[0])], piece)
-
-    return _macro("claim_rows", 2, generate)
+    return _macro("claim_rows", 2, "float32", 1, generate)
 
 
 @functools.cache
 def copy_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
     """``copy(to, source, rows, columns)``: rows of contiguous elements, between row strides in bytes."""
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        to, source, rows, columns = w.pointer(values[0]), w.pointer(values[1]), values[2], values[3]
-        pieces = [4 * lanes, *(lanes >> shift for shift in range(lanes.bit_length()))]
-
-        def move(count: int) -> Callable[[Any, list[Any]], list[Any]]:
-            def body(_: Any, carried: list[Any]) -> list[Any]:
-                to, source = carried
-                steps = [(j * lanes * w.size, min(count, lanes)) for j in range(max(1, count // lanes))]
-                loaded = [w.load(w.at(source, offset), width) for offset, width in steps]
-                for (offset, _width), value in zip(steps, loaded, strict=True):
-                    w.store(value, w.at(to, offset))
-                return [w.at(to, count * w.size), w.at(source, count * w.size)]
-
-            return body
-
-        def row(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = at = carried
+    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+        ends = ((e.moving(to), to_row), (e.moving(source), from_row))
+        with e.loop(rows):
+            target, origin = (e.moving(end.now) for end, _ in ends)
             left = columns
-            for count in pieces:
-                at = w.loop(left, count, at, move(count))
-                left = builder.and_(left, ir.Constant(_I64, count - 1))
-            return [w.at(to, to_row), w.at(source, from_row)]
+            for count in (4 * lanes, *(lanes >> shift for shift in range(lanes.bit_length()))):
+                part = _Tile(e.b, min(count, lanes), dtype)
+                offsets = range(0, count * e.size, part.lanes * e.size)
+                with e.loop(left, count):
+                    loaded = [part.load(e.at(origin.now, offset)) for offset in offsets]
+                    for offset, value in zip(offsets, loaded, strict=True):
+                        part.store(value, e.at(target.now, offset))
+                    e.move(target, count * e.size)
+                    e.move(origin, count * e.size)
+                left = e.left(left, count)
+            for end, stride in ends:
+                e.move(end, stride)
 
-        w.loop(rows, 1, [to, source], row)
-
-    return _macro("copy_block", 4, generate)
+    return _macro("copy_block", 4, dtype, lanes, generate)
 
 
 @functools.cache
@@ -311,36 +197,29 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
     shorter piece is filled up with zeros to whole vectors.
     """
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        size = w.lanes * w.size
-        to, source, rows, columns = w.pointer(values[0]), w.pointer(values[1]), values[2], values[3]
+    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+        size = lanes * e.size
+        ends = ((e.moving(to), to_row), (e.moving(source), from_row))
+        with e.loop(rows):
+            target, origin = (e.moving(end.now) for end, _ in ends)
+            with e.loop(columns, width):
+                loaded = [e.load(e.at(origin.now, j * size)) for j in range(width // lanes)]
+                for j, value in enumerate(loaded):
+                    e.store(value, e.at(target.now, j * size))
+                e.move(target, to_panel)
+                e.move(origin, width * e.size)
+            left = e.b.srem(columns, ir.Constant(I64, width))
+            with e.loop(left, lanes):
+                e.store(e.load(origin.now), target.now)
+                e.move(target, size)
+                e.move(origin, size)
+            count = e.left(left, lanes)
+            with e.b.if_then(e.b.icmp_signed(">", count, ir.Constant(I64, 0))):
+                e.store(e.load(origin.now, count), target.now)
+            for end, stride in ends:
+                e.move(end, stride)
 
-        def piece(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            loaded = [w.load(w.at(source, j * size)) for j in range(width // lanes)]
-            for j, value in enumerate(loaded):
-                w.store(value, w.at(to, j * size))
-            return [w.at(to, to_panel), w.at(source, width * w.size)]
-
-        def vector(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            w.store(w.load(source), to)
-            return [w.at(to, size), w.at(source, size)]
-
-        def row(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            rest = w.loop(columns, width, carried, piece)
-            left = builder.srem(columns, ir.Constant(_I64, width))
-            last, last_source = w.loop(left, lanes, rest, vector)
-            count = builder.and_(left, ir.Constant(_I64, lanes - 1))
-            with builder.if_then(builder.icmp_signed(">", count, ir.Constant(_I64, 0))):
-                w.store(w.load_first(last_source, count), last)
-            return [w.at(to, to_row), w.at(source, from_row)]
-
-        w.loop(rows, 1, [to, source], row)
-
-    return _macro("pack_panels", 4, generate)
+    return _macro("pack_panels", 4, dtype, lanes, generate)
 
 
 @functools.cache
@@ -351,93 +230,66 @@ def rank_update(dtype: str, rows: int, depth: int, lanes: int, a_row: int, a_k: 
     overwritten where ``first`` is nonzero. Strides in bytes; ``b`` and ``c`` are contiguous along their rows.
     """
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        a, b, c = (w.pointer(v) for v in values[:3])
-        columns, first = values[3], builder.icmp_signed("!=", values[4], ir.Constant(_I64, 0))
+    def generate(e: _Tile, a: Value, b: Value, c: Value, columns: Value, first: Value) -> None:
+        a, b_at, c_at, zero = memory.pointer(e, a), e.moving(b), e.moving(c), e.const(e.of, 0.0)
+        fresh = e.b.icmp_signed("!=", first, ir.Constant(I64, 0))
 
-        def vector(count: Any = None) -> Callable[[Any, list[Any]], list[Any]]:
-            def load(pointer: Any) -> Any:
-                return w.load(pointer) if count is None else w.load_first(pointer, count)
+        def vector(count: Value | None = None) -> None:
+            sums = [zero] * rows
+            for k in range(depth):
+                line = e.load(e.at(b_at.now, k * b_k), count)
+                for i in range(rows):
+                    sums[i] = e.muladd(e.broadcast(e.at(a, i * a_row + k * a_k)), line, sums[i])
+            # added at the end: short chains round less, and additions have ports of their own
+            for i, value in enumerate(sums):
+                at = e.at(c_at.now, i * c_row)
+                e.store(e.add(e.select(fresh, zero, e.load(at, count)), value), at, count)
 
-            def body(_: Any, carried: list[Any]) -> list[Any]:
-                b, c = carried
-                sums = [w.zero] * rows
-                for k in range(depth):
-                    line = load(w.at(b, k * b_k))
-                    for i in range(rows):
-                        sums[i] = w.fma(w.broadcast(w.at(a, i * a_row + k * a_k)), line, sums[i])
-                # added at the end: short chains round less, and additions have ports of their own
-                for i, value in enumerate(sums):
-                    at = w.at(c, i * c_row)
-                    total = builder.fadd(builder.select(first, w.zero, load(at)), value)
-                    w.store(total, at) if count is None else w.store_first(total, at, count)
-                return [w.at(b, lanes * w.size), w.at(c, lanes * w.size)]
+        with e.loop(columns, lanes):
+            vector()
+            e.move(b_at, lanes * e.size)
+            e.move(c_at, lanes * e.size)
+        left = e.left(columns, lanes)
+        with e.b.if_then(e.b.icmp_signed(">", left, ir.Constant(I64, 0))):
+            vector(left)
 
-            return body
-
-        rest = w.loop(columns, lanes, [b, c], vector())
-        left = builder.and_(columns, ir.Constant(_I64, lanes - 1))
-        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(_I64, 0))):
-            vector(left)(None, rest)
-
-    return _macro(f"rank_update_{rows}x{depth}", 5, generate)
+    return _macro(f"rank_update_{rows}x{depth}", 5, dtype, lanes, generate)
 
 
 @functools.cache
 def transpose_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
     """``transpose(to, source, rows, columns)``: ``to[j, i] = source[i, j]``, both contiguous along their rows.
 
-    Squares of ``lanes`` rows are transposed in registers: ``log2(lanes)`` rounds that zip row ``i`` with row
-    ``i + lanes/2`` (the perfect shuffle network). What is left over goes element by element.
+    Squares of ``lanes`` rows are transposed in registers. What is left over goes element by element.
     """
 
-    def generate(builder: Any, values: list[Any]) -> None:
-        w = _Writer(builder, dtype, lanes)
-        to, source, rows, columns = w.pointer(values[0]), w.pointer(values[1]), values[2], values[3]
-        mask = ir.VectorType(_I32, lanes)
-        half = lanes // 2
-        low, high = (
-            ir.Constant(mask, [part for i in range(start, start + half) for part in (i, lanes + i)])
-            for start in (0, half)
-        )
+    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+        to_at, from_at = e.moving(to), e.moving(source)
 
-        def square(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            lines = [w.load(w.at(source, i * from_row)) for i in range(lanes)]
-            for _round in range(lanes.bit_length() - 1):
-                lines = [
-                    builder.shuffle_vector(lines[i], lines[i + half], order)
-                    for i in range(half)
-                    for order in (low, high)
-                ]
-            for i, line in enumerate(lines):
-                w.store(line, w.at(to, i * to_row))
-            return [w.at(to, lanes * to_row), w.at(source, lanes * w.size)]
-
-        def column(height: int) -> Callable[[Any, list[Any]], list[Any]]:
-            def body(_: Any, carried: list[Any]) -> list[Any]:
-                to, source = carried
+        def line(height: int) -> None:
+            """``height`` rows of the source."""
+            target, origin = e.moving(to_at.now), e.moving(from_at.now)
+            left = columns
+            if height == lanes:
+                with e.loop(columns, lanes):
+                    square = [e.load(e.at(origin.now, i * from_row)) for i in range(lanes)]
+                    for i, value in enumerate(e.transposed(square)):
+                        e.store(value, e.at(target.now, i * to_row))
+                    e.move(target, lanes * to_row)
+                    e.move(origin, lanes * e.size)
+                left = e.left(columns, lanes)
+            with e.loop(left):
                 for i in range(height):
-                    element = w.load_scalar(w.at(source, i * from_row))
-                    w.store(element, w.at(to, i * w.size))
-                return [w.at(to, to_row), w.at(source, w.size)]
+                    value = memory.element(e, e.of, e.at(origin.now, i * from_row))
+                    e.b.store(value, e.at(target.now, i * e.size), align=e.size)
+                e.move(target, to_row)
+                e.move(origin, e.size)
+            e.move(to_at, height * e.size)
+            e.move(from_at, height * from_row)
 
-            return body
+        with e.loop(rows, lanes):
+            line(lanes)
+        with e.loop(e.left(rows, lanes)):
+            line(1)
 
-        def band(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            rest = w.loop(columns, lanes, carried, square)
-            left = builder.and_(columns, ir.Constant(_I64, lanes - 1))
-            w.loop(left, 1, rest, column(lanes))
-            return [w.at(to, lanes * w.size), w.at(source, lanes * from_row)]
-
-        def row(_: Any, carried: list[Any]) -> list[Any]:
-            to, source = carried
-            w.loop(columns, 1, carried, column(1))
-            return [w.at(to, w.size), w.at(source, from_row)]
-
-        rest = w.loop(rows, lanes, [to, source], band)
-        w.loop(builder.and_(rows, ir.Constant(_I64, lanes - 1)), 1, rest, row)
-
-    return _macro("transpose_block", 4, generate)
+    return _macro("transpose_block", 4, dtype, lanes, generate)

@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from eqsat.cost.machine import vector_limit
+from eqsat_backends.numba_cpu.vectors.flow import I32, I64, Flow
 
 Value = Any
 """An LLVM value (llvmlite has no types to offer)."""
@@ -22,14 +23,15 @@ ELEMENTS: dict[str, Any] = {
     "f32": ir.FloatType(),
     "f64": ir.DoubleType(),
     "i32": ir.IntType(32),
-    "i64": ir.IntType(64),
+    "i64": I64,
     "b1": ir.IntType(1),
 }
 BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "b1": 1}
 """Bytes of one element in memory."""
 
 _KINDS = {str(element): kind for kind, element in ELEMENTS.items()}
-I32, I64 = ir.IntType(32), ir.IntType(64)
+KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
+"""NumPy's name of an element type -> ours."""
 
 
 _WIDER_THAN = {
@@ -62,11 +64,11 @@ def native_lanes(bits: int = 32) -> int:
     return width // bits
 
 
-class Lanes:
+class Lanes(Flow):
     """An IR builder for vectors of ``lanes`` lanes."""
 
     def __init__(self, builder: Any, lanes: int) -> None:
-        self.b = builder
+        super().__init__(builder)
         self.lanes = lanes
 
     # types and constants
@@ -282,6 +284,17 @@ class Lanes:
             value = combine(value, other)
             step //= 2
         return value
+
+    def transposed(self, rows: list[Value]) -> list[Value]:
+        """As many rows as there are lanes, transposed by perfect shuffles.
+
+        Of the first half of the rows with the second, once per bit of a lane number.
+        """
+        half = self.lanes // 2
+        zips = [[lane for i in range(half) for lane in (i + at, i + at + self.lanes)] for at in (0, half)]
+        for _ in range(self.lanes.bit_length() - 1):
+            rows = [self.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in zips]
+        return rows
 
     def chunks(self, size: int, value: Value) -> list[Value]:
         """The vector cut into pieces of ``size`` lanes."""

@@ -39,25 +39,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
 from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX
+from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, I32, I64, Lanes, Value, native_lanes
+from eqsat_backends.numba_cpu.vectors.flow import I32, I64
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, KIND, Lanes, Value, native_lanes
 
 __all__ = ["KIND", "Vector", "native_lanes"]
 
-KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
-"""NumPy's name of an element type -> ours."""
-
 _SCALARS = {"f32": types.float32, "f64": types.float64, "i32": types.int64, "i64": types.int64, "b1": types.boolean}
-_I8 = ir.IntType(8)
 
 
 class Vector(types.Type):
@@ -77,10 +75,10 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 Typer = Callable[..., Any]
 """Types of the arguments -> type of the result; None when they do not fit."""
 Build = Callable[..., Value]
-"""(lanes, *LLVM values) -> LLVM value, or None for void."""
+"""(lanes, *LLVM values) -> LLVM value."""
 
 
-def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None = None) -> Any:
+def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None = None) -> Any:
     """An intrinsic. Scalar arguments reach ``build`` as Numba has them, integers as i64."""
 
     def resolve(*given: Any) -> tuple[Any, Any]:
@@ -93,7 +91,7 @@ def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             made = build(Lanes(builder, width), *values)
-            return context.get_dummy_value() if made is None else made
+            return context.get_dummy_value() if result == types.void else made
 
         return result(*arguments), generate
 
@@ -103,6 +101,8 @@ def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None
         2: lambda typingctx, a, b: resolve(a, b),
         3: lambda typingctx, a, b, c: resolve(a, b, c),
         4: lambda typingctx, a, b, c, d: resolve(a, b, c, d),
+        5: lambda typingctx, a, b, c, d, e: resolve(a, b, c, d, e),
+        6: lambda typingctx, a, b, c, d, e, f: resolve(a, b, c, d, e, f),
     }
     implementation = implementations[arity]
     implementation.__name__ = implementation.__qualname__ = name
@@ -112,68 +112,10 @@ def _define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None
 # memory
 
 
-def _pointer(e: Lanes, address: Value, element: Any) -> Value:
-    return e.b.inttoptr(address, element.as_pointer())
-
-
-def _memory_type(kind: str) -> Any:
-    return _I8 if kind == "b1" else ELEMENTS[kind]
-
-
-def _from_memory(e: Lanes, kind: str, value: Value) -> Value:
-    return e.b.icmp_unsigned("!=", value, ir.Constant(value.type, None)) if kind == "b1" else value
-
-
-def _to_memory(e: Lanes, value: Value) -> Value:
-    return e.b.zext(value, ir.VectorType(_I8, e.lanes)) if e.kind(value) == "b1" else value
-
-
-def _masked(e: Lanes, name: str, element: Any) -> str:
-    short = f"v{e.lanes}" + {"float": "f32", "double": "f64"}.get(str(element), str(element))
-    return f"llvm.masked.{name}.{short}." + ("p0" if llvm.llvm_version_info[0] >= 17 else f"p0{short}")
-
-
-def _load(e: Lanes, kind: str, address: Value) -> Value:
-    vector = ir.VectorType(_memory_type(kind), e.lanes)
-    return _from_memory(e, kind, e.b.load(_pointer(e, address, vector), align=BYTES[kind]))
-
-
-def _loadn(e: Lanes, kind: str, address: Value, count: Value) -> Value:
-    element = _memory_type(kind)
-    vector = ir.VectorType(element, e.lanes)
-    align = ir.Constant(I32, BYTES[kind])
-    zero = ir.Constant(vector, None)
-    name = _masked(e, "load", element)
-    return _from_memory(e, kind, e.call(name, vector, _pointer(e, address, vector), align, e.first(count), zero))
-
-
-def _store(e: Lanes, address: Value, value: Value) -> None:
-    kept = _to_memory(e, value)
-    e.b.store(kept, _pointer(e, address, kept.type), align=BYTES[e.kind(value)])
-
-
 def _stream(e: Lanes, address: Value, value: Value) -> None:
-    kept = _to_memory(e, value)
-    made = e.b.store(kept, _pointer(e, address, kept.type), align=min(64, BYTES[e.kind(value)] * e.lanes))
+    made = memory.store(e, address, value)
+    made.align = min(64, BYTES[e.kind(value)] * e.lanes)
     made.set_metadata("nontemporal", e.b.module.add_metadata([ir.Constant(I32, 1)]))
-
-
-def _prefetch(e: Lanes, address: Value) -> None:
-    """To read, into the second level."""
-    flags = (ir.Constant(I32, flag) for flag in (0, 2, 1))
-    e.call("llvm.prefetch.p0", ir.VoidType(), _pointer(e, address, ir.IntType(8)), *flags)
-
-
-def _storen(e: Lanes, address: Value, value: Value, count: Value) -> None:
-    kept = _to_memory(e, value)
-    align = ir.Constant(I32, BYTES[e.kind(value)])
-    name = _masked(e, "store", kept.type.element)
-    e.call(name, ir.VoidType(), kept, _pointer(e, address, kept.type), align, e.first(count))
-
-
-def _element(e: Lanes, kind: str, address: Value) -> Value:
-    scalar = e.b.load(_pointer(e, address, _memory_type(kind)), align=BYTES[kind])
-    return _from_memory(e, kind, scalar)
 
 
 def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
@@ -189,7 +131,7 @@ def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
 def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
     result = ir.Constant(e.type(kind), ir.Undefined)
     for i, offset in enumerate(_offsets(e, step, count)):
-        scalar = _element(e, kind, e.b.add(address, offset))
+        scalar = memory.element(e, kind, e.b.add(address, offset))
         result = e.b.insert_element(result, scalar, ir.Constant(I32, i))
     return result
 
@@ -198,32 +140,24 @@ def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | No
     if count is not None:
         index = e.select(e.first(count), index, e.const("i64", 0))
     size = ir.Constant(I64, BYTES[kind])
-    return e.by_lane(lambda i: _element(e, kind, e.b.add(address, e.b.mul(i, size))), index)
-
-
-def _loadm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
-    element = _memory_type(kind)
-    vector = ir.VectorType(element, e.lanes)
-    align, zero = ir.Constant(I32, BYTES[kind]), ir.Constant(vector, None)
-    name = _masked(e, "load", element)
-    return _from_memory(e, kind, e.call(name, vector, _pointer(e, address, vector), align, mask, zero))
+    return e.by_lane(lambda i: memory.element(e, kind, e.b.add(address, e.b.mul(i, size))), index)
 
 
 def _nowhere(e: Lanes, kind: str) -> Value:
     """The address of a zero, to read in place of what may not be."""
-    zero = cgutils.alloca_once_value(e.b, ir.Constant(_memory_type(kind), 0))
+    zero = cgutils.alloca_once_value(e.b, ir.Constant(memory.memory_type(kind), 0))
     return e.b.ptrtoint(zero, I64)
 
 
 def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
-    return e.splat(_element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
+    return e.splat(memory.element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
 
 
 def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Value:
     nowhere, result = _nowhere(e, kind), ir.Constant(e.type(kind), ir.Undefined)
     for i, address in enumerate(addresses):
         lane = ir.Constant(I32, i)
-        scalar = _element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
+        scalar = memory.element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
         result = e.b.insert_element(result, scalar, lane)
     return result
 
@@ -239,37 +173,28 @@ def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> 
 
 
 def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value | None = None) -> None:
-    kept = _to_memory(e, value)
+    kept = memory.to_memory(e, value)
     for i in range(e.lanes):
         at = e.b.add(address, e.b.mul(step, ir.Constant(I64, i)))
         scalar = e.b.extract_element(kept, ir.Constant(I32, i))
-        if count is None:
-            e.b.store(scalar, _pointer(e, at, scalar.type), align=BYTES[e.kind(value)])
-            continue
-        with e.b.if_then(e.b.icmp_signed("<", ir.Constant(I64, i), count)):
-            e.b.store(scalar, _pointer(e, at, scalar.type), align=BYTES[e.kind(value)])
+        wanted = None if count is None else e.b.icmp_signed("<", ir.Constant(I64, i), count)
+        with nullcontext() if wanted is None else e.b.if_then(wanted):
+            e.b.store(scalar, memory.pointer(e, at), align=BYTES[e.kind(value)])
 
 
 def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -> None:
-    """Perfect shuffles of the first half of the rows with the second, once per bit of a lane number."""
-    element, lanes = _memory_type(kind), e.lanes
+    element, lanes = memory.memory_type(kind), e.lanes
     vector = ir.VectorType(element, lanes)
-    rows = []
-    for i in range(lanes):
-        at = e.b.add(source, e.b.mul(step, ir.Constant(I64, i)))
-        rows.append(e.b.load(_pointer(e, at, vector), align=BYTES[kind]))
-    half = lanes // 2
-    zips = [[lane for i in range(half) for lane in (i + at, i + at + lanes)] for at in (0, half)]
-    for _ in range(lanes.bit_length() - 1):
-        rows = [e.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in zips]
-    for i, row in enumerate(rows):
+    starts = [e.b.add(source, e.b.mul(step, ir.Constant(I64, i))) for i in range(lanes)]
+    rows = [e.b.load(memory.pointer(e, at), typ=vector, align=BYTES[kind]) for at in starts]
+    for i, row in enumerate(e.transposed(rows)):
         at = e.b.add(target, ir.Constant(I64, i * lanes * BYTES[kind]))
-        e.b.store(row, _pointer(e, at, vector), align=BYTES[kind])
+        e.b.store(row, memory.pointer(e, at), align=BYTES[kind])
 
 
 def _word(e: Lanes, address: Value, k: Value) -> Value:
     at = e.b.add(address, e.b.mul(k, ir.Constant(I64, 8)))
-    return e.b.load(_pointer(e, at, I64), align=8)
+    return e.b.load(memory.pointer(e, at), typ=I64, align=8)
 
 
 # values
@@ -338,7 +263,7 @@ def _report(e: Lanes, wrong: Value, count: Value | None, status: Value, code: in
     """Set the status word if any of the lanes (of the first ``count``) is wrong."""
     wrong = wrong if count is None else e.b.and_(wrong, e.first(count))
     with e.b.if_then(e.any(wrong), likely=False):
-        e.b.store(ir.Constant(I64, code), _pointer(e, status, I64), align=8)
+        e.b.store(ir.Constant(I64, code), memory.pointer(e, status), align=8)
 
 
 def _wrap_index(e: Lanes, index: Value, extent: Value, status: Value, count: Value | None = None) -> Value:
@@ -365,7 +290,7 @@ def _same(*vectors: Any) -> Any:
     return vectors[-1] if all(isinstance(v, Vector) and v == vectors[-1] for v in vectors) else None
 
 
-def _void(*arguments: Any) -> Any:
+def void(*arguments: Any) -> Any:
     return types.void
 
 
@@ -395,18 +320,18 @@ def _of_lanes(name: str) -> Any:
         return build(e, kind, *values)
 
     result = types.void if match[1] == "transpose" else vector
-    return _define(name, arity, lambda *arguments: result, bound, lanes)
+    return define(name, arity, lambda *arguments: result, bound, lanes)
 
 
 _MAKERS: dict[str, tuple[int, Build]] = {
-    "load": (1, _load),
-    "loadn": (2, _loadn),
-    "bcast": (1, lambda e, kind, address: e.splat(_element(e, kind, address))),
+    "load": (1, memory.load),
+    "loadn": (2, lambda e, kind, address, n: memory.load(e, kind, address, e.first(n))),
+    "bcast": (1, lambda e, kind, address: e.splat(memory.element(e, kind, address))),
     "strided": (2, _strided),
     "stridedn": (3, _strided),
     "gather": (2, _gather),
     "gathern": (3, _gather),
-    "loadm": (2, _loadm),
+    "loadm": (2, memory.load),
     "bcastm": (2, _bcastm),
     "stridedm": (3, _stridedm),
     "gatherm": (3, _gatherm),
@@ -428,22 +353,22 @@ def __getattr__(name: str) -> Any:
 
 for _name, _function in FUNCTIONS.items():
     _typer = _elementwise_typer(_function.result, _function.kinds, _name == "where")
-    globals()[_name] = _define(_name, _function.arity, _typer, _function.build)
+    globals()[_name] = define(_name, _function.arity, _typer, _function.build)
 
-store = _define("store", 2, _void, _store)
-fence = _define("fence", 0, _void, lambda e: e.b.fence("seq_cst"), 1)
-prefetch = _define("prefetch", 1, _void, _prefetch, 1)
-storen = _define("storen", 3, _void, _storen)
-stream = _define("stream", 2, _void, _stream)
-scatter = _define("scatter", 3, _void, _scatter)
-scattern = _define("scattern", 4, _void, _scatter)
-word = _define("word", 2, lambda *arguments: types.int64, _word, 1)
-lane0 = _define("lane0", 1, lambda v: _SCALARS[v.kind], _lane0)
-first = _define("first", 3, lambda v, n, fill: _same(v, fill), lambda e, v, n, fill: e.select(e.first(n), v, fill))
-wrap_index = _define("wrap_index", 3, lambda i, n, s: i if i.kind in ("i32", "i64") else None, _wrap_index)
-wrap_indexn = _define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32", "i64") else None, _wrap_index)
-exponent = _define("exponent", 2, lambda y, s: y if y.kind in ("i32", "i64") else None, _exponent)
-exponentn = _define("exponentn", 3, lambda y, s, c: y if y.kind in ("i32", "i64") else None, _exponent)
+store = define("store", 2, void, memory.store)
+fence = define("fence", 0, void, lambda e: e.b.fence("seq_cst"), 1)
+prefetch = define("prefetch", 1, void, lambda e, address: memory.prefetch(e, address, 2), 1)
+storen = define("storen", 3, void, lambda e, address, v, n: memory.store(e, address, v, e.first(n)))
+stream = define("stream", 2, void, _stream)
+scatter = define("scatter", 3, void, _scatter)
+scattern = define("scattern", 4, void, _scatter)
+word = define("word", 2, lambda *arguments: types.int64, _word, 1)
+lane0 = define("lane0", 1, lambda v: _SCALARS[v.kind], _lane0)
+first = define("first", 3, lambda v, n, fill: _same(v, fill), lambda e, v, n, fill: e.select(e.first(n), v, fill))
+wrap_index = define("wrap_index", 3, lambda i, n, s: i if i.kind in ("i32", "i64") else None, _wrap_index)
+wrap_indexn = define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32", "i64") else None, _wrap_index)
+exponent = define("exponent", 2, lambda y, s: y if y.kind in ("i32", "i64") else None, _exponent)
+exponentn = define("exponentn", 3, lambda y, s, c: y if y.kind in ("i32", "i64") else None, _exponent)
 
 _COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
@@ -461,11 +386,11 @@ def _across(name: str, combine: Build) -> Build:
 
 
 for _name, _combine in _COMBINES.items():
-    globals()[f"{_name}_lanes"] = _define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
+    globals()[f"{_name}_lanes"] = define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
 for _name, _op in (("max", ">"), ("min", "<")):
-    globals()[f"beyond_{_name}"] = _define(
+    globals()[f"beyond_{_name}"] = define(
         f"beyond_{_name}", 2, lambda x, best: Vector("b1", x.lanes) if x == best else None, _beyond(_op)
     )
-    globals()[f"arg{_name}_lanes"] = _define(
+    globals()[f"arg{_name}_lanes"] = define(
         f"arg{_name}_lanes", 2, lambda v, i: i if i.kind == "i64" else None, _arg_lanes(_op)
     )

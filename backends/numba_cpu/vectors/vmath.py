@@ -13,7 +13,8 @@ import math
 
 from llvmlite import ir
 
-from eqsat_backends.numba_cpu.vectors.lanes import I32, Lanes, Value, cpu_features
+from eqsat_backends.numba_cpu.vectors.flow import I32
+from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
 
 _LOG2E = 1.4426950408889634
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact even without fma

@@ -1,0 +1,68 @@
+"""Vectors in memory: loads and stores of lanes that are next to one another, and of single elements, as LLVM code.
+
+An address is a pointer, or a number of bytes. Booleans are one byte, 0 or 1, in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from eqsat_backends.numba_cpu.vectors.flow import I32
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, Lanes, Value
+
+POINTER = ir.PointerType()
+_BYTE = ir.IntType(8)
+
+
+def pointer(e: Lanes, address: Value) -> Value:
+    return address if isinstance(address.type, ir.PointerType) else e.b.inttoptr(address, POINTER)
+
+
+def memory_type(kind: str) -> Any:
+    """The type of an element in memory."""
+    return _BYTE if kind == "b1" else ELEMENTS[kind]
+
+
+def load(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
+    """Consecutive elements; with a mask only where that is set, 0 elsewhere."""
+    vector, place = ir.VectorType(memory_type(kind), e.lanes), pointer(e, address)
+    if mask is None:
+        return _from_memory(e, kind, e.b.load(place, typ=vector, align=BYTES[kind]))
+    align, zero = ir.Constant(I32, BYTES[kind]), ir.Constant(vector, None)
+    return _from_memory(e, kind, e.call(_masked("load", vector), vector, place, align, mask, zero))
+
+
+def store(e: Lanes, address: Value, value: Value, mask: Value | None = None) -> Any:
+    """Store all lanes, or those that are set in the mask; the instruction."""
+    kept, place, align = to_memory(e, value), pointer(e, address), BYTES[e.kind(value)]
+    if mask is None:
+        return e.b.store(kept, place, align=align)
+    return e.call(_masked("store", kept.type), ir.VoidType(), kept, place, ir.Constant(I32, align), mask)
+
+
+def element(e: Lanes, kind: str, address: Value) -> Value:
+    """One element as a scalar."""
+    return _from_memory(e, kind, e.b.load(pointer(e, address), typ=memory_type(kind), align=BYTES[kind]))
+
+
+def prefetch(e: Lanes, address: Value, locality: int, write: bool = False) -> None:
+    """Ask for a cache line, to be read or written. ``locality``: 3 for the innermost cache, 2 for the second."""
+    flags = (ir.Constant(I32, flag) for flag in (int(write), locality, 1))
+    e.call("llvm.prefetch.p0", ir.VoidType(), pointer(e, address), *flags)
+
+
+def to_memory(e: Lanes, value: Value) -> Value:
+    return e.b.zext(value, ir.VectorType(_BYTE, e.lanes)) if e.kind(value) == "b1" else value
+
+
+def _from_memory(e: Lanes, kind: str, value: Value) -> Value:
+    return e.b.icmp_unsigned("!=", value, ir.Constant(value.type, None)) if kind == "b1" else value
+
+
+def _masked(name: str, vector: Any) -> str:
+    element = str(vector.element)
+    short = f"v{vector.count}" + {"float": "f32", "double": "f64"}.get(element, element)
+    return f"llvm.masked.{name}.{short}." + ("p0" if llvm.llvm_version_info[0] >= 17 else f"p0{short}")
