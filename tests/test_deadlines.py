@@ -20,6 +20,7 @@ import eqsat
 from eqsat import api, cache, compiled, forks, search
 from eqsat.aside import aside
 from eqsat.compiled import Compiled
+from eqsat.compilers import Compilers
 from eqsat.cost import machine as machine_model
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.frontends.tracer import CURRENT
@@ -27,7 +28,6 @@ from eqsat.options import Options
 from eqsat.plain import PlainProgram
 from eqsat_backends.numba_cpu import NumbaCpuBackend
 from eqsat_backends.numba_cpu.compiling import jit
-from eqsat_backends.numba_cpu.compiling.compilers import Compilers
 
 GRACE = 20.0
 """Seconds by which a loaded machine may be late in these tests; without limits the programs here take minutes."""

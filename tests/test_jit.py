@@ -17,8 +17,8 @@ import pytest
 
 from eqsat import cache
 from eqsat.cache import store as stores
+from eqsat.compilers import Compilers, Outcome
 from eqsat_backends.numba_cpu.compiling import jit, objects
-from eqsat_backends.numba_cpu.compiling.compilers import Compilers, Outcome
 from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 ADD_AND_SCALE = """\

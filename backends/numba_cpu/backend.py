@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from eqsat.aside import aside
+from eqsat.compilers import Compilers
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
-from eqsat_backends.numba_cpu.compiling.compilers import OPERATORS, Compilers
-from eqsat_backends.numba_cpu.compiling.jit import forget, helpers, prepare
+from eqsat_backends.numba_cpu.compiling.jit import OPERATORS, forget, helpers, prepare
 from eqsat_backends.numba_cpu.compiling.objects import host, package_fingerprint, unload
 from eqsat_backends.numba_cpu.printing.emission import Emission
 from eqsat_backends.numba_cpu.running.driver import release_arenas

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqsat_backends.numba_cpu.compiling import compilers, jit
+from eqsat import compilers
+from eqsat_backends.numba_cpu.compiling import jit
 from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
 
 RNG = np.random.default_rng(13)

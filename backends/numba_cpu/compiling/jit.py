@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from eqsat.cache import kernel_store
+from eqsat.compilers import Compilers, Task
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.forks import IMPORTING, hold_over_fork
-from eqsat_backends.numba_cpu.compiling.compilers import Compilers, Task
 from eqsat_backends.numba_cpu.compiling.objects import (
     Code,
     CodeObjectError,
@@ -42,6 +42,7 @@ from eqsat_backends.numba_cpu.compiling.objects import (
     package_fingerprint,
     target_machine,
 )
+from eqsat_backends.numba_cpu.compiling.worker import BOOT
 
 __all__ = [
     "CodeObjectError",
@@ -58,6 +59,12 @@ __all__ = [
     "prepare",
     "source_key",
 ]
+
+
+EACH = 6
+"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s)."""
+OPERATORS = 12
+"""Operators of a program for one kernel, roughly (MiniLM 38, an LSTM 12), to start processes before it is known."""
 
 
 class KernelCompileError(RuntimeError):
@@ -167,7 +174,7 @@ def compile_modules(
 
 def helpers(kernels: int) -> Compilers:
     """Processes that compile, for so many kernels; started when this is entered."""
-    return Compilers(compile_alone, (KernelCompileError,), kernels)
+    return Compilers(compile_alone, (KernelCompileError,), BOOT, kernels, EACH)
 
 
 def compile_alone(source: str, phases: tuple[str, ...]) -> bytes:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from eqsat.compilers import Compilers
 from eqsat.cost.machine import Machine
 from eqsat.deadline import Deadline
 from eqsat.ir.kernel import KernelGroup
@@ -14,7 +15,6 @@ from eqsat.ir.serialize import nodes_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.plan import KernelStep, ReferenceStep
-from eqsat_backends.numba_cpu.compiling.compilers import Compilers
 from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_modules, source_key
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted

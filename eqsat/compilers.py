@@ -1,16 +1,22 @@
-"""Kernels compiled on all cores: by processes of our own beside this one, for Numba compiles one function at a time.
+"""A backend's kernels compiled on all cores: by processes of our own beside this one, and a thread of this one.
 
 The processes are started as programs (no fork, and nobody's ``__main__`` is run again), work for one compilation, and
 end with it. Nothing rests on them: what a process does not answer is compiled here. Here that is done in a thread,
-so that Ctrl-C, and a deadline, need not wait for Numba or LLVM, and break neither.
+so that Ctrl-C, and a deadline, need not wait for a compiler, and break none.
+
+A message between processes is eight bytes, the lengths of a JSON header and of a body, then these two. Requests have
+the header ``{"key", "phases"}`` and the source as body; answers ``{"key", "error"}``, where an error is a text or null,
+and the code object as body.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -18,20 +24,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import IO, Any
 
+from eqsat.cache import bypassed
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.scoped import carried
-from eqsat_backends.numba_cpu.compiling.worker import BOOT, receive, send
 
 log = logging.getLogger("eqsat")
 
 ENVIRONMENT_VARIABLE = "EQSAT_JOBS"
 MOST = 16
 """Processes, this one included: each takes about 130 MB."""
-EACH = 6
-"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s)."""
-OPERATORS = 12
-"""Operators of a program for one kernel, roughly (MiniLM 38, an LSTM 12), to start processes before it is known."""
+
+LENGTHS = struct.Struct("<II")
+
+READY = "ready"
+"""The key of a message that no request asked for: the imports are done, which takes as long as a few kernels."""
+
+PATIENCE_S = 2.0
+"""Between looks at whether the parent is there: a copy of it made by fork may hold the other end of the pipe."""
 
 _FAULTS = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "SIGFPE", "SIGTRAP")
 _CRASHES = {-getattr(signal, name) for name in _FAULTS if hasattr(signal, name)}
@@ -67,19 +78,22 @@ def jobs() -> int:
 class Compilers:
     """Processes that compile, and a thread of this one. A context manager: on leaving, they are ended.
 
-    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``. ``kernels``:
-    how many are expected; processes are started for them on entering.
+    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``. ``boot``: the
+    program of a process, which ends in :func:`serve`; its arguments are the number of this one and ``sys.path``.
+    ``kernels``: how many are expected; processes are started for them on entering, one for ``each`` so many.
     """
 
     def __init__(
         self,
         compile: Callable[[str, tuple[str, ...]], bytes],
         refusals: tuple[type[Exception], ...],
+        boot: str,
         kernels: int = 0,
+        each: int = 6,
     ) -> None:
         self._compile = compile
         self._refusals = refusals
-        self._kernels = kernels
+        self._boot, self._kernels, self._each = boot, kernels, each
         self._waiting: deque[Task] = deque()
         self._news = threading.Condition()
         self._outcomes: deque[Outcome | BaseException] = deque()
@@ -114,14 +128,14 @@ class Compilers:
 
     def start(self, kernels: int) -> None:
         """Have as many processes as so many kernels are worth. Those that cannot be started are done without."""
-        wanted = min(jobs() - 1, kernels // EACH)
+        wanted = min(jobs() - 1, kernels // self._each)
         if not sys.executable or getattr(sys, "frozen", False):
             return  # an application that embeds Python: its executable is no interpreter
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         while len(self._processes) < wanted:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, *flags, "-P", "-c", BOOT, str(os.getpid()), *map(str, sys.path)],
+                    [sys.executable, *flags, "-P", "-c", self._boot, str(os.getpid()), *map(str, sys.path)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -230,3 +244,66 @@ class Compilers:
         with self._news:
             self._waiting.appendleft(task)
             self._news.notify_all()
+
+
+def send(stream: IO[bytes], header: dict[str, Any], body: bytes) -> None:
+    """Write one message."""
+    head = json.dumps(header).encode()
+    stream.write(LENGTHS.pack(len(head), len(body)) + head + body)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """Read one message; None at the end of the stream, also where that is inside a message."""
+    lengths = stream.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    head, body = LENGTHS.unpack(lengths)
+    data = stream.read(head + body)
+    return (json.loads(data[:head]), data[head:]) if len(data) == head + body else None
+
+
+Answer = Callable[[str, str, tuple[str, ...]], bytes]
+
+
+def serve(parent: int, prepare: Callable[[], None], answer: Answer, refusals: tuple[type[Exception], ...]) -> None:
+    """Compile for the process ``parent``: requests on standard input, code objects on standard output.
+
+    Until the end of the input, or until the parent is gone. ``prepare`` imports what compiling needs. ``answer`` makes
+    a code object of a key, a source and its phases, or raises an exception of a class in ``refusals``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "r+b") as nothing:  # whatever a library prints is no message
+        for descriptor in (0, 1):
+            os.dup2(nothing.fileno(), descriptor)
+    with bypassed():  # what is kept, the parent keeps
+        prepare()
+        send(answers, {"key": READY}, b"")
+        while _requested(requests, parent):
+            request = receive(requests)
+            if request is None:
+                return
+            header, source = request
+            error, made = None, b""
+            try:
+                made = answer(header["key"], source.decode(), tuple(header["phases"]))
+            except refusals as refused:
+                error = str(refused)
+            try:
+                send(answers, {"key": header["key"], "error": error}, made)
+            except BrokenPipeError:
+                os._exit(0)
+
+
+def _requested(stream: IO[bytes], parent: int) -> bool:
+    """Wait for a request: only one is on its way at a time, so that none is in a buffer. False: the parent is gone."""
+    if os.name != "posix":
+        return True
+    import select
+
+    while not select.select([stream], [], [], PATIENCE_S)[0]:
+        if os.getppid() != parent:
+            return False
+    return True
