@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eqsat_backends.numba_cpu.running import buffers
-from eqsat_backends.numba_cpu.running.buffers import READY_BYTES, Recycler, aligned_bytes, aligned_empty
+from eqsat import buffers
+from eqsat.buffers import READY_BYTES, Recycler, aligned_bytes, aligned_empty
 
 F4 = np.dtype(np.float32)
 SIZES = (100_000, 1_000_000)  # float32: on the heap, and mapped

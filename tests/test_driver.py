@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsat import cache
+from eqsat.buffers import aligned_bytes
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
-from eqsat_backends.numba_cpu.running.buffers import aligned_bytes
 from eqsat_backends.numba_cpu.running.driver import (
     MISMATCH,
     Arena,

@@ -10,11 +10,11 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import eqsat
+from eqsat.buffers import Recycler, aligned_bytes, aligned_empty
 from eqsat.errors import ShapeError
 from eqsat.ir import build
 from eqsat.ir.table import make
 from eqsat.ir.types import TensorType, int32
-from eqsat_backends.numba_cpu.running.buffers import Recycler, aligned_bytes, aligned_empty
 
 LONG = 3_000_000_000
 

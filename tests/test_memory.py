@@ -16,8 +16,8 @@ import pytest
 
 import eqsat
 from eqsat import programs
+from eqsat.buffers import KEPT_BLOCKS, KEPT_BYTES, Recycler
 from eqsat_backends.numba_cpu.running import driver
-from eqsat_backends.numba_cpu.running.buffers import KEPT_BLOCKS, KEPT_BYTES, Recycler
 
 F4 = np.dtype(np.float32)
 MB = 1 << 20

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-ALIGNED_BYTES = 256 << 10
-"""Results from this size on are given 64-byte aligned memory by whoever runs the plan."""
-
 BAD_INDEX, BAD_EXPONENT = 1, 2
 """What a kernel leaves in the status word of a call: an index out of range, a negative exponent of an integer."""
 

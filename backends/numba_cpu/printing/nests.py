@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from eqsat.buffers import ALIGNED_BYTES
 from eqsat.ir.axes import loads
 from eqsat.ir.kernel import Expr, FromStage, KernelGroup, Load
 from eqsat.ir.nest import MAPS, Nest
@@ -19,7 +20,6 @@ from eqsat.schedule.domain import column_of, grain_of
 from eqsat.schedule.maps import axes_of, tile_of
 from eqsat.schedule.plain import joint_nest, plain_nest
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.emitted import ALIGNED_BYTES
 from eqsat_backends.numba_cpu.printing.places import Place, Window, place_of
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.printing.walk import Walk

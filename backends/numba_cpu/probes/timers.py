@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.buffers import aligned_bytes
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.plausible import doubts
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
-from eqsat_backends.numba_cpu.running.buffers import aligned_bytes
 from eqsat_backends.numba_cpu.running.driver import Argument, ArraySpec, Constant, Program, Slot, Step
 from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 

@@ -22,26 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes
 from eqsat.forks import hold_over_fork
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running import driver_code as code
 from eqsat_backends.numba_cpu.running import driver_team as team
-from eqsat_backends.numba_cpu.running.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes, aligned_empty
 from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
-
-__all__ = [
-    "MISMATCH",
-    "Arena",
-    "Argument",
-    "ArraySpec",
-    "Constant",
-    "Program",
-    "Slot",
-    "Status",
-    "Step",
-    "aligned_bytes",
-    "aligned_empty",
-]
 
 MISMATCH = code.MISMATCH
 _NPY_C_CONTIGUOUS, _NPY_ALIGNED, _NPY_WRITEABLE = 0x1, 0x100, 0x400

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.buffers import Recycler, aligned_empty
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
@@ -23,7 +24,6 @@ from eqsat.plan.memory import assign, lifetimes
 from eqsat_backends.numba_cpu.compiling.jit import kept_source, load_module
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
-from eqsat_backends.numba_cpu.running.buffers import Recycler, aligned_empty
 from eqsat_backends.numba_cpu.running.driver import Arena, Argument, ArraySpec, Constant, Program, Slot, Status, Step
 
 

@@ -60,9 +60,9 @@ def digest() -> str:
 
 def _prepared(group: KernelGroup, nest: Nest) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
     """A group of one kernel, compiled, as a function of its operands that one thread runs."""
+    from eqsat.buffers import aligned_empty
     from eqsat_backends.numba_cpu.compiling.jit import compile_module
     from eqsat_backends.numba_cpu.printing import loops
-    from eqsat_backends.numba_cpu.running.buffers import aligned_empty
 
     emitted = loops.emit(group, nest)
     code = compile_module(emitted.source, emitted.phases)

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from eqsat_backends.numba_cpu.printing.emitted import ALIGNED_BYTES
-
 log = logging.getLogger("eqsat")
+
+ALIGNED_BYTES = 256 << 10
+"""Results from this size on are given 64-byte aligned memory."""
 
 CACHE_LINE = 64
 _PAGE = 4096
