@@ -11,9 +11,10 @@ import pytest
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.plausible import doubts
+from eqsat.cost.sampling import Timer
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes import timers as probes
-from eqsat_backends.numba_cpu.probes.timers import Sizes, Timer
+from eqsat_backends.numba_cpu.probes.timers import Sizes
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 
 CORES = 4

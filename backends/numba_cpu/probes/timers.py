@@ -1,25 +1,21 @@
 """Micro-benchmarks behind the machine model: FMA peak, bandwidths, costs of calls and barriers, functions.
 
-Other programs can only make a machine look slower, so every figure is the best of many short runs. A figure is
-settled when its few best samples agree; those that do not settle are sampled until the time is up, and those
-that cannot be true (see ``eqsat.cost.plausible``) are measured once more.
+How each is sampled is said in ``eqsat.cost.sampling``. Figures that cannot be true (see ``eqsat.cost.plausible``) are
+measured once more.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from eqsat.buffers import aligned_bytes
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.plausible import doubts
+from eqsat.cost.sampling import Rested, Timer, settle
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
 from eqsat_backends.numba_cpu.running.driver import Argument, ArraySpec, Constant, Program, Slot, Step
@@ -30,24 +26,12 @@ __all__ = ["FUNCTIONS", "Sizes", "Timer", "figures", "measure"]
 FUNCTIONS = ("div", "sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "pow")
 BUDGET_S = 1.5
 """Most seconds of sampling; a quiet machine takes a third of it."""
-_LEAST_S = 0.5
-"""Sampling goes on for this long, lest all of it falls into one spell of somebody else's work."""
 _SAMPLE_S = 0.001
-_BATCH_S = 25e-6
-"""A batch this long hides the cost of reading the clock, and finds a quiet moment on a busy machine."""
-_AGREE = 4
-_CLOSE = 0.04
-"""A figure is settled when its ``_AGREE`` shortest samples differ by less than this share."""
 _STEPS = 200
 _SHARED_STEPS = 50
 _SHARE_BLOCKS, _SHARE_PASSES = 16, 16
 """What a thread of a team reads in a step, half a microsecond from L1: the others would miss a step of nothing."""
 _STREAMS = ("read", "copy")
-
-_REST_S = 0.002
-"""After so long without a job the driver's workers sleep."""
-_RESTED = 16
-"""Calls after a rest that are timed."""
 
 Sizes = tuple[str, int, bool, int, int]
 """A memory level: (name, bytes, shared, bytes to touch with one thread, with all)."""
@@ -60,64 +44,6 @@ def measure(budget_s: float = BUDGET_S) -> Machine:
     return figures(_timers(sizes, cores), sizes, cores, budget_s)
 
 
-class Timer:
-    """Shortest time in seconds of one ``run()``; ``work`` is what a run does. ``clock`` in seconds."""
-
-    def __init__(self, run: Callable[[], Any], work: float = 0.0, clock: Callable[[], float] = time.perf_counter):
-        self.run, self.work, self.clock = run, work, clock
-        run()
-        self._shortest: list[float] = []
-
-    @property
-    def best(self) -> float:
-        return self._shortest[0]
-
-    @property
-    def rate(self) -> float:
-        """Work done, in 1e9 a second."""
-        return self.work / self.best / 1e9
-
-    @property
-    def settled(self) -> bool:
-        """Whether the best time was reached several times."""
-        return len(self._shortest) == _AGREE and self._shortest[-1] <= (1 + _CLOSE) * self.best
-
-    def sample(self) -> None:
-        """The shortest of the batches that fit into a sample's time."""
-        known = self.best if self._shortest else self._batch(1)
-        calls = max(1, math.ceil(_BATCH_S / known))
-        batches = max(1, int(_SAMPLE_S / (calls * known)))
-        bisect.insort(self._shortest, min(self._batch(calls) for _ in range(batches)))
-        del self._shortest[_AGREE:]
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self._shortest.clear()
-
-    def _batch(self, calls: int) -> float:
-        run, clock = self.run, self.clock
-        begin = clock()
-        for _ in range(calls):
-            run()
-        return max((clock() - begin) / calls, 1e-9)
-
-
-class Rested(Timer):
-    """A timer of runs that come after a rest. Waking varies by itself: ``best`` is the first quartile."""
-
-    @property
-    def best(self) -> float:
-        return self._shortest[len(self._shortest) // 4]
-
-    @property
-    def settled(self) -> bool:
-        return len(self._shortest) >= _RESTED
-
-    def sample(self) -> None:
-        time.sleep(_REST_S)
-        bisect.insort(self._shortest, self._batch(1))
-
-
 def figures(
     timers: Mapping[str, Timer],
     sizes: Sequence[Sizes],
@@ -126,31 +52,16 @@ def figures(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Machine:
     """The machine that ``timers`` (see ``_timers``) measure. What cannot be true takes half of ``budget_s`` more."""
-    _settle(timers.values(), clock, budget_s)
+    settle(timers.values(), clock, budget_s)
     machine = _machine(timers, sizes, cores)
     wrong = {name for doubt in doubts(machine) for f in (doubt.figure, doubt.contradicts) for name in _behind(f, cores)}
     if wrong:
         again = [timers[name] for name in sorted(wrong)]
         for timer in again:
             timer.forget()
-        _settle(again, clock, budget_s / 2)
+        settle(again, clock, budget_s / 2)
         machine = _machine(timers, sizes, cores)
     return machine
-
-
-def _settle(timers: Iterable[Timer], clock: Callable[[], float], budget_s: float) -> None:
-    """Sample in turn, round after round, so that each figure has its chance of a quiet moment."""
-    begin = clock()
-    left = list(timers)
-    for number in itertools.count(1):
-        for timer in left:
-            timer.sample()
-        spent = clock() - begin
-        if spent < min(_LEAST_S, budget_s):
-            continue
-        left = [timer for timer in left if not timer.settled]
-        if not left or (number >= _AGREE and spent >= budget_s):
-            return
 
 
 def _behind(figure: str, cores: int) -> Iterator[str]:
@@ -219,12 +130,12 @@ def _level(timers: Mapping[str, Timer], name: str, size: int, shared: bool, core
 
 def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
     """One timer for each thing that is timed."""
-    loops = probe_code.loops()
+    loops, chains = probe_code.loops(), fma_chains()
     return {
-        "fma4": _fma_timer(loops, 4),
-        "fma8": _fma_timer(loops, 8),
-        "chain4": _chain_timer(loops),
-        "broadcast": _broadcast_timer(loops),
+        "fma4": _rounds_timer(loops["fma4"], "f4", 5_000, 2.0 * native_lanes(32) * chains, chains),
+        "fma8": _rounds_timer(loops["fma8"], "f8", 5_000, 2.0 * native_lanes(64) * chains, chains),
+        "chain4": _rounds_timer(loops["chain4"], "f4", 10_000, 1.0),
+        "broadcast": _rounds_timer(loops["broadcast"], "i4", 5_000, probe_code.BROADCASTS, probe_code.BROADCASTS),
         "call": _call_timer(loops),
         "one step": _empty_timer(loops, 1, 1),
         "steps": _empty_timer(loops, _STEPS, 1),
@@ -246,26 +157,13 @@ def _program(steps: Sequence[int], slots: Sequence[np.ndarray], threads: int = 1
     return Program([Step(function, numbers) for function in steps], table, [], 0, threads)
 
 
-def _fma_timer(loops: dict[str, int], itemsize: int) -> Timer:
-    lanes, rounds = native_lanes(8 * itemsize), 5_000
-    dtype = np.dtype(f"f{itemsize}")
-    x, out = np.full(lanes, 0.5, dtype), np.zeros(lanes * fma_chains(), dtype)
-    program = _program([loops[f"fma{itemsize}"]], (x, out, np.array([rounds, 0], np.int64)))
-    return Timer(lambda: program(()), 2.0 * lanes * fma_chains() * rounds)
-
-
-def _chain_timer(loops: dict[str, int]) -> Timer:
-    lanes, rounds = native_lanes(32), 10_000
-    x, out = np.full(lanes, 0.5, np.float32), np.zeros(lanes, np.float32)
-    program = _program([loops["chain4"]], (x, out, np.array([rounds, 0], np.int64)))
-    return Timer(lambda: program(()), rounds)
-
-
-def _broadcast_timer(loops: dict[str, int]) -> Timer:
-    rounds, count = 5_000, probe_code.BROADCASTS
-    x, out = np.zeros(1024 + count, np.int32), np.zeros(native_lanes(32) * count, np.int32)
-    program = _program([loops["broadcast"]], (x, out, np.array([rounds, 0], np.int64)))
-    return Timer(lambda: program(()), rounds * count)
+def _rounds_timer(loop: int, dtype: str, rounds: int, work: float, vectors: int = 1) -> Timer:
+    """Rounds of a loop on one thread, each of so much work, which leaves so many vectors."""
+    element = np.dtype(dtype)
+    x = np.full(1024 + probe_code.BROADCASTS, 0.5).astype(element)
+    out = np.zeros(native_lanes(8 * element.itemsize) * vectors, element)
+    program = _program([loop], (x, out, np.array([rounds, 0], np.int64)))
+    return Timer(lambda: program(()), work * rounds)
 
 
 def _level_sizes(cores: int) -> list[Sizes]:
