@@ -26,8 +26,7 @@ from eqsat.tune import alone
 from eqsat_backends.numba_cpu import NumbaCpuBackend
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
-from tests.test_contract import contractions
-from tests.test_obeyed_maps import kernels
+from tests.random_groups import cases
 from tests.test_tile_ops import VECTORS_OFF, group_of, max_plus
 
 GROUPS = {
@@ -58,7 +57,7 @@ def test_nests_survive_json_and_are_offered_where_they_were_drawn(name: str, thr
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=HEALTH)
-@given(st.one_of(kernels(), contractions().map(lambda made: made[0])), st.integers(1, 2))
+@given(cases().map(lambda case: case[0]), st.integers(1, 2))
 def test_nests_of_any_kernel_survive_json(group: KernelGroup, threads: int) -> None:
     for nest in nests_of(group, 8, threads=threads):
         assert nest_from_json(json.loads(json.dumps(nest_to_json(nest)))) == nest

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from eqsat.cost.machine import Machine
 from eqsat.ir.axes import normalized
-from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.kernel import Acc, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, TileOp, show
-from eqsat.ir.types import DType, bool_, float32, float64, int32, int64, row_major
+from eqsat.ir.types import DType, float32, float64, row_major
 from eqsat.plan.fallback import interpret
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat.schedule.plain import plain_nest
@@ -28,56 +25,6 @@ from tests.test_loops import operands, run, single
 
 HOST = machine()
 NARROW = machine(l1=1 << 10, l2=4 << 10, l3=16 << 10, registers=16, width=16)
-DTYPES = [float32, float64, int32, int64, bool_]
-COMBINES = [None, "sum", "prod", "max", "min", "argmax", "argmin"]
-
-
-@st.composite
-def loads(draw: st.DrawFn, extents: tuple[int, ...], dtype: DType, operand: int) -> tuple[Load, int]:
-    """A load that walks some of the axes in any order, with gaps, backwards, or not at all; and its buffer's size."""
-    axes = draw(st.permutations(range(len(extents))))
-    strides, offset, step = [0] * len(extents), 0, draw(st.sampled_from([1, 1, 1, 2, 3]))
-    for axis in axes:
-        if draw(st.integers(0, 5)) == 0:
-            continue  # broadcast
-        strides[axis] = step
-        if draw(st.integers(0, 4)) == 0:
-            strides[axis], offset = -step, offset + step * (extents[axis] - 1)
-        step *= extents[axis]
-    gathers: tuple[tuple[Expr, int], ...] = ()
-    if dtype != bool_ and draw(st.integers(0, 6)) == 0 and extents:
-        along = tuple(draw(st.integers(0, 1)) for _ in extents)
-        gathers = ((Index(0, along, int64), step),)
-        step *= 1 + sum(n - 1 for n, s in zip(extents, along, strict=True) if s)
-    return Load(operand, offset, tuple(strides), dtype, gathers), max(1, step + offset)
-
-
-@st.composite
-def kernels(draw: st.DrawFn) -> KernelGroup:
-    """A map or a reduction of one to five axes over one or two operands."""
-    rank = draw(st.integers(1, 5))
-    most = (3000, 90, 24, 9, 6)[rank - 1]
-    extents = tuple(draw(st.integers(1, most)) for _ in range(rank))
-    combine = draw(st.sampled_from(COMBINES))
-    dtype = draw(st.sampled_from(DTYPES))
-    if dtype == bool_ and combine in ("sum", "prod"):
-        dtype = int32
-    parallel = rank
-    if combine is not None:
-        parallel = rank - 1 if combine.startswith("arg") else draw(st.integers(0, rank - 1))
-    one, size = draw(loads(extents, dtype, 0))
-    sizes, body = [(dtype, size)], one
-    if draw(st.booleans()):
-        two, other = draw(loads(extents, dtype, 1))
-        sizes.append((dtype, other))
-        body = Call(draw(st.sampled_from(["add", "maximum"])), (one, two), dtype)
-    store = list(row_major(extents[:parallel]))
-    order = draw(st.permutations(range(parallel)))
-    step = 1
-    for axis in order:
-        store[axis] = step
-        step *= extents[axis]
-    return single(extents, parallel, combine, body, sizes, store=tuple(store))
 
 
 def check_runs(group: KernelGroup, nest: Nest, seed: int, threads: int) -> None:
@@ -97,28 +44,6 @@ def check_runs(group: KernelGroup, nest: Nest, seed: int, threads: int) -> None:
             np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5 * scale, err_msg=message)
         else:
             np.testing.assert_array_equal(mine, right, err_msg=message)
-
-
-def pairs(group: KernelGroup, seed: int, each: int) -> list[Nest]:
-    """Random legal nests, for one thread and for two, and for wide and narrow vectors."""
-    draws = random.Random(seed)
-    host = draws.choice([HOST, HOST, NARROW])
-    return [nest for nest, _ in sample(group, cpu_target(host, draws.choice([1, 2])), each, seed=seed)]
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(kernels(), st.integers(0, 1 << 20))
-def test_every_legal_nest_runs_right(group: KernelGroup, seed: int) -> None:
-    for nest in pairs(group, seed, 3):
-        check_runs(group, nest, seed, seed % 3 + 1)
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(kernels(), st.integers(0, 1 << 20))
-def test_every_legal_nest_runs_right_at_length(group: KernelGroup, seed: int) -> None:
-    for nest in pairs(group, seed, 4):
-        check_runs(group, nest, seed, seed % 3 + 1)
 
 
 LONG = [614_400, 5_120_512, 655_360 + 16, 700_001]

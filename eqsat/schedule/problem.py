@@ -270,7 +270,7 @@ def _check_shared(group: KernelGroup, number: int, shared: int) -> None:
 
 
 def _reach(offset: int, strides: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
-    spans = [s * (n - 1) for s, n in zip(strides, extents, strict=True)]
+    spans = [s * max(0, n - 1) for s, n in zip(strides, extents, strict=True)]
     return offset + sum(min(0, s) for s in spans), offset + sum(max(0, s) for s in spans)
 
 
