@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.interpret import run_group
 from eqsat.ir.kernel import Call, Expr, KernelGroup, Literal, Load, Operand
+from eqsat.ir.nest import show
 from eqsat.ir.types import bool_, float32, float64
 from eqsat.plan.group import PlacedGroup
 from eqsat.plan.masks import split_masked
@@ -97,6 +99,39 @@ def test_masks_of_no_shape_and_unknown_ones_are_left_alone() -> None:
         return attention(mask)(q, k, v)
 
     assert not bounded(plan_of(trace(f, (*args, causal(512, 512))).graph))
+
+
+def test_additive_masks_are_left_alone() -> None:
+    """NumPy adds -inf to a score that is an infinity: the row is NaN, though its mask hides that column."""
+    mask = np.where(causal(512, 512), 0, -np.inf).astype(np.float32)
+
+    def f(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        scores = q @ k.swapaxes(-1, -2) + mask
+        e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True) @ v
+
+    args = arrays(512, 512)
+    args[1][0, 400, 2] = np.inf
+    graph = trace(f, tuple(args)).graph
+    plan = plan_of(graph)
+    assert not bounded(plan)
+    with np.errstate(all="ignore"):
+        ours, exact = interpret(plan, args)[0], f(*args)
+    assert np.isnan(exact[0, :400]).any()
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(exact))
+
+
+def test_rows_of_one_head_are_shared_in_turns() -> None:
+    """A triangle's later blocks take more: threads that share rows get some of each."""
+    group, buffers = masked_group(causal(128, 512), 1, 16, float32)
+    *_, placed = leave_out(group, buffers)
+    nests = [nest for nest, _ in sample(placed.group, cpu_target(machine(), 2), 30, seed=2)]
+    shared = next(nest for nest in nests if re.search(r"rows\*:128/(?!128)", show(nest)))
+    assert re.search(r"for rows\d+ in range\(\d+ \* tid, 128, \d+ \* nt\)", printed(placed.group, shared).source)
+    given = [*(buffers[t] for t in placed.tensors[:-1]), np.zeros(1, np.int64)]
+    out = placed.group.outputs[0]
+    one, two = (run(printed(placed.group, shared), given, threads)[out] for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
 
 
 def test_other_uses_of_the_weights_are_left_alone() -> None:
