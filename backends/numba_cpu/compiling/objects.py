@@ -18,7 +18,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -232,12 +232,14 @@ def load_object(data: bytes) -> Code:
     return found
 
 
-def load_ir(text: str, entries: Mapping[str, str]) -> dict[str, int]:
-    """Addresses of the functions of a module given as LLVM assembly: its machine code from the cache, or made now.
+def load_ir(name: str, write: Callable[[], str], entries: Mapping[str, str]) -> dict[str, int]:
+    """Addresses of the functions of a module of this package: its machine code from the cache, or made now.
 
-    It stays loaded until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Loops are not vectorized.
+    ``write`` gives its LLVM assembly, which follows from ``name``, this host and the package alone. It stays loaded
+    until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Loops are not vectorized.
     """
-    key = hashlib.blake2b(f"{host().key}\0{text}".encode(), digest_size=20).hexdigest()
+    parts = (host().key, package_fingerprint(), name)
+    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
     store = kernel_store()
     data = store.get(key)
     if data is not None:
@@ -246,11 +248,11 @@ def load_ir(text: str, entries: Mapping[str, str]) -> dict[str, int]:
         except CodeObjectError:
             data = None  # foreign or damaged: made anew
     machine = target_machine()
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(write())
     module.verify()
     optimize(module, machine, loop_vectorize=False)
     data = emit(module, machine, entries)
-    store.put(key, data, "driver of compiled programs")
+    store.put(key, data, name)
     return _pinned(load_object(data))
 
 

@@ -6,7 +6,7 @@ Arguments of each: a table [array 0, array 1, parameters]; parameters are int64.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -46,7 +46,10 @@ def block_bytes() -> int:
 @functools.cache
 def loops() -> dict[str, int]:
     """Addresses of ``empty``, ``fma4``, ``fma8`` (bytes an element), ``chain4``, ``broadcast``, ``read``, ``copy``."""
-    module = _module()
+    return _compiled(_loops, ("empty", "fma4", "fma8", "chain4", "broadcast", "read", "copy"))
+
+
+def _loops(module: ir.Module) -> None:
     _begin(module, "empty", 0)[0].ret()
     _fma(module, "fma4", "f32", fma_chains())
     _fma(module, "fma8", "f64", fma_chains())
@@ -54,13 +57,15 @@ def loops() -> dict[str, int]:
     _broadcast(module, "broadcast")
     _stream(module, "read")
     _stream(module, "copy")
-    return _compiled(module, ("empty", "fma4", "fma8", "chain4", "broadcast", "read", "copy"))
 
 
 @functools.cache
 def functions(names: tuple[str, ...]) -> dict[str, int]:
     """Addresses of loops over ``ELEMENTS`` float32: array 1 becomes the function of array 0, in every argument."""
-    module = _module()
+    return _compiled(lambda module: _functions(module, names), names)
+
+
+def _functions(module: ir.Module, names: tuple[str, ...]) -> None:
     for name in names:
         w, (source, target) = _begin(module, name, 2)
         e = Lanes(w.b, native_lanes(32))
@@ -69,17 +74,18 @@ def functions(names: tuple[str, ...]) -> dict[str, int]:
             value = FUNCTIONS[name].build(e, *[x] * FUNCTIONS[name].arity)
             memory.store(e, (target + i * (4 * e.lanes)).value, value)
         w.ret()
-    return _compiled(module, names)
 
 
-def _module() -> ir.Module:
-    module = ir.Module()
-    module.triple = host().triple
-    return module
+def _compiled(write: Callable[[ir.Module], None], names: Sequence[str]) -> dict[str, int]:
+    """Addresses of the functions that ``write`` adds to a module; ``name`` is the function ``eqsat_probe_name``."""
 
+    def written() -> str:
+        module = ir.Module()
+        module.triple = host().triple
+        write(module)
+        return str(module)
 
-def _compiled(module: ir.Module, names: Sequence[str]) -> dict[str, int]:
-    return load_ir(str(module), {name: f"eqsat_probe_{name}" for name in names})
+    return load_ir(f"probes {' '.join(names)}", written, {name: f"eqsat_probe_{name}" for name in names})
 
 
 def _begin(module: ir.Module, name: str, entries: int = 3) -> tuple[Words, list[Word]]:

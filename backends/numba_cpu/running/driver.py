@@ -320,5 +320,5 @@ def _load() -> None:
 
 def _load_driver() -> dict[str, int]:
     header, items = _layout()
-    text = code.driver_ir(host().triple, header, items)
-    return load_ir(text, {"call": "eqsat_driver_call"})
+    name = f"driver of compiled programs ({header}, {items})"
+    return load_ir(name, lambda: code.driver_ir(host().triple, header, items), {"call": "eqsat_driver_call"})
