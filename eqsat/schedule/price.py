@@ -216,6 +216,7 @@ class Pricer:
             seconds += m * k * target.inner.line / target.refill
         if n * form.dtype.itemsize < pages.nbytes <= second.row_bytes:
             seconds += k * pages.slots * slot  # pieces of rows
+            seconds += k * n * form.dtype.itemsize * self.first_read(form, second)
         return seconds
 
     def vector(
