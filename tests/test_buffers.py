@@ -28,6 +28,13 @@ def test_aligned_memory_is_aligned_and_usable(nbytes: int, alignment: int) -> No
     assert int(block[:: max(1, nbytes // 7)].sum()) == len(range(0, nbytes, max(1, nbytes // 7)))
 
 
+@given(st.integers(65536, 5 << 20), st.sampled_from([1, 64, 512]))
+def test_large_memory_begins_away_from_where_other_arrays_do(nbytes: int, alignment: int) -> None:
+    """On the heap and mapped; an alignment to whole pages comes first."""
+    assert aligned_bytes(nbytes, alignment).ctypes.data % 4096 == 1536
+    assert all(aligned_bytes(nbytes, whole).ctypes.data % whole == 0 for whole in (1024, 4096))
+
+
 @given(st.lists(st.integers(0, 5), max_size=4), st.sampled_from(["f4", "f8", "i4", "i8", "?"]))
 def test_aligned_empty_is_an_ordinary_array(shape: list[int], dtype: str) -> None:
     array = aligned_empty(tuple(shape), np.dtype(dtype))
