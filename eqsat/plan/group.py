@@ -15,6 +15,7 @@ from typing import Protocol
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir import views
+from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
 from eqsat.plan.link import Member, Piece, digits_of, link
@@ -24,6 +25,10 @@ __all__ = ["Grouping", "Piece", "PlacedGroup", "Price"]
 
 LONGEST = 32
 """Kernels of a group at most: each one that joins costs the work of building the group anew."""
+
+PRODUCTS = 6
+"""Matrix products of a group at most: the packing of each may leave the loop over rows or not, so each one more triples
+the e-graph of its nests (733 loop terms for four 64×64 layers, 6,051 for six, 50,802 for eight)."""
 
 WINDOW = 256
 """Pieces among which the merge that saves most is looked for; then come those after them."""
@@ -84,6 +89,7 @@ class Grouping:
         self.built: dict[_Shape, PlacedGroup | None] = {}
         self.best: dict[_Shape, PlacedGroup] = {}
         self.prices: dict[tuple[int, ...], float] = {}
+        self.products = [p.kernel is not None and reuses_both_factors(p.kernel) for p in pieces]
         kernels: dict[Kernel, int] = {}
         self.kernel_numbers = [-1 if p.kernel is None else kernels.setdefault(p.kernel, len(kernels)) for p in pieces]
 
@@ -376,7 +382,9 @@ class _Merging:
         """
         self.all.deadline.check("fusing kernels")
         members = self._members(keys)
-        if len(members) > LONGEST or not self.all.acyclic(members, self.window.stop - 1):
+        if len(members) > LONGEST or sum(self.all.products[m] for m in members) > PRODUCTS:
+            return -math.inf
+        if not self.all.acyclic(members, self.window.stop - 1):
             return -math.inf
         placed = self.all.build(members)
         if placed is None:

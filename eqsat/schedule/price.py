@@ -57,6 +57,7 @@ class Pricer:
         self.barrier = target.barrier
         self._touched: dict[Block, dict[Source, int]] = {}
         self._summaries: dict[Block, Summary] = {}
+        self._weights: dict[tuple[Source, frozenset[int]], tuple[float, ...]] = {}
         self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
         used: dict[bool, int] = {False: 0, True: 0}
         for size, const in zip(problem.sizes, problem.const, strict=True):
@@ -104,9 +105,8 @@ class Pricer:
             total = float(sum(touched.values()))
             caches = self.target.caches
             fits = tuple(total <= cache.capacity for cache in caches)
-            cold = tuple(
-                sum(n * self.weight(s, block, cache) for s, n in touched.items()) for cache in range(len(caches))
-            )
+            entering = [(n, self.weights(s, block)) for s, n in touched.items()]
+            cold = tuple([sum([n * weights[cache] for n, weights in entering]) for cache in range(len(caches))])
             found = self._summaries[block] = Summary(total, fits, cold)
         return found
 
@@ -139,8 +139,20 @@ class Pricer:
 
     def weight(self, source: Source, block: Block, cache: int) -> float:
         """How often a buffer's footprint enters a cache when the block is resident: 0, once, or twice if written."""
+        return self.weights(source, block)[cache]
+
+    def weights(self, source: Source, block: Block) -> tuple[float, ...]:
+        """The same for every cache."""
+        key = source, block.stages
+        found = self._weights.get(key)
+        if found is None:
+            caches = range(len(self.target.caches))
+            found = self._weights[key] = tuple([self._weight(source, block.stages, cache) for cache in caches])
+        return found
+
+    def _weight(self, source: Source, stages: frozenset[int], cache: int) -> float:
         kind, index, factor = source
-        written = any(self.problem.stages[i].result == source for i in block.stages)
+        written = any(self.problem.stages[i].result == source for i in stages)
         if kind == "packed":
             stage = self.problem.stages[index]
             if not next(f for f in stage.factors if f.name == factor).free:

@@ -136,7 +136,9 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
     for on, parallel in _modes(group, target):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
-        search = searches.setdefault(on, Search(graph, Pricer(problem, on), parallel, deadline))
+        if on not in searches:
+            searches[on] = Search(graph, Pricer(problem, on), parallel, deadline)
+        search = searches[on]
         search.parallel = parallel  # what the threads' loop stands on is priced once
         for entry in search.roots(CANDIDATES):
             nest = decode(entry, problem, on)
