@@ -22,7 +22,7 @@ from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
-from eqsat.plan.group import Grouping, Piece, PlacedGroup, Price
+from eqsat.plan.group import PRODUCTS, Grouping, Piece, PlacedGroup, Price
 from eqsat.plan.lower import lower
 from eqsat.plan.memory import Lifetime, assign
 from eqsat.plan.policy import ScheduledPrice
@@ -119,6 +119,18 @@ def attention(q: Node, k: Node, v: Node, n: int) -> Node:
     weights = expand(composite("softmax", [build.call("mul", scores, build.scalar(0.3, scores))], 3))
     mixed = build.matmul(weights, heads(v, n))
     return build.reshape(build.transpose(mixed, (0, 2, 1, 3)), q.shape)
+
+
+def test_equal_layers_share_their_groups_and_no_group_has_too_many_products() -> None:
+    x = arg(0, 4, 8)
+    for layer in range(2 * PRODUCTS):
+        x = build.call("tanh", build.matmul(x, arg(1 + layer, 8, 8)))
+    groups = Program([x]).check()
+    counts = [sum(stage.kernel.is_contraction for stage in placed.group.stages) for placed in groups]
+    assert sum(counts) == 2 * PRODUCTS and max(counts) == PRODUCTS
+    pieces = Program([x]).pieces
+    alone = [item for item in Grouping(pieces, frozenset(), None).run() if isinstance(item, PlacedGroup)]
+    assert len({id(placed.group) for placed in alone}) == len({piece.kernel for piece in pieces}) < len(alone)
 
 
 def test_softmax_is_one_group_that_computes_its_exponentials_once() -> None:
