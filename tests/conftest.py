@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from eqsat.cost.machine import Level, Machine
+from eqsat.cost.machine import Level, Machine, cpu_name
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random")
 settings.load_profile("repeatable")  # `pytest --hypothesis-profile=random` looks for what these examples do not show
 
 MACHINE = Machine(
-    cpu="a computer for tests",
+    cpu=cpu_name(),
     cores=2,
     vector_bytes=32,
     registers=16,

@@ -209,3 +209,43 @@ def test_a_program_that_approximates_may_lose_what_is_not_finite_and_nothing_els
     for change, numerics in ((wrong, "approximates"), (lost, "reassociates")):
         with pytest.raises(VerificationError, match="off by"):
             examined(fn, change, x, numerics=numerics)
+
+
+def apart(a: Any, x: Any, y: Any) -> Any:
+    return a @ x + a @ y
+
+
+@pytest.mark.parametrize("special", [0.0, np.nan])
+def test_infinities_that_are_captured_meet_their_negatives_in_another_order(special: float) -> None:
+    """``a @ (x + y)`` is infinite where ``a @ x + a @ y`` is NaN, on normal values too; and a NaN is one in both."""
+    a, x, y = normal(16, 16), normal(16, 8), normal(16, 8)
+    a[rng.random(a.shape) < 0.05] = np.inf
+    y[3, 2] += special
+    eqsat.optimize(lambda x, y: apart(a, x, y))(x, y)
+    graph = trace(lambda x, y: apart(a, x, y), (x, y)).graph
+    for kind in (draws.OWN, draws.NORMAL):
+        for wrong in (False, True):
+
+            def other(given: Sequence[Any], wrong: bool = wrong) -> list[Any]:
+                result = a @ (given[0] + given[1])
+                result[np.argmax(np.isfinite(a).all(axis=1)), 0] += wrong
+                return [result]
+
+            judge = Judge(graph, {}, other, Draws(graph, graph.inputs, (x, y)), "reassociates", "", 1 << 28, NEVER)
+            if wrong:
+                with pytest.raises(VerificationError, match="off by"):
+                    judge.examine(kind)
+            else:
+                judge.examine(kind)
+
+
+def test_what_overflows_beside_an_infinity_is_not_held_against_another_order() -> None:
+    x, b, c = normal(2, 17), normal(17, 6), normal(6)
+    x[0, 15], x[1, 14] = np.inf, np.inf
+    result = x @ (b @ c)
+    assert np.isinf(result).all() and np.isnan((x @ b) @ c).all()
+
+    def infinite(given: Any) -> None:
+        given[:] = result
+
+    examined(lambda x: (x @ b) @ c, infinite, x)

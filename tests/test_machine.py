@@ -46,7 +46,7 @@ machines = st.builds(
     wake_us=positive,
 )
 SAMPLE = Machine(
-    cpu="sample",
+    cpu=machine.cpu_name(),
     cores=4,
     vector_bytes=32,
     registers=16,
@@ -72,6 +72,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(machine, "_in_process", {})
     monkeypatch.setattr(stores, "_warned", threading.Event())
     machine._from_file.cache_clear()
+    machine._foreign.cache_clear()
     yield
 
 
@@ -211,6 +212,16 @@ def test_the_environment_variable_decides(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(machine.ENVIRONMENT_VARIABLE, str(other))
         with pytest.raises(MachineError, match=str(other)):
             machine.load()
+
+
+def test_a_model_of_another_processor_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "machine.json"
+    other = dataclasses.replace(SAMPLE, cpu="another processor", step_us=0.02)
+    path.write_text(other.to_json())
+    monkeypatch.setenv(machine.ENVIRONMENT_VARIABLE, str(path))
+    with pytest.warns(UserWarning, match="model of 'another processor', and this is") as told:
+        assert [machine.load(lambda: SAMPLE) for _ in range(2)] == [SAMPLE, SAMPLE]
+    assert len(told) == 1
 
 
 def test_a_probe_with_impossible_figures_is_not_stored() -> None:

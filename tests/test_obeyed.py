@@ -35,7 +35,7 @@ from tests.test_contract import random_buffers, verify
 
 # any legal nest
 
-GROUPS_DRAWN = 700
+GROUPS_DRAWN = 850
 """Groups that Hypothesis draws; about every third is one that it drew before."""
 NESTS = 4
 """Nests at most of each."""

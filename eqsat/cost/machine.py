@@ -1,8 +1,9 @@
 """The machine model: what this computer can do, measured once and stored. The one source of hardware figures.
 
 Given a :class:`Machine`, everything downstream is deterministic. It comes, in this order, from the file named
-by the environment variable ``EQSAT_MACHINE``, from the cache directory, or from a measurement of a second or two
-made by a backend: a backend package that can measure has a submodule ``probes`` with ``measure() -> Machine``.
+by the environment variable ``EQSAT_MACHINE`` (if it was measured on this processor), from the cache directory, or from
+a measurement of a second or two made by a backend: a backend package that can measure has a submodule ``probes`` with
+``measure() -> Machine``.
 
 Units: GFLOP/s and GB/s are 1e9 per second, times are microseconds, functions' costs nanoseconds an element.
 """
@@ -195,13 +196,29 @@ Probe = Callable[[], Machine]
 def load(probe: Probe | None = None) -> Machine:
     """The machine model in force: from ``EQSAT_MACHINE``, the cache directory, or measured now and stored.
 
+    A model of another processor is not used: a ``UserWarning`` names both.
+
     Raises:
         MachineError: ``EQSAT_MACHINE`` names no machine model, or nothing installed can measure.
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
-        return held(_from_file(chosen), vector_limit())
+        machine = _from_file(chosen)
+        if machine.cpu == cpu_name():
+            return held(machine, vector_limit())
+        _foreign(chosen, machine.cpu)
     return _stored_or_measured(probe)
+
+
+@functools.cache
+def _foreign(chosen: str, cpu: str) -> None:
+    """Tell, once a process, that a model is not used."""
+    warnings.warn(
+        f"{ENVIRONMENT_VARIABLE}={chosen} is a model of {cpu!r}, and this is {cpu_name()!r}: it is not used, this "
+        "machine's own is; `eqsat machine --json` writes it",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 @functools.cache

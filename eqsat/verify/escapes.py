@@ -159,10 +159,14 @@ def _made(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.nda
         return found
 
     infinite, nan = some(np.isinf), some(np.isnan)
+    if OPS[node.op].kind in ("contract", "reduce") and nan.any():  # which of them a NaN reaches
+        alone = [np.where(np.isnan(a), a, 0).astype(a.dtype) if a.dtype.kind == "f" else a for a in arrays]
+        nan = np.isnan(OPS[node.op].reference(alone, node.attrs)).reshape(value.shape)
     if (
         OPS[node.op].kind in ("contract", "reduce") or node.op in _COMBINING
     ):  # in another order it may meet its negative
-        infinite_result: np.ndarray = np.isinf(value) | (np.isnan(value) & infinite & ~nan)
+        order = infinite | (node.op != "div")  # finite operands, too, overflow on the way
+        infinite_result: np.ndarray = np.isinf(value) | (np.isnan(value) & order & ~nan)
         return infinite_result
     made: np.ndarray = (np.isinf(value) & ~infinite) | (np.isnan(value) & infinite & ~nan)
     return made

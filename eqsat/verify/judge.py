@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from eqsat.errors import VerificationError
 from eqsat.explain.listing import program
 from eqsat.explain.work import node_flops
 from eqsat.ir.composite import without_composites
-from eqsat.ir.node import Graph, Node
+from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.table import OPS
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
@@ -333,6 +334,12 @@ class Judge:
             errors[n] = single or errors[n]
         return errors
 
+    @cached_property
+    def _finite_constants(self) -> bool:
+        """Whether normal draws meet no infinity or NaN: captured arrays hold what the user put there."""
+        held = [node.attrs.array for node in self.simple.nodes() if isinstance(node.attrs, ConstArray)]
+        return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in (*held, *self.constants.values()))
+
     def _places(self, suspects: Sequence[Suspect]) -> list[tuple[Node, Box]]:
         return [(self.simple.outputs[s.output], s.box) for s in suspects]
 
@@ -424,13 +431,14 @@ class Judge:
         lose; on the caller's own arguments only where what the function returned is not finite. How many there are."""
         lossy = self.numerics == "approximates"
         suspects = [s for s in batch if not s.plain()]
-        if not suspects or (kind is draws.NORMAL and not lossy):
+        tame = kind is draws.NORMAL and self._finite_constants
+        if not suspects or (tame and not lossy):
             return 0
         ordered = self.numerics == "exact" and not any(
             OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.simple.nodes()
         )
-        known = Escapes(undefined=kind is not draws.NORMAL, special=lossy)
-        free = replace(known, range=kind is not draws.NORMAL and not ordered)
+        known = Escapes(undefined=not tame, special=lossy)
+        free = replace(known, range=not tame and not ordered)
         places = self._places(suspects)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
         if look.plain is not None and free.range:
