@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import eqsat
+from bench import algebra, fused, gemm
 from bench import attention as attention_suite
-from bench import fused, gemm
 from bench.workload import Workload
 from eqsat.compiled import Compiled
 from eqsat.cost.machine import Machine
@@ -231,13 +231,13 @@ def plan_of(workload: Workload, monkeypatch: pytest.MonkeyPatch, threads: int) -
     monkeypatch.setattr(Compiled, "_search", stop)
     program = eqsat.optimize(workload.function, threads=threads, const=workload.const, cache=False, verify=False)
     with pytest.raises(Searched):
-        program.compile(*workload.inputs(np.random.default_rng(0)).values(), **workload.options)
+        program.compile(*workload.inputs(np.random.default_rng(0)).values())
     return plans[0]
 
 
 WORKLOADS = {
     f"{w.suite} {w.name}": w
-    for suite in (gemm, attention_suite, fused)
+    for suite in (gemm, attention_suite, fused, algebra)
     for w in suite.workloads()
     if "10M" not in w.name and "mean" not in w.name
 }
