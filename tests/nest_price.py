@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from eqsat.cost.target import Moved
 from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import is_parallel
+from eqsat.schedule.phases import is_split
 from eqsat.schedule.price import (
     Block,
     Pricer,
@@ -25,6 +26,7 @@ from eqsat.schedule.price import (
     widen,
 )
 from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
 
 
@@ -125,8 +127,11 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 block = Block(body.stages, body.sizes, body.packed - {(stage, factor)})
                 scratch = child.scratch + copy / threads
                 return Price(child.compute + extra / threads, moved, fixed, scratch), block
+            case Seq(bodies) if is_split(at):
+                return price(bodies[0], packed, above, spmd, columns)  # which includes combining the parts
             case Seq(bodies):
-                parts = [price(inside, packed, False, False, 0) for inside in bodies]
+                own = [inside for body in bodies for inside in _stages_of(body, problem)]
+                parts = [price(inside, packed, False, False, 0) for inside in own]
                 done = [part for part in parts if part is not None]
                 if len(done) < len(parts):
                     return None
@@ -139,6 +144,14 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
     first = problem.stages[0]
     priced = price(nest, frozenset(), True, True, first.extent("n") if first.contraction else 0)
     return None if priced is None else priced[0]
+
+
+def _stages_of(part: Nest, problem: Problem) -> list[Nest]:
+    """The nests of the stages that run row by row in a part of a group's sequence."""
+    nests = list(stage_nests(part, problem.simple).values()) or [part]
+    if isinstance(part, Loop) and part.axis == "rows":
+        return [Loop("rows", part.block, part.step, nest) for nest in nests]
+    return nests
 
 
 def sizes_of(form: StageForm, tile: TileOp) -> list[tuple[str, int]]:

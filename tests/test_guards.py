@@ -42,7 +42,7 @@ from eqsat.ir.types import float32, int64, row_major
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import alternatives, merge_axes, permute
-from eqsat.schedule.plain import unguarded
+from eqsat.schedule.phases import unguarded
 from eqsat.schedule.vectors import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group

@@ -562,7 +562,7 @@ def test_the_next_row_is_asked_for_where_the_nest_says(dtype: DType, columns: in
         source = check(softmax(9, columns, dtype), nest=Loop("rows", 9, 1, Seq(tuple(each)))).source
         asked = re.findall(r"prefetch\((.*) \+ (\d+)\)", source)
         assert bool(asked) == asking
-        assert all(base.startswith("a0 +") and int(far) >= columns * dtype.itemsize for base, far in asked)
+        assert all(base.startswith("x0 +") and int(far) >= columns * dtype.itemsize for base, far in asked)
         whole = columns // (2 * lanes) * 2
         assert not asking or len(asked) == 2 * (whole > 0) + -(-(columns - whole * lanes) // lanes)
 

@@ -22,6 +22,7 @@ from eqsat.schedule.decode import decode
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.scheduler import search_graph
 from eqsat.schedule.search import Entry
+from eqsat.schedule.sweeps import stage_nests
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from tests.kernel_groups import (
     TINY,
@@ -119,6 +120,8 @@ def run_vector(nest: Nest, extents: dict[str, int]) -> np.ndarray:
                 assert stop - start <= block
                 for position in range(start, stop, step):
                     walk(body, {**ranges, axis: (position, min(position + step, stop))})
+            case Seq((Loop(split=True) as first, _)):
+                walk(first, ranges)  # and the second of the two phases combines its parts
             case TileOp("map" | "reduce" | "transpose"):
                 assert all(stop - start <= at.size(axis) for axis, (start, stop) in ranges.items())
                 count[tuple(slice(*ranges[axis]) for axis in extents)] += 1
@@ -167,6 +170,17 @@ def run_group(nest: Nest, group: KernelGroup) -> list[np.ndarray]:
                 assert (done[source.stage][outer, slice(*rows)] == 1).all()
         done[number][outer, slice(*rows)] += 1
 
+    def run_part(part: Nest, outer: int, rows: tuple[int, int]) -> None:
+        alone = stage_nests(part, problem.simple)
+        if not alone:
+            run_stage(part, outer, rows)
+            return
+        if isinstance(part, Loop) and part.axis == "rows":
+            assert (part.step, part.parallel) == (1, False) and part.block >= rows[1] - rows[0]
+        for row in range(*rows):
+            for own in alone.values():
+                run_stage(own, outer, (row, row + 1))
+
     def walk(at: Nest, outer: tuple[int, int], rows: tuple[int, int]) -> None:
         match at:
             case Loop("outer", block, step, body):
@@ -182,7 +196,7 @@ def run_group(nest: Nest, group: KernelGroup) -> list[np.ndarray]:
                 walk(body, outer, rows)
             case Seq(bodies):
                 for body in bodies:
-                    run_stage(body, outer[0], rows)
+                    run_part(body, outer[0], rows)
             case _:
                 raise AssertionError(show(at))
 

@@ -12,10 +12,11 @@ import pytest
 from eqsat.cost.machine import Machine
 from eqsat.ir.axes import normalized
 from eqsat.ir.kernel import Acc, Kernel, KernelGroup, Load, Operand, Stage
-from eqsat.ir.nest import Loop, Nest, TileOp, show
+from eqsat.ir.nest import Loop, Nest, Seq, TileOp, show, tiles
 from eqsat.ir.types import DType, float32, float64, row_major
 from eqsat.plan.fallback import interpret
-from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.maps import axes_of, check_nest
+from eqsat.schedule.phases import is_split
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.sample import sample
 from eqsat_backends.numba_cpu.printing.loops import emit
@@ -57,7 +58,7 @@ def test_long_sums_take_every_element_once(n: int, dtype: DType, host: Machine) 
     """In parts that threads share, and in blocks whose partial sums are flushed: neither need divide the other."""
     group = single((n,), 0, "sum", Load(0, 0, (1,), dtype), [(dtype, n)], store=())
     nests = {nest for t in (1, 2, 3) for nest, _ in sample(group, cpu_target(host, t), 6, seed=t)}
-    assert any(isinstance(nest, Loop) and nest.split for nest in nests)
+    assert any(map(is_split, nests))
     ones, halves = np.ones(n, dtype.numpy), np.where(np.arange(n) % 2, 1, 0.5).astype(dtype.numpy)
     for nest in sorted(nests, key=show):
         emitted = emit(group, nest)
@@ -71,7 +72,9 @@ def test_long_sums_take_every_element_once(n: int, dtype: DType, host: Machine) 
 
 
 def loops_of(nest: Nest) -> list[Loop]:
+    """The loops of a nest, of a split reduction those of its parts."""
     found = []
+    nest = nest.bodies[0] if isinstance(nest, Seq) else nest
     while isinstance(nest, Loop):
         found.append(nest)
         nest = nest.body
@@ -113,7 +116,7 @@ def test_printed_loops_are_those_of_the_nest(name: str) -> None:
     for threads in (1, 2):
         for nest, _ in sample(group, cpu_target(HOST, threads), 12, seed=5):
             source = emit(group, nest).source
-            loops, tile = loops_of(nest), tile_of(nest)
+            loops, tile = loops_of(nest), tiles(nest)[0]
             kernel = normalized(group.stages[0].kernel)
             cells = any(
                 a.axis[0] == "r" and not a.split and any(b.axis[0] == "p" for b in loops[n:])
@@ -135,7 +138,7 @@ def test_printed_loops_are_those_of_the_nest(name: str) -> None:
 def test_any_axis_may_carry_the_lanes() -> None:
     for name in ("rows", "middle", "transpose"):
         nests = sample(GROUPS[name], cpu_target(HOST), 40, seed=1)
-        assert {tile_of(nest).sizes[-1][0] for nest, _ in nests} == set(
+        assert {tiles(nest)[0].sizes[-1][0] for nest, _ in nests} == set(
             axes_of(normalized(GROUPS[name].stages[0].kernel))
         )
 

@@ -15,12 +15,13 @@ import eqsat
 from eqsat.cost.target import Target, TargetError, TileOpRow
 from eqsat.errors import RuleError
 from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
-from eqsat.ir.nest import Loop, TileOp, show
+from eqsat.ir.nest import TileOp, show, tiles
 from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.notation import notation
 from eqsat.ir.types import DType, float32, float64, int32
 from eqsat.schedule import check_offered, schedule
 from eqsat.schedule.maps import check_nest, tile_of
+from eqsat.schedule.phases import is_split
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
@@ -263,7 +264,7 @@ def test_reduced_axes_of_any_number_run_around_a_tile(registered: TileOpRow) -> 
     extents = {"b": 3, "m": 13, "n": 35, "k": 9, "j": 5}
     group = alone(notation("bmn", ["bmkj", "bkjn"], [float32] * 2, extents, plus, "max"))
     drawn = sample(group, cpu_target(HOST), 2, seed=2, disable=VECTORS_OFF)
-    assert {tile_of(nest).name for nest, _ in drawn} == {registered.name}
+    assert {tiles(nest)[0].name for nest, _ in drawn} == {registered.name}
     for nest, _ in drawn:
         check_runs(group, nest, 4, 1)
 
@@ -271,7 +272,7 @@ def test_reduced_axes_of_any_number_run_around_a_tile(registered: TileOpRow) -> 
 def test_parts_of_a_split_reduction_run_by_the_tile(registered: TileOpRow) -> None:
     group = group_of({"m": 2, "n": 20, "k": 3000})
     drawn = [nest for nest, _ in sample(group, cpu_target(HOST, 2), 12, seed=2, disable=VECTORS_OFF)]
-    split = [nest for nest in drawn if isinstance(nest, Loop) and nest.split]
+    split = [nest for nest in drawn if is_split(nest)]
     assert split
     for nest in split[:2]:
         check_runs(group, nest, 4, 2)

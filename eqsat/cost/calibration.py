@@ -159,6 +159,20 @@ ACROSS = _figure("ACROSS", 16.0, "slots", "to combine the lanes of one vector", 
 FILL = _figure(
     "FILL", 2.0, "slots", "to set one vector of accumulators in scratch, and to load it", "a store and a load"
 )
+ROWS_APART = _count(
+    "ROWS_APART",
+    4,
+    "rows a thread",
+    "of a group up to which it may run stage by stage",
+    "bounds the search; so many are shared evenly enough",
+)
+LANES_WAIT = _count(
+    "LANES_WAIT",
+    16,
+    "vectors",
+    "of a row up to which combining lanes at its end takes longest",
+    "softmax, *tuned* on Zen 4",
+)
 START = _figure("START", 8.0, "slots", "to enter and leave a loop once", _TUNED_XEON)
 STEPS_IN_SIGHT = _count(
     "STEPS_IN_SIGHT", 64, "positions", "whose pieces of rows are read in turn without losing track of them", _TUNED_XEON

@@ -29,13 +29,17 @@ Axes are named as follows.
   stands inside one over a reduced axis are kept in scratch. A loop over a reduced axis that is ``split`` gives every
   step results of its own, which a second pass combines: only that makes it one that threads may share.
 * A group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
-  shared axis) around a ``Seq`` of the stages' own nests, whose axes then cover one block of rows. What is packed
-  outside of ``rows``, for all blocks of rows, is a second factor: ``Pack("b@2")`` is that of stage 2.
+  shared axis) around a ``Seq`` of parts. A part is the nest of a contraction, whose axes then cover one block of rows,
+  or a loop over the block's ``rows``, one by one (left out where a block is one row), around a ``Seq`` of sweeps of a
+  row. A sweep is the nest of one map or reduction past the shared axes, or loops around a ``Seq`` of tiles of several
+  that walk the same axes: the loops go by the names of the first one's axes, each tile by those of its own stage, and
+  what one stage makes the next finds in a register. What is packed outside of the loop over blocks of ``rows``, for
+  all of them, is a second factor: ``Pack("b@2")`` is that of stage 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,21 @@ MAPS = ("map", "reduce", "transpose")
 
 PRODUCTS = ("fma", "update")
 """The tiles of contractions. Any other name is that of a tile operation of the target's table."""
+
+
+def tiles(nest: Nest) -> tuple[TileOp, ...]:
+    """The tiles of a nest, in the order in which they run."""
+    match nest:
+        case Loop(body=body) | Pack(body=body):
+            return tiles(body)
+        case Seq(bodies):
+            return tuple(tile for body in bodies for tile in tiles(body))
+    return (nest,)
+
+
+def around(nest: Nest, inner: Nest) -> Nest:
+    """The loops of a nest around something else than its tile."""
+    return replace(nest, body=around(nest.body, inner)) if isinstance(nest, Loop) else inner
 
 
 def show(nest: Nest) -> str:

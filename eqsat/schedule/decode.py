@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.phases import with_combining
 from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.search import Entry, streams, tile_sizes
 from eqsat.schedule.tiles import round_up
@@ -13,7 +14,7 @@ from eqsat.schedule.vectors import lanes_of
 
 
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
-    """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``."""
+    """The nest that an entry stands for, in the axis names of ``eqsat.ir.nest``: in a group each stage by itself."""
     lanes = tuple(target.lanes(f.dtype) if f.contraction else lanes_of(f, target) for f in problem.stages)
     nest = _named(_decode(entry, problem, lanes, target), problem)
     if problem.rows:
@@ -21,6 +22,8 @@ def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
             nest = _wrap(nest, problem.rows)
         if problem.outer <= 1:
             nest = Loop("outer", 1, 1, nest)
+    elif not problem.stages[0].contraction:
+        nest = with_combining(nest, problem.stages[0].kernel)
     return prepacked(nest, problem)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.decode import below, is_parallel
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, tiles
+from eqsat.schedule.decode import is_parallel
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
+from eqsat.schedule.sweeps import check_part
 from eqsat.schedule.tiles import ceil_div, round_up
 
 PANELS = {"a": "m", "b": "n"}
@@ -36,6 +37,9 @@ def check(nest: Nest, group: KernelGroup, lanes: int, registers: int) -> None:
     ``lanes``: 32-bit lanes of a vector register; ``registers``: how many there are. Loops and packings of contractions
     are checked; of other stages, only that they are there.
     """
+    widths = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
+    if len(widths) > 1:
+        raise ValueError(f"vectors of {', '.join(map(str, sorted(widths)))} lanes in one group")
     _Check(problem_of(group), lanes, registers).run(nest)
 
 
@@ -77,9 +81,14 @@ class _Check:
                     raise ValueError("no loop over outer is around the stages")
                 found = []
                 for body in bodies:
-                    tile = below(body)
-                    if isinstance(tile, Seq) or not 0 <= tile.stage < len(self.problem.stages):
+                    inside = tiles(body)
+                    if not inside or any(not 0 <= tile.stage < len(self.problem.stages) for tile in inside):
                         raise ValueError("a sequence is one of the nests of the group's stages")
+                    if not any(tile.name in PRODUCTS for tile in inside):
+                        check_part(body, self.problem.simple, here.sizes["rows"])
+                        found += [tile.stage for tile in inside]
+                        continue
+                    tile = inside[0]
                     own = self._sizes(self.problem.stages[tile.stage], here.sizes["rows"])
                     found += self._walk(body, replace(here, sizes=own, stage=tile.stage))
                 return found

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from eqsat.cost.calibration import FEW_ROWS
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp
-from eqsat.schedule.decode import below
+from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp, tiles
 from eqsat.schedule.legal import check
 from eqsat.schedule.maps import check_nest
-from eqsat.schedule.plain import stage_nests
-from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.phases import combining, is_split, parts_of, phases
+from eqsat.schedule.problem import StageForm, problem_of
+from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
 from eqsat.schedule.vectors import PARTS, lanes_of
 
@@ -27,41 +26,35 @@ def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
     A legal nest computes what it should, whoever made it. But tiles of any size would unroll into kernels of any
     length, a reduction in any number of parts take any amount of memory, and lanes of another width be slow.
     """
-    tiles = list(_tiles(nest))
-    for tile in tiles:
+    if isinstance(nest, Seq) and not is_split(nest):
+        for one, own in phases(group, nest):
+            check_offered(own, one, target)
+        return
+    found, problem = tiles(nest), problem_of(group, target)
+    for tile in found:
         if any(size < 1 for _, size in tile.sizes):
             raise ValueError(f"tile {tile.name!r} takes {dict(tile.sizes)}: no position of an axis")
-    if any(tile.name in PRODUCTS for tile in tiles):
+    if problem.rows or any(tile.name in PRODUCTS for tile in found):
         check(nest, group, target.vector_bits // 32, target.registers)
-    elif [tile.stage for tile in tiles] != list(range(len(group.stages))):
+    elif isinstance(nest, Seq):
+        first, second = nest.bodies
+        kernel = problem.stages[0].kernel
+        assert isinstance(first, Loop)
+        check_nest(second, combining(kernel, parts_of(first)))
+        nest, found = first, found[:1]
+    if not problem.rows and [tile.stage for tile in found] != [0]:
         raise ValueError(f"the nest does not run the group's {len(group.stages)} stages once, in order")
-    _offered(nest, problem_of(group, target), target)
-
-
-def _tiles(nest: Nest) -> Iterator[TileOp]:
-    match below(nest):
-        case Seq(bodies):
-            for body in bodies:
-                yield from _tiles(body)
-        case TileOp() as tile:
-            yield tile
-
-
-def _offered(nest: Nest, problem: Problem, target: Target) -> None:
-    match below(nest):
-        case Seq(bodies):
-            for body in bodies:
-                _offered(body, problem, target)
-        case TileOp() as tile:
-            form = problem.stages[tile.stage]
-            if form.contraction != (tile.name in PRODUCTS) or (problem.rows and tile.name not in (*MAPS, *PRODUCTS)):
-                raise ValueError(f"tile {tile.name!r} in the nest of stage {tile.stage}, which it does not compute")
-            if form.contraction:
-                _check_product(tile, form, target)
-            else:
-                own = stage_nests(nest).get(tile.stage, nest)
-                check_nest(own, form.kernel, len(form.outer) + len(form.rows), target.tiles)
-                _check_vectors(own, tile, lanes_of(form, target))
+    alone = stage_nests(nest, problem.simple) if problem.rows else {0: nest}
+    for tile in found:
+        form = problem.stages[tile.stage]
+        if form.contraction != (tile.name in PRODUCTS) or (problem.rows and tile.name not in (*MAPS, *PRODUCTS)):
+            raise ValueError(f"tile {tile.name!r} in the nest of stage {tile.stage}, which it does not compute")
+        if form.contraction:
+            _check_product(tile, form, target)
+            continue
+        own = alone[tile.stage]
+        check_nest(own, form.kernel, len(form.outer) + len(form.rows), target.tiles)
+        _check_vectors(own, tile, lanes_of(form, target))
 
 
 def _check_product(tile: TileOp, form: StageForm, target: Target) -> None:

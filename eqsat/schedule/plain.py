@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from eqsat.ir.axes import loads, unique
-from eqsat.ir.kernel import Guarded, Kernel, part_of, unconditional
-from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.maps import axes_of, tile_of
+from eqsat.ir.kernel import Kernel
+from eqsat.ir.nest import Loop, Nest, TileOp
+from eqsat.schedule.maps import axes_of
 from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
 from eqsat.schedule.vectors import LARGE, PARTS, turned_loads
 
-__all__ = ["joint_nest", "plain_nest", "stage_nests", "unguarded"]
+__all__ = ["plain_nest"]
 
-_MOST = 9
-"""Parts at most that a map is cut into."""
 _FEW = 16
 """Fewer independent steps than this, and a long reduction is split."""
 
@@ -70,82 +64,3 @@ def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = 
     if parallel and first is not None and extents[first] > step.get(first, 1):
         nest = Loop(names[first], extents[first], step.get(first, 1), nest, True)
     return nest
-
-
-def unguarded(kernel: Kernel, lanes: int) -> list[Kernel]:
-    """A map cut along the seams of its guards, if some of them keep blocks from being transposed; the parts' maps."""
-    whole = {id(e) for e in unconditional(kernel.body)}
-    inner = [a for a in range(kernel.parallel) if kernel.store_strides[a] == 1 and kernel.extents[a] >= lanes]
-    across = [a for a in range(kernel.parallel) if a not in inner and kernel.extents[a] >= lanes]
-    turned = any(
-        load.strides[a] == 1 and load.strides[b] not in (0, 1)
-        for load in loads(kernel.body)
-        if id(load) not in whole
-        for a in across
-        for b in inner
-    )
-    held = [e.held for e in unique(kernel.body) if isinstance(e, Guarded)]
-    marks = []
-    for a in range(kernel.parallel if turned and kernel.combine is None else 0):
-        seams = {at for bounds in held if bounds is not None and bounds[0] == a for at in bounds[1:]}
-        marks.append(sorted({0, kernel.extents[a], *(at for at in seams if 0 < at < kernel.extents[a])}))
-    parts = list(itertools.product(*map(itertools.pairwise, marks)))
-    return [part_of(kernel, bounds) for bounds in parts] if 1 < len(parts) <= _MOST else [kernel]
-
-
-def stage_nests(nest: Nest | None) -> dict[int, Nest]:
-    """The nests of the maps and reductions in the nest of a group, by stage, without the loops over shared rows."""
-    match nest:
-        case Loop("rows" | "outer", body=body) | Pack(body=body):
-            return stage_nests(body)
-        case Seq(bodies):
-            return {stage: own for body in bodies for stage, own in stage_nests(body).items()}
-        case Loop() | TileOp():
-            inner: Nest = nest
-            while isinstance(inner, Loop | Pack):
-                inner = inner.body
-            if isinstance(inner, TileOp) and inner.name not in PRODUCTS:
-                return {inner.stage: nest}
-    return {}
-
-
-def joint_nest(nests: Sequence[Nest], kernel: Kernel, shared: int = 0) -> Nest | None:
-    """One nest for stages that walk the same axes: the first one's loops, and a tile that suits them all.
-
-    ``kernel``: of the first. None where that takes more than vectors along one axis.
-    """
-    tiles = [tile_of(nest) for nest in nests]
-    first = tiles[0]
-    if first.name == "transpose" or len(first.sizes) > 1 or any(tile.name not in MAPS for tile in tiles):
-        return None
-    vectors = min((size // tile.lanes for tile in tiles for _, size in tile.sizes[-1:]), default=1)
-    extents = {name: kernel.extents[a] for name, a in axes_of(kernel, shared).items()}
-    return _narrowed(nests[0], max(1, vectors) * first.lanes, extents)
-
-
-def _narrowed(nest: Nest, size: int, extents: Mapping[str, int]) -> Nest:
-    """The nest with a tile of at most ``size`` elements."""
-    tile = tile_of(nest)
-    if not tile.sizes or tile.sizes[0][1] <= size:
-        return nest
-    name, old = tile.sizes[0]
-    covered = min(old, extents[name])  # a tile takes whole vectors
-
-    def change(at: Nest) -> tuple[Nest, bool]:
-        if not isinstance(at, Loop):
-            return replace(tile, sizes=((name, size),)), False
-        body, done = change(at.body)
-        if at.axis == name and not done:
-            return replace(at, step=size, body=body), True
-        return replace(at, body=body), done
-
-    made, looped = change(nest)
-    if looped:
-        return made
-
-    def insert(at: Nest) -> Nest:
-        if isinstance(at, Loop):
-            return replace(at, body=insert(at.body))
-        return Loop(name, covered, size, at) if covered > size else at
-
-    return insert(made)

@@ -15,7 +15,7 @@ from eqsat.cost.calibration import LINE, LOAD_SLOTS
 from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
-from eqsat.ir.axes import maps_of, normalized, unique
+from eqsat.ir.axes import maps_of, normalized, simplify, unique
 from eqsat.ir.contraction import loads, plain, product_of, stride_over
 from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.types import DType
@@ -160,7 +160,14 @@ class Problem:
     const: tuple[bool, ...]
     line: int = LINE
     columns: Columns | None = None
+    group: KernelGroup | None = field(default=None, compare=False, repr=False)
     cache: dict[object, dict[Source, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def simple(self) -> KernelGroup:
+        """The group over fewer axes, as kernels are printed."""
+        assert self.group is not None, "a problem that was read from a group"
+        return simplify(self.group)
 
     def touched(self, stage: int, extents: tuple[int, ...], packed: frozenset[tuple[int, str]]) -> dict[Source, int]:
         """Bytes that one stage touches of each buffer over a block; a packed factor is its copy, without gaps."""
@@ -205,7 +212,10 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
     outer, rows = _shared_axes(group, shared)
     functions = target.functions if target is not None else ()
     bits = element_bits(stage.kernel for stage in group.stages)
-    forms = tuple(_form(group, number, outer, rows, functions, target, bits) for number in range(len(group.stages)))
+    found = [_form(group, number, outer, rows, functions, target) for number in range(len(group.stages))]
+    if any(form.contraction and form.dtype.bits == 64 for form in found):
+        bits = 64  # one width of vectors for all stages
+    forms = tuple(form if form.contraction else _vector(form, bits) for form in found)
     return Problem(
         forms,
         math.prod(first[a] for a in outer) if shared else 0,
@@ -214,6 +224,7 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
         tuple(operand.const for operand in group.operands),
         target.inner.line if target is not None else LINE,
         columns_of(group) if any(form.contraction for form in forms) else None,
+        group,
     )
 
 
@@ -281,13 +292,12 @@ def _form(
     rows: tuple[int, ...],
     functions: Functions,
     target: Target | None,
-    bits: int,
 ) -> StageForm:
     stage = group.stages[number]
     result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
-    return _contraction(group, form, target) or _vector(form, bits)
+    return _contraction(group, form, target) or form
 
 
 def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from eqsat.cost.target import Target
@@ -10,9 +11,11 @@ from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, show
 from eqsat.schedule.decode import decode
+from eqsat.schedule.phases import in_phases
 from eqsat.schedule.price import Pricer
-from eqsat.schedule.scheduler import search_graph
+from eqsat.schedule.scheduler import phased, search_graph
 from eqsat.schedule.search import WIDTH, Entry, Search
+from eqsat.schedule.sweeps import arranged
 
 
 class _Sampling(Search):
@@ -55,6 +58,14 @@ def sample(
         search = _Sampling(graph, Pricer(problem, target), target.threads > 1, deadline, draws)
         for entry in search.roots(1 << 20):
             if len(found) < count:
-                found.setdefault(decode(entry, problem, target), search.seconds(entry) + target.step)
+                found.setdefault(
+                    arranged(decode(entry, problem, target), problem, draws), search.seconds(entry) + target.step
+                )
         stale = stale + 1 if len(found) == before else 0
+    parts = [sample(one, target, count, seed=seed, disable=disable) for one in phased(group, problem, target)]
+    for drawn in itertools.islice(zip(*parts, strict=False), count // 2):  # of the phases that it may run in, too
+        nest = in_phases([own for own, _ in drawn], group)
+        found[nest] = sum(seconds for _, seconds in drawn) + (len(drawn) - 1) * target.barrier
+        if len(found) > count:
+            found.pop(next(iter(found)))
     return sorted(found.items(), key=lambda item: show(item[0]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eqsat.cost.calibration import CLEARLY
+from eqsat.cost.calibration import CLEARLY, ROWS_APART
 from eqsat.cost.movement import work
 from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
@@ -18,11 +18,14 @@ from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewr
 from eqsat.ir.nest import Nest, show
 from eqsat.ir.types import float32
 from eqsat.schedule.decode import decode, shareable
+from eqsat.schedule.phases import apart, in_phases
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.rule import select
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
+from eqsat.schedule.sweeps import arranged
+from eqsat.schedule.vectors import lanes_of
 
 CANDIDATES = 4
 """Different nests kept for timing, the best one included."""
@@ -141,7 +144,7 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
         search = searches[on]
         search.parallel = parallel  # what the threads' loop stands on is priced once
         for entry in search.roots(CANDIDATES):
-            nest = decode(entry, problem, on)
+            nest = arranged(decode(entry, problem, on), problem)
             if on == target and problem.stages[0].contraction and not problem.rows:
                 nest = shareable(nest, problem.stages[0].extent("n"))
             seconds = search.seconds(entry) + on.step
@@ -152,7 +155,41 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
     if not ranked:
         raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
-    return Scheduled(graph.size, graph.matches, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
+    found = Scheduled(graph.size, graph.matches, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
+    kernels = phased(group, problem, target)
+    each = [schedule(one, target, disable=disable, deadline=deadline) for one in kernels]
+    return _with(found, in_phases([one.nest for one in each], group), each, target) if each else found
+
+
+def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[KernelGroup, ...]:
+    """The kernels that a group without contractions might rather run as, one phase after the other; none if it is one.
+
+    A group's only where threads could hardly share its rows: that is a bound on the time of the search.
+    """
+    if any(form.contraction for form in problem.stages):
+        return ()
+    if problem.rows and max(1, problem.outer) * problem.rows > ROWS_APART * target.threads:
+        return ()
+    found = apart(group, lanes_of(problem.stages[0], target))
+    return found if len(found) > 1 else ()
+
+
+def _with(found: Scheduled, nest: Nest, each: list[Scheduled], target: Target) -> Scheduled:
+    """What was found, and the nest of several phases beside it."""
+    best = [one.best for one in each]
+    seconds = sum(one.seconds - target.step for one in best) + target.step + (len(best) - 1) * target.barrier
+    moved = tuple(
+        (spaces[0][0], sum(n for _, n in spaces)) for spaces in zip(*(one.moved for one in best), strict=True)
+    )
+    limit = max(best, key=lambda one: one.seconds).limit
+    phases = Candidate(nest, seconds, moved, limit, sum(one.busy for one in best))
+    ranked = sorted((*found.candidates, phases), key=lambda candidate: candidate.seconds)
+    matches = dict(found.matches)
+    for one in each:
+        for rule, count in one.matches:
+            matches[rule] += count
+    terms = found.loop_terms + sum(one.loop_terms for one in each)
+    return Scheduled(terms, tuple(matches.items()), tuple(ranked[:CANDIDATES]))
 
 
 def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidate:

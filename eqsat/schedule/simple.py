@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from eqsat.cost.calibration import CHAIN
 from eqsat.cost.target import Target
+from eqsat.ir.axes import normalized
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import prepacked
+from eqsat.schedule.phases import apart, in_phases, with_combining
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.sweeps import arranged
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
 from eqsat.schedule.vectors import lanes_of
 
@@ -23,11 +26,14 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
     Raises ``ScheduleError`` where the group breaks what ``KernelGroup`` promises.
     """
     problem = problem_of(group, target)
+    if not any(form.contraction for form in problem.stages):
+        return plain_group_nest(group, lanes_of(problem.stages[0], target))
     if not problem.rows:
         return prepacked(_shared(problem, _stage(problem.stages[0], None, target)), problem)
     step = max([_tile_rows(form, problem, target) for form in problem.stages if form.contraction], default=1) * TILES
     step = min(step, problem.rows)
     nest: Nest = Seq(tuple(_stage(form, step, target) for form in problem.stages))
+    nest = arranged(nest, problem)
     alone = problem.outer <= 1
     nest = Loop("rows", problem.rows, step, nest, alone)
     for form in reversed(problem.stages):
@@ -35,6 +41,21 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
             if factor.name == "b" and factor.external and not (factor.free or factor.direct):
                 nest = Pack(f"b@{form.index}", nest)
     return prepacked(Loop("outer", max(1, problem.outer), 1, nest, not alone), problem)
+
+
+def plain_group_nest(group: KernelGroup, lanes: int) -> Nest:
+    """The same of a group without contractions, by vectors of ``lanes`` elements: row by row, or in phases if it is one
+    kernel."""
+    if len(group.stages) == 1:
+        kernels = [normalized(one.stages[0].kernel) for one in apart(group, lanes)]
+        nests = [with_combining(plain_nest(kernel, lanes, parallel=True), kernel) for kernel in kernels]
+        return nests[0] if len(nests) == 1 else in_phases(nests, group)
+    problem = problem_of(group)
+    simple = problem.simple
+    own = [plain_nest(stage.kernel, lanes, simple.shared, stage=s) for s, stage in enumerate(simple.stages)]
+    alone = problem.outer <= 1
+    nest = Loop("rows", problem.rows, 1, arranged(Seq(tuple(own)), problem), alone)
+    return Loop("outer", max(1, problem.outer), 1, nest, not alone)
 
 
 def _tile_rows(form: StageForm, problem: Problem, target: Target) -> int:
@@ -46,8 +67,8 @@ def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
     """The nest of one stage over ``block`` shared rows (None: all of it)."""
     if not form.contraction:
         shared = len(form.outer) + len(form.rows)
-        own = plain_nest(form.kernel, lanes_of(form, target), shared, parallel=block is None, stage=form.index)
-        rows = form.extent("rows", block) if block is not None else 1
+        own = plain_nest(form.kernel, lanes_of(form, target), shared, stage=form.index)
+        rows = form.extent("rows", block)
         return Loop("rows", rows, 1, own) if rows > 1 else own
     nest: Nest
     extents = {axis: form.extent(axis, block) for axis in "bmnk"}
@@ -67,8 +88,6 @@ def _stage(form: StageForm, block: int | None, target: Target) -> Nest:
 def _shared(problem: Problem, nest: Nest) -> Nest:
     """The nest of a single stage with its outermost loop shared by threads."""
     match nest:
-        case Loop() if not problem.stages[0].contraction:
-            return nest
         case Loop(axis, block, step, body) if axis != "k":
             return Loop(axis, block, step, body, parallel=True)
         case Pack(operand, body):

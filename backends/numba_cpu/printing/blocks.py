@@ -1,23 +1,23 @@
-"""Groups with contractions: attention, multi-layer perceptrons, products with a softmax or a layer norm behind them.
+"""Groups of several stages: softmax, layer norm, attention, multi-layer perceptrons, products with those behind them.
 
-Blocks of rows (positions of the last shared axis) go through all stages one after the other, and what flows
-between stages stays in a scratch. How many rows a block has, in which loops each contraction runs and what is packed
-where is what the nest says.
+Blocks of rows (positions of the last shared axis) go through all parts one after the other, and what flows
+between stages stays in a scratch. How many rows a block has, which stages run row by row or in one sweep of a row, in
+which loops each contraction runs and what is packed where is what the nest says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir.axes import map_strides, simplify
 from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
-from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show, tiles
 from eqsat.schedule import below, check, is_parallel
 from eqsat.schedule.domain import columns_of, common_grain
-from eqsat.schedule.plain import stage_nests
+from eqsat.schedule.sweeps import aligned, sweeps
 from eqsat_backends.numba_cpu.printing.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.printing.contract import pack_spec
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, tile_size
@@ -28,9 +28,6 @@ from eqsat_backends.numba_cpu.printing.places import Window, weight
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
 from eqsat_backends.numba_cpu.target import Target
-
-SHORT = 16
-"""Vectors of a row up to which all rows are reduced before any is used."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class _Product:
 
 
 def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
-    """Print a group of several stages, some of which are contractions, by a nest (see ``eqsat.ir.nest``).
+    """Print a group of several stages by a nest (see ``eqsat.ir.nest``).
 
     Raises:
         ValueError: the nest is not a legal one of the group.
@@ -68,8 +65,9 @@ def _without_unit_steps(kernel: Kernel) -> Kernel:
 class _Blocks:
     def __init__(self, group: KernelGroup, nest: Nest, target: Target) -> None:
         self.group, self.nest = group, nest
-        wide = any(stage.kernel.body.dtype.name == "float64" for stage in group.stages if stage.kernel.combine == "sum")
-        self.lanes = target.lanes(64 if wide else 32)
+        vectors = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
+        wide = any(group.stages[t.stage].kernel.body.dtype.bits == 64 for t in tiles(nest) if t.name in PRODUCTS)
+        self.lanes = vectors.pop() if vectors else target.lanes(64 if wide else 32)
         self.p, self.module = Printer(self.lanes), Module(f"{group.name}: {show(nest)}")
         self.scratch, self.shared = Scratch(), Scratch()
         self.bases = [f"x{i}" for i in range(len(group.operands))]
@@ -80,7 +78,8 @@ class _Blocks:
         sequence = below(nest)
         assert isinstance(sequence, Seq), "a nest of several stages, which has been checked"
         self.block = min(_step(nest, "rows"), self.rows)
-        self.loop_nests = dict(enumerate(sequence.bodies))
+        self.parts = sequence.bodies
+        self.loop_nests = {tiles(p)[0].stage: p for p in self.parts if tiles(p)[0].name in PRODUCTS}
         self.products: dict[int, _Product] = {}
         self.ahead: set[int] = set()
         self.packed: dict[int, Factor] = {}
@@ -88,8 +87,8 @@ class _Blocks:
 
     def emit(self) -> Emitted:
         group = self.group
-        products = {n: self._recognized(n) for n, nest in self.loop_nests.items() if _tile(nest).name in PRODUCTS}
-        self._make_places(set(products))
+        products = {n: self._recognized(n) for n in self.loop_nests}
+        self._make_places()
         self.products = {n: self._product(n, product) for n, product in products.items()}
         phases = self._shared_packings()
         phases.append("blocks")
@@ -102,6 +101,8 @@ class _Blocks:
             else:
                 with self.p.scope("if tid == 0:"):
                     self._walk(self.nest, ("0",) * self.fixed)
+            if any(tile.stream for tile in tiles(self.nest)):
+                self.p.line("fence()")
         thread_bytes = -(-self.scratch.bytes // 64) * 64
         source = self.module.render(self.p.text().replace("THREAD_BYTES", str(thread_bytes)))
         packs = tuple(self._pack_spec(number) for number in sorted(self.ahead))
@@ -122,44 +123,38 @@ class _Blocks:
         c = contraction_of(self._local(number), product, self.fixed)
         return _Product(c, nest, _tile(nest), c.extent("m") // max(1, self.rows))
 
-    def _make_places(self, products: set[int]) -> None:
-        """Scratch for results that are read by another run of stages, or by a contraction."""
+    def _make_places(self) -> None:
+        """Scratch for results that are read by another part, or by a sweep that does not have them in a register.
+
+        What the same part reads again row by row has one place for all rows.
+        """
         group = self.group
-        wanted = set(Rows(self.p, group, self.bases, {}, str).needs_place()) | products
-        run = self._runs(products)
+        home: dict[int, tuple[int, int]] = {}
+        for n, part in enumerate(self.parts):
+            for m, sweep in enumerate(sweeps(part)):
+                home |= {tile.stage: (n, m) for tile in tiles(sweep)}
+        wanted = dict.fromkeys(self.loop_nests, True)
         for number, stage in enumerate(group.stages):
             for load in loads(stage.kernel):
                 source = stage.sources[load.operand]
-                if isinstance(source, FromStage) and run[source.stage] != run[number]:
-                    wanted.add(source.stage)
-        for number in sorted(wanted):
+                if not isinstance(source, FromStage):
+                    continue
+                kernel = group.stages[source.stage].kernel
+                if home[source.stage][0] != home[number][0]:
+                    wanted[source.stage] = True
+                elif kernel.parallel > group.shared and not (
+                    home[source.stage] == home[number] and aligned(load, kernel)
+                ):
+                    wanted.setdefault(source.stage, False)
+        for number, every in sorted(wanted.items()):
             kernel = group.stages[number].kernel
             if group.stages[number].result is not None:
                 continue
             size = kernel.out.dtype.itemsize
             _, length = place_of(kernel, group.shared, "")
             pitch = padded_row(length * size) // size if length * size > 64 else length
-            pitches = (*(0 for _ in range(self.fixed)), pitch)[-group.shared :] if group.shared else ()
+            pitches = (*(0 for _ in range(self.fixed)), pitch if every else 0)[-group.shared :] if group.shared else ()
             self.places[number], _ = place_of(kernel, group.shared, f"s{number}", pitches)
-
-    def _runs(self, products: Collection[int]) -> list[int]:
-        """For each stage, which run of stages it is in: a contraction alone, or neighbours that go row by row.
-
-        What needs the reduction of a short row starts a run of its own. All rows are reduced first: the latency of
-        combining a vector's lanes hides behind other rows, where in one run it would stand between a row's sweeps.
-        """
-        runs: list[int] = []
-        for number, stage in enumerate(self.group.stages):
-            joins = number and number not in products and number - 1 not in products
-            for source in stage.sources if joins else ():
-                if isinstance(source, FromStage) and runs[source.stage] == runs[-1]:
-                    joins = joins and not self._latency_bound(self.group.stages[source.stage].kernel)
-            runs.append(runs[-1] if joins else number)
-        return runs
-
-    def _latency_bound(self, kernel: Kernel) -> bool:
-        """Whether a kernel reduces rows of so few vectors that combining lanes at their ends is what takes time."""
-        return kernel.combine is not None and math.prod(kernel.extents[kernel.parallel :]) <= SHORT * self.lanes
 
     def _local(self, number: int) -> Kernel:
         """A stage's kernel as it sees the places of the block: loads and store moved there."""
@@ -312,8 +307,9 @@ class _Blocks:
 
     def _place_bytes(self, number: int) -> int:
         kernel, place = self.group.stages[number].kernel, self.places[number]
-        row = place.shared[-1] if place.shared else place_of(kernel, self.group.shared, "")[1]
-        return row * self.block * kernel.out.dtype.itemsize
+        pitch = place.shared[-1] if place.shared else 0
+        length = pitch * self.block if pitch else place_of(kernel, self.group.shared, "")[1]
+        return length * kernel.out.dtype.itemsize
 
     def _stages(
         self, nest: Nest, fixed: tuple[str, ...], start: str, stop: str, asks: Sequence[tuple[str, Share]]
@@ -326,20 +322,14 @@ class _Blocks:
             pitch = (place.shared[-1] if place.shared else 0) * group.stages[number].kernel.out.dtype.itemsize
             offset = self.scratch.take(max(1, self._place_bytes(number)))
             p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
-        nests = stage_nests(self.nest)
-        rows = Rows(
-            p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))), nests
-        )
-        runs = self._runs(self.products)
-        rows.window = self._window(rows, runs, fixed, start, stop)
-        work = {run: 0 for run in runs if run not in self.products}
-        for number, run in enumerate(runs):
-            if run in work:
-                work[run] += weight(group.stages[number].kernel)
-        busiest = max(work, key=lambda run: work[run], default=None)  # requests hide best behind arithmetic
-        for run in sorted(set(runs)):
-            if run in self.products:
-                product, printer = self.products[run], self._printer(run, fixed)
+        rows = Rows(p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))))
+        rows.window = self._window(rows, fixed, start, stop)
+        work = {part: sum(weight(group.stages[tile.stage].kernel) for tile in tiles(part)) for part in self._swept()}
+        busiest = max(work, key=lambda part: work[part], default=None)  # requests hide best behind arithmetic
+        for part in self.parts:
+            number = tiles(part)[0].stage
+            if number in self.products:
+                product, printer = self.products[number], self._printer(number, fixed)
                 if group.shared:
                     sizes = {self.block, self.rows % self.block} if self.block < self.rows else {self.rows}
                     low, high = (address("0", (product.per_row, end)) for end in (start, stop))
@@ -347,21 +337,25 @@ class _Blocks:
                 if rows.window is not None:
                     self._take(printer, product, rows.window)
                 printer.walk(product.nest)
-                p.mark(f"stage {run}")
+                p.mark(f"stage {number}")
                 continue
-            members = [number for number, other in enumerate(runs) if other == run]
-            read = {source for number in members for source in group.stages[number].sources}
-            before = any(read.intersection(stage.sources) for stage in group.stages[: members[0]])
+            stages = [tile.stage for tile in tiles(part)]
+            read = {source for n in stages for source in group.stages[n].sources}
+            before = any(read.intersection(stage.sources) for stage in group.stages[: stages[0]])
             rows.distance = self.block if before else 1  # the rows of this block have been read
-            if not group.shared:
-                rows.emit((), members)
+            if not (isinstance(part, Loop) and part.axis == "rows"):
+                rows.emit((*fixed, start)[: group.shared], sweeps(part))
                 continue
-            row = p.fresh("r")
+            row = p.fresh("rows")
             with p.scope(f"for {row} in range({start}, {stop}):", row):
-                for ahead, share in asks if run == busiest else ():
+                for ahead, share in asks if part is busiest else ():
                     for line in share.lines():
                         p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
-                rows.emit((*fixed, row), members)
+                rows.emit((*fixed, row), sweeps(part))
+
+    def _swept(self) -> list[Nest]:
+        """The parts that run row by row."""
+        return [part for part in self.parts if tiles(part)[0].name not in PRODUCTS]
 
     def _bounded(self, product: _Product) -> str | None:
         """The group of a contraction's axes that is the column axis, if that is one of them alone."""
@@ -371,10 +365,10 @@ class _Blocks:
         }
         return next((name for name in "nk" if c.group(name) and set(c.group(name)) == moving), None)
 
-    def _window(self, rows: Rows, runs: Sequence[int], fixed: tuple[str, ...], start: str, stop: str) -> Window | None:
+    def _window(self, rows: Rows, fixed: tuple[str, ...], start: str, stop: str) -> Window | None:
         """Print which columns the rows from ``start`` to ``stop`` need; None where all are taken."""
         p, group = self.p, self.group
-        columns = columns_of(group)
+        columns = columns_of(group) if self.products else None
         if columns is None:
             return None
         extent = columns.count
@@ -384,8 +378,8 @@ class _Blocks:
             if group.stages[number].kernel.domain and axis != "n":
                 update = axis == "k" and product.tile.name == "update"
                 grains.append(product.tile.size("k") if update else 1 if axis == "k" else extent)
-        for run in sorted(set(runs) - set(self.products)):
-            grains += rows.grains([number for number, other in enumerate(runs) if other == run])
+        for part in self._swept():
+            grains += rows.grains(sweeps(part))
         grain = common_grain(grains, extent)
         if grain >= extent:
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from eqsat.cost.machine import Machine
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import PRODUCTS, Nest, Seq, TileOp
-from eqsat.schedule import below, simple_nest
+from eqsat.ir.nest import PRODUCTS, Nest, tiles
+from eqsat.schedule import simple_nest
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
 from eqsat_backends.numba_cpu.target import target_of
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
@@ -18,9 +18,7 @@ def emit_group(group: KernelGroup, nest: Nest | None, machine: Machine) -> Emitt
     """
     target = target_of(machine)
     nest = nest or simple_nest(group, cpu_target(machine))
-    body = below(nest)
-    tiles = [below(part) for part in body.bodies] if isinstance(body, Seq) else [body]
-    if all(isinstance(tile, TileOp) and tile.name not in PRODUCTS for tile in tiles):
+    if all(tile.name not in PRODUCTS for tile in tiles(nest)):
         from eqsat_backends.numba_cpu.printing import loops
 
         return loops.emit(group, nest, target=target)

@@ -62,13 +62,17 @@ Totals = list[dict[int, Accumulator]]
 class Walk:
     """Prints stages that walk the same axes by one nest (see ``eqsat.ir.nest``), of which the first stage's axes are.
 
-    ``rows``: where operands and results lie. ``take``: address of so many new bytes of the thread's scratch.
+    ``rows``: where operands and results lie. ``tiles``: of the stages, the first one's is that of ``nest``.
+    ``take``: address of so many new bytes of the thread's scratch.
     Raises ``ValueError`` for a nest that is not legal for the first stage.
     """
 
-    def __init__(self, rows: Rows, members: Sequence[int], nest: Nest, take: Callable[[int], str]) -> None:
-        self.rows, self.p, self.members, self.take = rows, rows.p, list(members), take
-        kernels = {s: rows.stages[s].kernel for s in members}
+    def __init__(self, rows: Rows, tiles: Sequence[TileOp], nest: Nest, take: Callable[[int], str]) -> None:
+        self.rows, self.p, self.take = rows, rows.p, take
+        self.streams = {tile.stage: tile.stream for tile in tiles}
+        self.prefetches = {tile.stage: tile.prefetch for tile in tiles}
+        self.members = list(self.streams)
+        kernels = {s: rows.stages[s].kernel for s in self.members}
         self.kernel = kernels[self.members[0]]
         check_nest(nest, self.kernel, rows.shared, registered())
         self.nest, self.tile = nest, tile_of(nest)
@@ -245,7 +249,7 @@ class Walk:
     ) -> None:
         """All members' bodies at one vector."""
         for s in self.members:
-            if self.rows.prefetches(s) and copy * self.p.lanes * self.kernel.body.dtype.itemsize % LINE == 0:
+            if self.prefetches[s] and copy * self.p.lanes * self.kernel.body.dtype.itemsize % LINE == 0:
                 self._next_row(s, here)
             value = self._value(s, here, count, rule)
             if s in sums:
@@ -255,7 +259,7 @@ class Walk:
                 self.rows.live[s] = value
                 kernel = self.rows.stages[s].kernel
                 vector = self.vector if self.vector is not None and self.vector < kernel.parallel else None
-                self.rows.store(s, value, here[: kernel.parallel], vector, count, self.tile.stream)
+                self.rows.store(s, value, here[: kernel.parallel], vector, count, self.streams[s])
 
     def _value(self, s: int, here: tuple[str, ...], count: str | None, rule: LoadRule | None = None) -> Value:
         kernel = self.rows.stages[s].kernel
@@ -420,7 +424,7 @@ class Walk:
                         view = View(here, self.vector, rows.rule(s), count, total.vector(copy))
                         value = self.p.value(kernel.epilogue, view)
                         kept = here[: kernel.parallel]
-                        rows.store(s, value, kept, self.vector, count, self.tile.stream)
+                        rows.store(s, value, kept, self.vector, count, self.streams[s])
                         if s in rows.extremes:
                             rows.store_extreme(s, total.best(copy), kept, self.vector, count)
                     continue

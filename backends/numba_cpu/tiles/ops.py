@@ -46,9 +46,9 @@ class TileCall:
 class OpWalk(Walk):
     """Prints one reduction by loops around a tile operation (see ``Walk``)."""
 
-    def __init__(self, rows: Rows, members: Sequence[int], nest: Nest, take: Callable[[int], str]) -> None:
-        super().__init__(rows, members, nest, take)
-        (self.s,) = members
+    def __init__(self, rows: Rows, tiles: Sequence[TileOp], nest: Nest, take: Callable[[int], str]) -> None:
+        super().__init__(rows, tiles, nest, take)
+        (self.s,) = self.members
         self.row, self.match, _ = match_of(self.tile, self.kernel, rows.shared, registered())
         assert self.row.semantics is not None
         assigned = self.match.assigned
