@@ -23,10 +23,13 @@ from eqsat.plan.group import PlacedGroup
 from eqsat.plan.masks import split_masked
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import schedule
+from eqsat.schedule.decode import decode
 from eqsat.schedule.domain import bounds_of, needed
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
+from eqsat.schedule.scheduler import search_graph
+from eqsat.schedule.search import Search
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 from tests.nest_price import evaluate as evaluate_nest
@@ -198,11 +201,15 @@ def test_the_search_prices_what_rows_need_as_the_evaluator_does(threads: int) ->
     assert problem.columns is not None
     parts = [problem.columns.needed(block) for block in (1, 8, 50, 200)]
     assert parts == sorted(parts) and parts[0] < parts[-1]
-    for nest, seconds in sample(whole, target, 20, seed=1):
-        price = evaluate_nest(nest, problem, pricer)
+    _, graph = search_graph(whole, target)
+    search = Search(graph, pricer, threads > 1)
+    entries = search.roots(20)
+    assert len(entries) > 1
+    for entry in entries:
+        price = evaluate_nest(decode(entry, problem, target), problem, pricer)
         assert price is not None
-        total = total_seconds(target, price.compute, price.moved, price.fixed, price.scratch) + target.step
-        assert total == pytest.approx(seconds, rel=1e-9)
+        total = total_seconds(target, price.compute, price.moved, price.fixed, price.scratch)
+        assert total == pytest.approx(search.seconds(entry), rel=1e-9)
     assert schedule(whole, target).predicted_seconds < 0.95 * schedule(group, target).predicted_seconds
 
 
