@@ -211,13 +211,13 @@ def _die_early(patch: pytest.MonkeyPatch) -> None:
 
 def _mask_narrow(patch: pytest.MonkeyPatch) -> None:
     """The columns that a block of masked rows sees end too early."""
-    sound = eqsat.plan.masks._runs
+    sound = eqsat.plan.masks._limits
 
-    def runs(keep: np.ndarray, count: int) -> Any:
-        found = sound(keep, count)
-        return found and [(low, high, first, max(first + 1, last - 32)) for low, high, first, last in found]
+    def limits(keep: np.ndarray) -> Any:
+        found, exact = sound(keep)
+        return [replace(limit, offset=limit.offset - 32 * limit.upper) for limit in found], exact
 
-    patch.setattr(eqsat.plan.masks, "_runs", runs)
+    patch.setattr(eqsat.plan.masks, "_limits", limits)
 
 
 # tracing and references
