@@ -15,7 +15,6 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir.composite import without_composites
-from eqsat.plan.masks import most_runs
 from eqsat.verify import blocks as by_blocks
 from eqsat.verify import boxes, draws, judge, samples
 from eqsat.verify.blocks import Evaluation, demanded, storage
@@ -88,11 +87,6 @@ def test_products_in_pieces(b: int, m: int, n: int, k: int, alone: int, data: st
     np.testing.assert_array_equal(got, np.einsum(text, x, y))
 
 
-def test_most_runs() -> None:
-    for size, mask, runs in ((512, causal, 6), (64, causal, 0), (512, lambda m, n: np.ones(n, bool), 0)):
-        assert most_runs(trace(attention(mask(size, size)), tuple(arrays(size, size))).graph) == runs
-
-
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of a few milliseconds count as dear, and calls cost nothing beside elements."""
@@ -118,14 +112,10 @@ def nothing(result: np.ndarray) -> None:
 
 
 def test_where_stores_begin_and_end() -> None:
-    """Rows that a mask cuts are stored run by run."""
-    plan = plan_of(trace(attention(causal(ROWS, ROWS)), tuple(arrays(ROWS, ROWS))).graph)
-    (ends,) = plan.ends()
-    places = [tuple(int(n) for n in np.unravel_index(at, (HEADS, ROWS, 8))) for at in ends]
-    firsts = sorted(row for head, row, column in places if (head, column) == (0, 0))
-    lasts = sorted(row for head, row, column in places if (head, column) == (HEADS - 1, 7))
-    assert len(firsts) > 1 and firsts[0] == 0
-    assert lasts == [*(row - 1 for row in firsts[1:]), ROWS - 1]
+    """The parts of a concatenation are stored one by one."""
+    parts = trace(lambda x, y: np.concatenate([np.exp(x) @ x.T, np.exp(y) @ x.T]), (np.ones((5, 4)), np.ones((3, 4))))
+    (ends,) = plan_of(parts.graph).ends()
+    assert ends == [0, 24, 25, 39]
 
 
 def test_few_blocks_of_an_attention_are_compared(dear: None) -> None:
@@ -140,12 +130,12 @@ def test_few_blocks_of_an_attention_are_compared(dear: None) -> None:
         assert seen.tells(None) and all(e.ok for e in seen.errors)
 
 
-def first_row_of_a_run(result: np.ndarray) -> None:
-    result[0, ROWS // 2] *= 1.01
+def first_rows_of_blocks(result: np.ndarray) -> None:
+    result[0, ::56] *= 1.01
 
 
-def last_row_of_a_run(result: np.ndarray) -> None:
-    result[HEADS - 1, ROWS // 2 - 1] *= 1.01
+def last_rows_of_blocks(result: np.ndarray) -> None:
+    result[HEADS - 1, 55::56] *= 1.01
 
 
 def first_element(result: np.ndarray) -> None:
@@ -168,13 +158,22 @@ def a_head(result: np.ndarray) -> None:
     result[1] = result[0]
 
 
-def a_run(result: np.ndarray) -> None:
+def a_quarter(result: np.ndarray) -> None:
     result[:, ROWS // 4 : ROWS // 2] *= 1.01
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [first_row_of_a_run, last_row_of_a_run, first_element, last_element, one_column, rows_of_a_tile, a_head, a_run],
+    [
+        first_rows_of_blocks,
+        last_rows_of_blocks,
+        first_element,
+        last_element,
+        one_column,
+        rows_of_a_tile,
+        a_head,
+        a_quarter,
+    ],
 )
 def test_faults_of_an_attention_are_found_in_few_blocks(dear: None, wrong: Callable[[np.ndarray], None]) -> None:
     one = judged(attention(causal(ROWS, ROWS)), arrays(ROWS, ROWS), wrong)

@@ -428,7 +428,8 @@ class Judge:
 
     def _excuse(self, batch: Sequence[Suspect], look: _Look, kind: Kind) -> int:
         """Excuse elements that hang on values which the order of evaluation is free to choose, or which the program may
-        lose; on the caller's own arguments only where what the function returned is not finite. How many there are."""
+        lose; on the caller's own arguments only where what the function returned is not finite, and on normal ones,
+        where only captured infinities are met, only where one of both results is not. How many there are."""
         lossy = self.numerics == "approximates"
         suspects = [s for s in batch if not s.plain()]
         tame = kind is draws.NORMAL and self._finite_constants
@@ -441,11 +442,14 @@ class Judge:
         free = replace(known, range=not tame and not ordered)
         places = self._places(suspects)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
-        if look.plain is not None and free.range:
+        if free.range and (look.plain is not None or kind is draws.NORMAL):
             held = moves(places, self.plan, look.bound, known, self.deadline)
             for n, suspect in enumerate(suspects):
-                finite = np.isfinite(part(look.plain[suspect.output], suspect.box))
-                suspect.held = bool((finite & (moved[n] > held[n])).any())
+                if look.plain is not None:
+                    finite = np.isfinite(part(look.plain[suspect.output], suspect.box))
+                    suspect.held = bool((finite & (moved[n] > held[n])).any())
+                else:
+                    finite = np.isfinite(suspect.ours) & np.isfinite(suspect.reference)
                 moved[n] = np.where(finite, held[n], moved[n])
         return sum(s.excuse(m) for s, m in zip(suspects, moved, strict=True))
 
