@@ -123,12 +123,18 @@ def _reduce_exp(e: Lanes, x: Value) -> tuple[Value, Value, Value]:
 
 
 def exp(e: Lanes, x: Value) -> Value:
-    """(1, 1) ulp; 1.2 without fma instructions."""
+    """(1, 1) ulp; 1.2 without fma instructions.
+
+    What rounds to 0 is 0 before it is scaled: processors take a hundred cycles to round a result that underflows,
+    and softmax of masked scores has little else.
+    """
     single = e.kind(x) == "f32"
-    x = e.at_most(e.at_least(x, -104.0 if single else -746.0), 89.0 if single else 710.0)
+    least = -104.0 if single else -746.0
+    vanishes = e.compare("<", x, e.like(x, least))
+    x = e.at_most(e.at_least(x, least), 89.0 if single else 710.0)
     rounded, n, r = _reduce_exp(e, x)
     p = e.poly(r, (1.0, 1.0, *_EXP[e.kind(x)]))
-    return scale(e, p, rounded, n)
+    return scale(e, e.select(vanishes, e.like(x, 0.0), p), rounded, n)
 
 
 def expm1(e: Lanes, x: Value) -> Value:
