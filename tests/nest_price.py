@@ -6,7 +6,7 @@ nest that the search found, both must agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eqsat.cost.target import Moved
 from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
@@ -142,6 +142,8 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
         raise TypeError(f"not a nest: {at!r}")
 
     first = problem.stages[0]
+    if first.siblings:  # one tile stands for those of all
+        nest = _first(nest)
     priced = price(nest, frozenset(), True, True, first.extent("n") if first.contraction else 0)
     return None if priced is None else priced[0]
 
@@ -168,6 +170,18 @@ def _inside(nest: Nest, problem: Problem) -> tuple[tuple[str, ...], tuple[tuple[
     if not isinstance(nest, TileOp) or nest.name not in ("map", "reduce", "transpose"):
         return tuple(loops), (), False
     return tuple(loops), tuple(sizes_of(problem.stages[nest.stage], nest)), nest.stream
+
+
+def _first(nest: Nest) -> Nest:
+    """The nest of reductions side by side as that of the first."""
+    match nest:
+        case Loop(body=body):
+            return replace(nest, body=_first(body))
+        case Seq(bodies) if not is_split(nest):
+            return bodies[0]
+        case Seq(bodies):
+            return Seq(tuple(map(_first, bodies)))
+    return nest
 
 
 def _both(pricer: Pricer, one: tuple[Price, Block], two: tuple[Price, Block]) -> tuple[Price, Block]:

@@ -34,6 +34,7 @@ from eqsat.ir.kernel import (
     map_expr,
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
+from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
@@ -375,7 +376,9 @@ def _kind(draw: st.DrawFn, dtype: DType) -> str:
 def cases(draw: st.DrawFn) -> Case:
     """A group of 1 to 4 stages, kernels of up to 7 axes, and its operands; results are bytes that nobody wrote."""
     group = _Maker(draw, np.random.default_rng(draw(st.integers(0, 1 << 16))), draw(st.integers(0, 5)) == 0)
-    stages = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4]))
+    stages = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0]))
+    if not stages:
+        return _beside(draw, group, draw(st.integers(2, 4)))
     extents = st.sampled_from(EXTENTS)
     group.shared = 0 if stages == 1 else draw(st.sampled_from([1, 1, 2, 3]))
     shared = [draw(extents) for _ in range(group.shared)]
@@ -408,6 +411,38 @@ def cases(draw: st.DrawFn) -> Case:
         maker = _StageMaker(group, (*shared, *own), group.shared + parallel)
         made.append((maker.draw_kernel(kind, dtype, number == stages - 1), ()))
         made[-1] = made[-1][0], tuple(maker.sources)
+    return _case(draw, group, made)
+
+
+def _beside(draw: st.DrawFn, group: _Maker, count: int) -> Case:
+    """So many reductions over one iteration space, side by side."""
+    own = [draw(st.sampled_from(EXTENTS)) for _ in range(draw(st.integers(1, 4)))]
+    parallel = draw(st.integers(0, len(own) - 1))
+    if draw(st.integers(0, 2)) == 0:
+        own[draw(st.integers(0, len(own) - 1))] = draw(st.sampled_from([700, 3000, POINTS]))
+    while math.prod(own) > POINTS:
+        own[own.index(min(n for n in own if n > 1))] = 1
+    kinds = ["sum", "sum", "prod", "max", "min"]
+    if draw(st.integers(0, 15)) == 0:
+        own[draw(st.integers(0, len(own) - 1))] = 0
+        kinds = kinds[:3] if 0 in own[parallel:] else kinds
+    made: list[tuple[Kernel, tuple[int | FromStage, ...]]] = []
+    for number in range(count):
+        kind = draw(st.sampled_from(kinds))
+        dtype = draw(st.sampled_from([float32, float32, float32, float64, int32, int64]))
+        maker = _StageMaker(group, tuple(own), parallel)
+        kernel = maker.draw_kernel(kind, dtype, number == 0)
+        group.made.clear()  # none reads another
+        if made:
+            first = made[0][0]
+            out = Operand(kernel.out.dtype, first.out.size)
+            kernel = replace(kernel, store_strides=first.store_strides, store_offset=first.store_offset, out=out)
+        made.append((kernel, tuple(maker.sources)))
+    return _case(draw, group, made)
+
+
+def _case(draw: st.DrawFn, group: _Maker, made: Sequence[tuple[Kernel, tuple[int | FromStage, ...]]]) -> Case:
+    """The group of these kernels, each with what it reads: results that nobody reads are stored, of others some."""
     read = {s.stage for _, sources in made for s in sources if isinstance(s, FromStage)}
     outputs, found = [], []
     for number, (kernel, sources) in enumerate(made):
@@ -478,7 +513,7 @@ def terms(nest: Nest) -> Iterator[Nest]:
 
 def features(group: KernelGroup) -> set[str]:
     """What the kernels of a group are: the words of the sentence that the tests are held to."""
-    found = {f"{len(group.stages)} stages"}
+    found = {f"{len(group.stages)} stages", *["side by side"] * are_siblings(group)}
     for stage in group.stages:
         kernel, exprs = stage.kernel, unique(stage.kernel.body, stage.kernel.epilogue)
         found |= {f"{len(kernel.extents)} axes", str(kernel.combine), str(kernel.body.dtype), str(kernel.out.dtype)}
@@ -535,8 +570,9 @@ def terms_of(nest: Nest) -> set[str]:
                 found |= {"loop", *["parallel loop"] * parallel, *["split loop"] * split}
             case Pack(ahead=ahead):
                 found.add("packed ahead" if ahead else "packed")
-            case Seq():
+            case Seq(bodies):
                 found.add("sequence")
+                found |= {"tiles side by side"} if all(isinstance(body, TileOp) for body in bodies) else set()
             case TileOp(name, sizes, stream=stream):
                 jams = name in ("map", "reduce") and len(sizes) > 1
                 found |= {name, *["streamed"] * stream, *["jammed"] * jams}

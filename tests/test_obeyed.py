@@ -96,11 +96,11 @@ WORDS = {
     "window", "gathered", "gathered in a branch", "guarded", "guarded by several axes", "guards in guards",
     "guarded epilogue", "empty", "extent 1", "several reduced axes", "split", "contraction", "several batch axes",
     "several rows' axes", "several columns' axes", "several summed axes", "computed factor", "constant operand",
-    "stores backwards", "reads a stage", "contraction of a stage",
+    "stores backwards", "reads a stage", "contraction of a stage", "side by side",
 }  # fmt: skip
 TERMS = {
     "loop", "parallel loop", "split loop", "packed", "packed ahead", "sequence", "map", "reduce", "transpose", "fma",
-    "jammed",
+    "jammed", "tiles side by side",
 }  # fmt: skip
 
 

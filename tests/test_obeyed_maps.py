@@ -221,7 +221,7 @@ def test_positions_are_not_kept_in_scratch() -> None:
 def test_the_comparison_notices_a_nest_that_skips_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the check, a nest that covers too little leaves wrong results."""
     monkeypatch.setattr("eqsat_backends.numba_cpu.printing.walk.check_nest", lambda *_: None)
-    monkeypatch.setattr("eqsat_backends.numba_cpu.printing.loops.check_nest", lambda *_: None)
+    monkeypatch.setattr("eqsat_backends.numba_cpu.printing.loops.check_beside", lambda *_: None)
     with pytest.raises(AssertionError):
         check_runs(GROUPS["rows"], Loop("p0", 40, 1, Loop("r0", 200, 32, ROWS)), 0, 1)
 

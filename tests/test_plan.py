@@ -20,6 +20,7 @@ from eqsat.ir.interpret import run_group
 from eqsat.ir.kernel import KernelGroup, Stage
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
+from eqsat.ir.siblings import are_siblings
 from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
 from eqsat.plan.group import PRODUCTS, Grouping, Piece, PlacedGroup, Price
@@ -206,13 +207,29 @@ def test_axes_that_are_contiguous_stay_inside_a_block() -> None:
     assert placed.group.shared == 1
 
 
-def test_kernels_that_read_the_same_rows_are_one_group() -> None:
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (0, 1, 2)])
+def test_reductions_of_the_same_data_are_one_group(axes: tuple[int, ...]) -> None:
     """Several results of one pass: none of them needs another."""
-    x = arg(0, 6, 40)
-    results = [build.reduce(kind, x, (1,)) for kind in ("reduce_max", "reduce_sum", "reduce_min")]
+    x = arg(0, 6, 40, 3)
+    results = [build.reduce(kind, x, axes) for kind in ("reduce_max", "reduce_sum", "reduce_min")]
     (placed,) = Program(results).check()
-    assert len(placed.group.outputs) == 3 and placed.group.shared == 1
+    assert len(placed.group.outputs) == 3 and are_siblings(placed.group)
     assert len([t for n, t in enumerate(placed.tensors) if n not in placed.group.outputs]) == 1
+
+
+def test_reductions_that_walk_other_axes_or_need_one_another_are_no_siblings() -> None:
+    x, y = arg(0, 6, 41), arg(1, 6, 41)
+    total = build.reduce("reduce_sum", x, (0, 1))
+    centred = build.call("sub", x, build.reshape(total, (1, 1)))
+    for results in (
+        [total, build.reduce("reduce_max", x, (0,))],
+        [total, build.reduce("reduce_max", y, (0, 1))],
+        [total, build.reduce("reduce_sum", build.call("mul", centred, centred), (0, 1))],
+    ):
+        assert not any(are_siblings(placed.group) for placed in Program(results).check())
+    both = [total, build.reduce("reduce_max", build.call("mul", x, y), (0, 1))]
+    (placed,) = Program(both).check()
+    assert are_siblings(placed.group)
 
 
 @pytest.mark.parametrize(("size", "groups"), [(4096, 1), (6 * 97, 1), (1009, 2), (96, 2)])

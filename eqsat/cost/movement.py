@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, GUARD_SLOTS, LINE
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts
+from eqsat.ir.siblings import SIBLINGS
 from eqsat.ir.types import DType
 
 
@@ -154,7 +155,7 @@ Functions = tuple[tuple[str, float], ...]
 @lru_cache(maxsize=64)
 def slots_of(functions: Functions) -> dict[str, float]:
     """Slots of every function that takes more than one: those measured, else the calibrated ones."""
-    return {**FUNCTION_SLOTS, **dict(functions)}
+    return {**FUNCTION_SLOTS, SIBLINGS: 0.0, **dict(functions)}
 
 
 @lru_cache(maxsize=8192)

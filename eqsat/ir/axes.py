@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from eqsat.ir.kernel import Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
+from eqsat.ir.siblings import are_siblings, joint, separate
 
 Strides = tuple[int, ...]
 
@@ -135,7 +136,9 @@ def normalized(kernel: Kernel, shared: int = 0) -> Kernel:
 
 
 def simplify(group: KernelGroup) -> KernelGroup:
-    """The group over fewer axes. Shared axes change for all stages alike."""
+    """The group over fewer axes. Shared axes change for all stages alike, and so do all axes of siblings."""
+    if are_siblings(group):
+        return separate(normalized(joint(group)), group)
     shared = group.shared
     kernels = [stage.kernel for stage in group.stages]
     units = {a for a in range(shared) if kernels[0].extents[a] == 1}

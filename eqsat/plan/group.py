@@ -18,7 +18,7 @@ from eqsat.ir import views
 from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
-from eqsat.plan.link import Member, Piece, digits_of, link
+from eqsat.plan.link import Member, Piece, beside, digits_of, link
 from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
 
 __all__ = ["Grouping", "Piece", "PlacedGroup", "Price"]
@@ -239,18 +239,19 @@ def _forms(shape: _Shape) -> Iterator[PlacedGroup]:
     if len(shape.pieces) == 1:
         yield _single(shape.pieces[0])
         return
-    draft = _draft(shape)
+    together = beside(shape.pieces) if all(shape.escapes) else None
+    if together is not None and (draft := _draft(shape, together)) is not None:
+        yield draft
+    linked = link(shape.pieces)
+    draft = None if linked is None else _draft(shape, linked)
     if draft is None:
         return
     for stages in alternatives(draft.group.stages, draft.group.shared):
         yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(stages))), draft.tensors)
 
 
-def _draft(shape: _Shape) -> PlacedGroup | None:
-    """The group of several pieces, each of them a stage."""
-    linked = link(shape.pieces)
-    if linked is None:
-        return None
+def _draft(shape: _Shape, linked: Sequence[Member]) -> PlacedGroup | None:
+    """The group of several pieces, each of them a stage, with the axes that they share."""
     inside = {member.tensor: n for n, member in enumerate(linked)}
     tensors: list[int] = []
     operands: list[Operand] = []

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from eqsat.ir import views
 from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, rewrite_kernel
+from eqsat.ir.siblings import alike
 from eqsat.ir.views import ViewMap
-from eqsat.plan.stages import accesses, depends_on, loads_of
+from eqsat.plan.stages import accesses, depends_on, loads_of, merge_axes
 
 RUN = 4096
 """Positions at most that stay together where a contiguous axis is cut to be shared."""
@@ -82,6 +83,20 @@ def link(pieces: Sequence[Piece]) -> list[Member] | None:
         Member(kernel, piece.reads, piece.tensor, tuple(of[v] for v in order))
         for piece, kernel, of in zip(pieces, kernels, axes, strict=True)
     ]
+
+
+def beside(pieces: Sequence[Piece]) -> list[Member] | None:
+    """The members, without a shared axis, of reductions over one iteration space that read a tensor in common."""
+    kernels = [piece.kernel for piece in pieces if piece.kernel is not None]
+    made = {piece.tensor for piece in pieces}
+    if len(pieces) < 2 or any(made.intersection(piece.reads) for piece in pieces):
+        return None
+    if any(map(reuses_both_factors, kernels)) or not set(pieces[0].reads).intersection(*(p.reads for p in pieces)):
+        return None
+    for form in (kernels, [merge_axes(kernel, 0) for kernel in kernels]):
+        if alike(form):
+            return [Member(k, piece.reads, piece.tensor, ()) for k, piece in zip(form, pieces, strict=True)]
+    return None
 
 
 def _common(pieces: Sequence[Piece], kernels: Sequence[Kernel]) -> list[dict[int, int]] | None:

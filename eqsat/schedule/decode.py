@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
-from eqsat.schedule.phases import with_combining
+from eqsat.schedule.phases import beside, with_combining
 from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.search import Entry, streams, tile_sizes
 from eqsat.schedule.tiles import round_up
@@ -24,6 +24,8 @@ def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
             nest = Loop("outer", 1, 1, nest)
     elif not problem.stages[0].contraction:
         nest = with_combining(nest, problem.stages[0].kernel)
+        if problem.stages[0].siblings:
+            nest = beside(nest, len(problem.stages[0].results))
     return prepacked(nest, problem)
 
 

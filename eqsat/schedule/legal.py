@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from eqsat.ir.axes import simplify
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, tiles
+from eqsat.ir.siblings import are_siblings
 from eqsat.schedule.decode import is_parallel
+from eqsat.schedule.phases import check_beside
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
 from eqsat.schedule.sweeps import check_part
 from eqsat.schedule.tiles import ceil_div, round_up
@@ -40,6 +43,9 @@ def check(nest: Nest, group: KernelGroup, lanes: int, registers: int) -> None:
     widths = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
     if len(widths) > 1:
         raise ValueError(f"vectors of {', '.join(map(str, sorted(widths)))} lanes in one group")
+    if are_siblings(group):
+        check_beside(nest, [stage.kernel for stage in simplify(group).stages])
+        return
     _Check(problem_of(group), lanes, registers).run(nest)
 
 

@@ -7,10 +7,10 @@ import math
 from eqsat.cost.calibration import FEW_ROWS
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp, tiles
+from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp, around, tiles
 from eqsat.schedule.legal import check
 from eqsat.schedule.maps import check_nest
-from eqsat.schedule.phases import combining, is_split, parts_of, phases
+from eqsat.schedule.phases import check_beside, combining, is_split, parts_of, phases
 from eqsat.schedule.problem import StageForm, problem_of
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
@@ -34,7 +34,12 @@ def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
     for tile in found:
         if any(size < 1 for _, size in tile.sizes):
             raise ValueError(f"tile {tile.name!r} takes {dict(tile.sizes)}: no position of an axis")
-    if problem.rows or any(tile.name in PRODUCTS for tile in found):
+    kernels = [stage.kernel for stage in problem.simple.stages]
+    if problem.stages[0].siblings:
+        check_beside(nest, kernels, target.tiles)
+        nest = next(iter(nest.bodies)) if isinstance(nest, Seq) else nest
+        nest, found = around(nest, found[0]), found[:1]
+    elif problem.rows or any(tile.name in PRODUCTS for tile in found):
         check(nest, group, target.vector_bits // 32, target.registers)
     elif isinstance(nest, Seq):
         first, second = nest.bodies

@@ -11,13 +11,26 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from eqsat.cost.target import TileOpRow
 from eqsat.ir.axes import loads, map_strides, normalized, unique
 from eqsat.ir.kernel import FromStage, Guarded, Kernel, KernelGroup, Load, Operand, Stage, part_of, unconditional
-from eqsat.ir.nest import Loop, Nest, Seq, TileOp, show, tiles
+from eqsat.ir.nest import Loop, Nest, Seq, TileOp, around, show, tiles
+from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import row_major
-from eqsat.schedule.maps import axes_of
+from eqsat.schedule.maps import axes_of, check_nest
 
-__all__ = ["apart", "combining", "combining_nest", "in_phases", "is_split", "parts_of", "phases", "with_combining"]
+__all__ = [
+    "apart",
+    "beside",
+    "check_beside",
+    "combining",
+    "combining_nest",
+    "in_phases",
+    "is_split",
+    "parts_of",
+    "phases",
+    "with_combining",
+]
 
 _MOST = 9
 """Parts at most that a map is cut into."""
@@ -77,7 +90,7 @@ def phases(group: KernelGroup, nest: Nest) -> list[tuple[KernelGroup, Nest]]:
     Raises ``ValueError`` where the nest's sequence is not one of them.
     """
     found = tiles(nest)
-    if len(group.stages) == 1 and (not isinstance(nest, Seq) or is_split(nest)):
+    if (len(group.stages) == 1 or are_siblings(group)) and (not isinstance(nest, Seq) or is_split(nest)):
         return [(group, nest)]
     bodies = nest.bodies if isinstance(nest, Seq) else ()
     groups = apart(group, found[0].lanes) if found else ()
@@ -104,6 +117,42 @@ def staged(nest: Nest, stage: int) -> Nest:
         case Seq(bodies):
             return Seq(tuple(staged(body, stage) for body in bodies))
     return replace(nest, body=staged(nest.body, stage))
+
+
+# reductions side by side
+
+
+def beside(nest: Nest, count: int) -> Nest:
+    """The nest of a reduction for so many side by side: its tile once for each."""
+    if isinstance(nest, Seq):
+        return Seq(tuple(beside(body, count) for body in nest.bodies))
+    if isinstance(nest, TileOp):
+        return Seq(tuple(replace(nest, stage=stage) for stage in range(count)))
+    return replace(nest, body=beside(nest.body, count))
+
+
+def check_beside(nest: Nest, kernels: Sequence[Kernel], ops: Sequence[TileOpRow] = ()) -> None:
+    """Raise ``ValueError`` where a nest is none of one or more normalized kernels side by side, split or not.
+
+    ``ops``: the tile operations on offer to a single one.
+    """
+    if is_split(nest):
+        first, *others = nest.bodies if isinstance(nest, Seq) else ()
+        assert isinstance(first, Loop)
+        if len(others) != 1:
+            raise ValueError(f"parts of a reduction and one pass that combines them, not {show(nest)}")
+        check_beside(first, kernels, ops)
+        check_beside(others[0], [combining(kernel, parts_of(first)) for kernel in kernels])
+        return
+    found, at = tiles(nest), nest
+    while isinstance(at, Loop):
+        at = at.body
+    if [tile.stage for tile in found] != list(range(len(kernels))) or (len(kernels) > 1 and at != Seq(found)):
+        raise ValueError(f"the nest does not run {len(kernels)} reductions side by side, in order: {show(nest)}")
+    for tile, kernel in zip(found, kernels, strict=True):
+        if len(found) > 1 and (tile.name != "reduce" or replace(tile, stage=0) != found[0]):
+            raise ValueError(f"reductions side by side have one tile, not {show(nest)}")
+        check_nest(around(nest, tile), kernel, 0, ops)
 
 
 # split reductions

@@ -152,7 +152,7 @@ class Pricer:
 
     def _weight(self, source: Source, stages: frozenset[int], cache: int) -> float:
         kind, index, factor = source
-        written = any(self.problem.stages[i].result == source for i in stages)
+        written = any(source in self.problem.stages[i].results for i in stages)
         if kind == "packed":
             stage = self.problem.stages[index]
             if not next(f for f in stage.factors if f.name == factor).free:
@@ -432,7 +432,8 @@ def split_seconds(pricer: Pricer, block: Block, axis: str, n: int, step: int) ->
     lanes = lanes_of(form, pricer.target)
     parts, vectors = ceil_div(n, step), ceil_div(max(1, form.kernel.results), lanes)
     threads = pricer.target.threads if form.kernel.results > lanes else 1
-    return pricer.barrier + (2 * parts * vectors / threads + 2 * c.START) * pricer.target.slot(form.dtype)
+    slots = 2 * parts * vectors * len(form.combines) / threads + 2 * c.START
+    return pricer.barrier + slots * pricer.target.slot(form.dtype)
 
 
 def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> float:

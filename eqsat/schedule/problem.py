@@ -15,9 +15,11 @@ from eqsat.cost.calibration import LINE, LOAD_SLOTS
 from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
+from eqsat.ir.axes import loads as loads_in
 from eqsat.ir.axes import maps_of, normalized, simplify, unique
 from eqsat.ir.contraction import loads, plain, product_of, stride_over
-from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
+from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
+from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
 from eqsat.schedule.domain import Columns, columns_of
 
@@ -49,10 +51,20 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Sibling:
+    """A reduction beside that of a stage: what its results are combined by, where they go, and their type."""
+
+    combine: Combine
+    result: Source
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class StageForm:
     """One stage over named axes: ``axes[name]`` are kernel axes, outermost first.
 
-    ``bits``: element width that the vectors of a group without contractions are counted in.
+    ``bits``: element width that the vectors of a group without contractions are counted in. ``siblings``: the other
+    stages that run by the nest of this one, whose kernel is then that of all of them (see ``eqsat.ir.siblings``).
     """
 
     index: int
@@ -65,6 +77,7 @@ class StageForm:
     factors: tuple[Factor, ...] = ()
     functions: Functions = ()
     bits: int = 32
+    siblings: tuple[Sibling, ...] = ()
 
     @property
     def contraction(self) -> bool:
@@ -102,10 +115,39 @@ class StageForm:
 
     @cached_property
     def accesses(self) -> tuple[KernelAccess, ...]:
-        return accesses(self.kernel)
+        """Those of the kernel, then the stores of siblings, whose ``operand`` counts down from that of the kernel.
+
+        What siblings walk alike but from different places on is not the same access.
+        """
+        if not self.siblings:
+            return accesses(self.kernel)
+        *rest, store = accesses(self.kernel)
+        stores = [replace(store, operand=-2 - n, dtype=one.dtype) for n, one in enumerate(self.siblings)]
+        starts: dict[tuple[int, tuple[int, ...]], set[int]] = {}
+        assert isinstance(self.kernel.body, Call)
+        for body in self.kernel.body.args:
+            first: dict[tuple[int, tuple[int, ...]], int] = {}
+            for load in loads_in(body):
+                walked = load.operand, load.strides
+                first[walked] = min(load.offset, first.get(walked, load.offset))
+            for walked, start in first.items():
+                starts.setdefault(walked, set()).add(start)
+        reads = [access for access in rest for _ in starts.get((access.operand, access.strides), {0})]
+        return (*reads, store, *stores)
+
+    @cached_property
+    def results(self) -> tuple[Source, ...]:
+        """What the stage and its siblings store."""
+        return (self.result, *(one.result for one in self.siblings))
+
+    @cached_property
+    def combines(self) -> tuple[Combine, ...]:
+        """What combines the results of a reduction and of its siblings."""
+        assert self.kernel.combine is not None
+        return (self.kernel.combine, *(one.combine for one in self.siblings))
 
     def source(self, access: KernelAccess) -> Source:
-        return self.result if access.write else self.sources[access.operand]
+        return self.results[-1 - access.operand] if access.write else self.sources[access.operand]
 
     def extents(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Block extents along the kernel's axes for a block of named sizes."""
@@ -201,10 +243,11 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
     """
     several = len(group.stages) > 1
     shared = group.shared if several else 0
-    if several and shared == 0:
+    together = are_siblings(group)
+    if several and shared == 0 and not together:
         raise ScheduleError(f"group {group.name!r} has {len(group.stages)} stages but shares no axis")
     for number, stage in enumerate(group.stages):
-        if several:
+        if shared:
             _check_shared(group, number, shared)
         if any(isinstance(s, FromStage) and s.stage >= number for s in stage.sources):
             raise ScheduleError(f"stage {number} of group {group.name!r} reads a stage that does not come before it")
@@ -212,7 +255,10 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
     outer, rows = _shared_axes(group, shared)
     functions = target.functions if target is not None else ()
     bits = element_bits(stage.kernel for stage in group.stages)
-    found = [_form(group, number, outer, rows, functions, target) for number in range(len(group.stages))]
+    if together:
+        found = [_siblings(group, functions)]
+    else:
+        found = [_form(group, number, outer, rows, functions, target) for number in range(len(group.stages))]
     if any(form.contraction and form.dtype.bits == 64 for form in found):
         bits = 64  # one width of vectors for all stages
     forms = tuple(form if form.contraction else _vector(form, bits) for form in found)
@@ -298,6 +344,17 @@ def _form(
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
     return _contraction(group, form, target) or form
+
+
+def _siblings(group: KernelGroup, functions: Functions) -> StageForm:
+    """Reductions side by side, as one."""
+    results: list[Source] = [("operand", stage.result or 0, "") for stage in group.stages]
+    sources: tuple[Source, ...] = tuple(("operand", n, "") for n in range(len(group.operands)))
+    beside = []
+    for stage, result in zip(group.stages[1:], results[1:], strict=True):
+        assert stage.kernel.combine is not None, "a reduction"
+        beside.append(Sibling(stage.kernel.combine, result, stage.kernel.out.dtype))
+    return StageForm(0, joint(group), (), sources, results[0], (), (), functions=functions, siblings=tuple(beside))
 
 
 def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:

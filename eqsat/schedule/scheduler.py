@@ -16,6 +16,7 @@ from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
+from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import float32
 from eqsat.schedule.decode import decode, shareable
 from eqsat.schedule.phases import apart, in_phases
@@ -112,11 +113,12 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     So the steps of an unrolled recurrence, each at its own offset, are scheduled once.
     """
     stages = []
+    beside = are_siblings(group)  # whether they read the same depends on where each starts
     for stage in group.stages:
 
         def fix(expr: Expr, stage: Stage = stage) -> Expr:
             match expr:
-                case Load() if isinstance(stage.sources[expr.operand], int):
+                case Load() if isinstance(stage.sources[expr.operand], int) and not beside:
                     return replace(expr, offset=0)
                 case Index():
                     return replace(expr, offset=0)
@@ -166,7 +168,7 @@ def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[Kernel
 
     A group's only where threads could hardly share its rows: that is a bound on the time of the search.
     """
-    if any(form.contraction for form in problem.stages):
+    if any(form.contraction or form.siblings for form in problem.stages):
         return ()
     if problem.rows and max(1, problem.outer) * problem.rows > ROWS_APART * target.threads:
         return ()

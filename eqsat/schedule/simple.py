@@ -8,7 +8,7 @@ from eqsat.ir.axes import normalized
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import prepacked
-from eqsat.schedule.phases import apart, in_phases, with_combining
+from eqsat.schedule.phases import apart, beside, in_phases, with_combining
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem, StageForm, problem_of
 from eqsat.schedule.sweeps import arranged
@@ -51,6 +51,10 @@ def plain_group_nest(group: KernelGroup, lanes: int) -> Nest:
         nests = [with_combining(plain_nest(kernel, lanes, parallel=True), kernel) for kernel in kernels]
         return nests[0] if len(nests) == 1 else in_phases(nests, group)
     problem = problem_of(group)
+    first = problem.stages[0]
+    if first.siblings:
+        nest = with_combining(plain_nest(first.kernel, lanes, parallel=True), first.kernel)
+        return beside(nest, len(first.results))
     simple = problem.simple
     own = [plain_nest(stage.kernel, lanes, simple.shared, stage=s) for s, stage in enumerate(simple.stages)]
     alone = problem.outer <= 1

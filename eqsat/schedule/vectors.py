@@ -48,6 +48,9 @@ PARTS = 32
 LARGE = 1 << 15
 """Points from which splitting a reduction may pay."""
 
+VALUES = 4
+"""Registers for the values at hand, where reductions side by side keep their partial results in the others."""
+
 STREAMED = 256 << 10
 """Bytes of a result from which it may go past the caches."""
 
@@ -116,7 +119,7 @@ def tile_ops(form: StageForm, target: Target) -> list[tuple[TileOpRow, tuple[tup
     """Tile operations that compute blocks of a stage by their semantics, with the elements they take of own axes."""
     kernel, shared, found = form.kernel, len(form.outer) + len(form.rows), []
     lanes = lanes_of(form, target)
-    if 0 in kernel.extents or lanes != target.lanes(kernel.body.dtype):
+    if 0 in kernel.extents or form.siblings or lanes != target.lanes(kernel.body.dtype):
         return []
     names = {axes[0]: name for name, axes in form.axes if axes and name in form.own}
     for row in target.tiles:
@@ -195,7 +198,7 @@ def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str
 
 def _turned(form: StageForm, vector: str, extents: dict[str, int], lanes: int) -> list[str]:
     """Axes that loads walk contiguously where they walk ``vector`` in strides, if blocks fit both and agree in kind."""
-    if form.kernel.combine in ("argmax", "argmin") or extents[vector] < lanes or lanes < 2:
+    if form.siblings or form.kernel.combine in ("argmax", "argmin") or extents[vector] < lanes or lanes < 2:
         return []
     return [
         axis
@@ -355,8 +358,9 @@ def _finish(form: StageForm, target: Target, axis: str) -> float:
     if form.kernel.combine is None or not axis or not form.reduced(axis):
         at, out = form.named[axis][0] if axis else None, form.kernel.out
         strides, large = form.kernel.store_strides, out.nbytes > target.middle[0].capacity
-        return form.epilogue_slots + 2 * _access(strides, at, False, lanes, out.dtype.itemsize, large, FAR_STORE / 2)
-    return form.epilogue_slots + ACROSS
+        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, FAR_STORE / 2)
+        return form.epilogue_slots + 2 * stores
+    return form.epilogue_slots + len(form.results) * ACROSS
 
 
 def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: str, size: int) -> float:
@@ -366,13 +370,21 @@ def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: st
     slots = _body(form, target, axis, count, other, vectors)
     if kernel.combine is None:
         return slots + vectors * count * _finish(form, target, axis)
-    slots += vectors * count * COMBINE[kernel.combine]
+    slots += vectors * count * sum(COMBINE[combine] for combine in form.combines)
+    if form.siblings:  # what registers do not hold is loaded and stored
+        kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
+        slots += 1.5 * max(0, kept - _held(target))
     chains = 4.0 if kernel.combine in ("argmax", "argmin") else 1.0
     slots = max(slots, target.ports.latency * chains)
     reduced = max(1, math.prod(kernel.extents[kernel.parallel :]))
     mine = (size if axis and form.reduced(axis) else 1) * (count if other and form.reduced(other) else 1)
     results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
     return slots + results * _finish(form, target, axis) * min(1.0, mine / reduced)
+
+
+def _held(target: Target) -> int:
+    """Vectors of partial results that stay in registers beside the values that go into them."""
+    return target.registers - VALUES
 
 
 def op_slots(form: StageForm, target: Target, name: str, sizes: dict[str, int]) -> float:
@@ -440,7 +452,8 @@ def written(form: StageForm, sizes: dict[str, int]) -> float:
         size = sizes.get(axis, 1)
         kept, reduced = (kept, reduced * size) if form.reduced(axis) else (kept * size, reduced)
     whole = max(1, math.prod(kernel.extents[kernel.parallel :]))
-    return kept * kernel.out.dtype.itemsize * min(1.0, reduced / whole)
+    itemsize = kernel.out.dtype.itemsize + sum(one.dtype.itemsize for one in form.siblings)
+    return kept * itemsize * min(1.0, reduced / whole)
 
 
 def loop_slots(
@@ -469,7 +482,7 @@ def loop_slots(
     if tile:
         name, size = tile[-1]
         kept = ceil_div(kept, lanes) if not form.reduced(name) else kept * ceil_div(size, lanes)
-    return 1.5 * kept
+    return 1.5 * kept * len(form.combines)
 
 
 def jump_seconds(

@@ -16,8 +16,7 @@ from eqsat.ir.kernel import Acc, FromStage, Kernel, KernelGroup, Load, Operand, 
 from eqsat.ir.nest import Loop, Nest, Seq, tiles
 from eqsat.ir.types import int64, row_major
 from eqsat.schedule import is_parallel
-from eqsat.schedule.maps import check_nest
-from eqsat.schedule.phases import apart, combining, parts_of, phases
+from eqsat.schedule.phases import apart, check_beside, combining, is_split, parts_of, phases
 from eqsat.schedule.problem import element_bits
 from eqsat.schedule.simple import plain_group_nest
 from eqsat_backends.numba_cpu.printing import blocks
@@ -47,7 +46,12 @@ def emit(
     if nest is None:
         width = element_bits(stage.kernel for stage in group.stages)
         nest = plain_group_nest(group, lanes or (target or host()).lanes(width))
-    if len(group.stages) > 1 and not isinstance(nest, Seq) and any(stage.kernel.results for stage in group.stages):
+    if (
+        group.shared
+        and len(group.stages) > 1
+        and not isinstance(nest, Seq)
+        and any(stage.kernel.results for stage in group.stages)
+    ):
         return blocks.emit(group, nest, target or host())
     return _Writer(group, nest).emit()
 
@@ -74,7 +78,7 @@ class _Writer:
 
     def emit(self) -> Emitted:
         for group, nest in self.kernels:
-            self.single(group.stages[0], nest)
+            self.kernel(group.stages, nest)
         source = self.p.module(describe(self.group))
         if not self.thread_bytes:
             source = re.sub(r"\n *scratch = .*THREAD_BYTES.*", "", source)
@@ -92,7 +96,11 @@ class _Writer:
         return f"scratch + {offset}" if offset else "scratch"
 
     def phase(
-        self, body: Callable[[], None], stage: Stage, buffers: Sequence[tuple[str, int]] = (), streams: bool = False
+        self,
+        body: Callable[[], None],
+        stages: Sequence[Stage],
+        buffers: Sequence[tuple[str, int]] = (),
+        streams: bool = False,
     ) -> None:
         """One phase function around ``body``. ``buffers``: names and offsets in the shared scratch.
 
@@ -101,7 +109,7 @@ class _Writer:
         name = f"{self.name}_{len(self.names)}"
         self.names.append(name)
         operands = len(self.group.operands)
-        used = sorted({i for i in (*stage.sources, stage.result) if isinstance(i, int)})
+        used = sorted({i for stage in stages for i in (*stage.sources, stage.result) if isinstance(i, int)})
         here = [*(self.buffers[i] for i in used if i in self.buffers), *buffers]
         with self.p.scope(f"def {name}(args, tid, nt):", "args", "tid", "nt"):
             for i in used:
@@ -110,7 +118,7 @@ class _Writer:
             for buffer, offset in here:
                 self.p.bind(buffer, f"word(args, {operands})" + (f" + {offset}" if offset else ""))
             self.p.bind("scratch", f"word(args, {operands + 1}) + THREAD_BYTES * tid")
-            if any(reports(e) for e in unique(stage.kernel.body, stage.kernel.epilogue)):
+            if any(reports(e) for stage in stages for e in unique(stage.kernel.body, stage.kernel.epilogue)):
                 self.p.bind("status", f"word(args, {operands + 2})")
             body()
             if streams:
@@ -124,62 +132,67 @@ class _Writer:
         self.shared_bytes += -(-size // 64) * 64
         return offset
 
-    def single(self, stage: Stage, nest: Nest) -> None:
-        """One kernel, by all threads where its nest says so."""
-        if stage.kernel.results == 0:
-            self.phase(lambda: None, stage)
-        elif isinstance(nest, Seq):
-            self.split(stage, *nest.bodies)
+    def kernel(self, stages: tuple[Stage, ...], nest: Nest) -> None:
+        """One kernel, or reductions side by side, by all threads where the nest says so."""
+        if stages[0].kernel.results == 0:
+            self.phase(lambda: None, stages)
+            return
+        check_beside(nest, [stage.kernel for stage in stages], registered())
+        if isinstance(nest, Seq) and is_split(nest):
+            self.split(stages, *nest.bodies)
         else:
-            check_nest(nest, stage.kernel, 0, registered())
-            self.walk(stage, nest)
+            self.walk(self.rows(stages), nest)
 
-    def rows(self, stage: Stage) -> Rows:
-        group = KernelGroup((stage,), 0, self.group.operands, ())
-        return Rows(self.p, group, self.bases, {}, self.take)
+    def rows(self, stages: tuple[Stage, ...]) -> Rows:
+        return Rows(self.p, KernelGroup(stages, 0, self.group.operands, ()), self.bases, {}, self.take)
 
-    def walk(self, stage: Stage, nest: Nest, rows: Rows | None = None, buffers: Sequence[tuple[str, int]] = ()) -> None:
-        rows = rows or self.rows(stage)
-
+    def walk(self, rows: Rows, nest: Nest, buffers: Sequence[tuple[str, int]] = ()) -> None:
         def body() -> None:
             with ExitStack() as stack:
                 if not is_parallel(nest):
                     stack.enter_context(self.p.scope("if tid == 0:"))
                 rows.emit((), [nest])
 
-        self.phase(body, stage, buffers, tiles(nest)[0].stream)
+        self.phase(body, rows.stages, buffers, tiles(nest)[0].stream)
 
-    def split(self, stage: Stage, nest: Nest, second: Nest) -> None:
+    def split(self, stages: tuple[Stage, ...], nest: Nest, second: Nest) -> None:
         """Two phases: parts of a reduced axis, then what they combine to."""
-        kernel = stage.kernel
-        check_nest(nest, kernel, 0, registered())
         assert isinstance(nest, Loop)
-        parts, results = parts_of(nest), kernel.results
-        last = combining(kernel, parts)
-        check_nest(second, last)
-        slot, operand = len(kernel.operands), len(self.bases)
-        partial = Operand(kernel.acc_dtype, parts * results)
-        tables = [("parts", self.reserve(partial.nbytes))]
-        strides = row_major(kernel.extents[: kernel.parallel])
-        maker = replace(kernel, epilogue=Acc(kernel.acc_dtype), out=partial, store_offset=0, store_strides=strides)
-        self.bases.append(f"parts + {results * partial.dtype.itemsize} * part")
-        first = replace(stage, kernel=maker, result=operand)
-        rows = self.rows(first)
-        sources: tuple[int | FromStage, ...] = (operand,)
-        positional = kernel.combine in ("argmax", "argmin")
-        if positional:
-            size = kernel.body.dtype.itemsize
-            tables.append(("extremes", self.reserve(parts * results * size)))
-            rows.extremes[0] = f"extremes + {results * size} * part"
-            sources = (operand + 1, operand)
+        parts, operands = parts_of(nest), len(self.bases)
+        first, last = [], []
+        tables: list[tuple[str, int]] = []
+        then: list[str] = []
+        extremes: dict[int, str] = {}
+        positions: dict[int, Load] = {}
+        for s, stage in enumerate(stages):
+            kernel, slot = stage.kernel, len(stage.kernel.operands)
+            results, number = kernel.results, str(s or "")
+            strides = row_major(kernel.extents[: kernel.parallel])
+            partial = Operand(kernel.acc_dtype, parts * results)
+            tables.append((f"parts{number}", self.reserve(partial.nbytes)))
+            operand = operands + len(then)
+            self.bases.append(f"parts{number} + {results * partial.dtype.itemsize} * part")
+            then.append(f"parts{number}")
+            maker = replace(kernel, epilogue=Acc(kernel.acc_dtype), out=partial, store_offset=0, store_strides=strides)
+            first.append(replace(stage, kernel=maker, result=operand))
+            sources: tuple[int | FromStage, ...] = (operand,)
+            if kernel.combine in ("argmax", "argmin"):
+                size = kernel.body.dtype.itemsize
+                tables.append(("extremes", self.reserve(parts * results * size)))
+                extremes[s] = f"extremes + {results * size} * part"
+                positions[s] = Load(slot + 1, 0, (*strides, results), int64)
+                self.bases.append("extremes")
+                then.append("extremes")
+                sources = (operand + 1, operand)
+            last.append(replace(stage, kernel=combining(kernel, parts), sources=(*stage.sources, *sources)))
+        rows = self.rows(tuple(first))
+        rows.extremes.update(extremes)
         self.phase(lambda: rows.emit((), [nest]), first, tables)
-        self.bases[operand:] = ["parts", "extremes"]
-        then = replace(stage, kernel=last, sources=(*stage.sources, *sources))
-        rows = self.rows(then)
-        if positional:
-            rows.positions[0] = Load(slot + 1, 0, (*strides, results), int64)
-        self.walk(then, second, rows, tables)
-        del self.bases[operand:]
+        self.bases[operands:] = then
+        rows = self.rows(tuple(last))
+        rows.positions.update(positions)
+        self.walk(rows, second, tables)
+        del self.bases[operands:]
 
 
 def describe(group: KernelGroup) -> str:

@@ -221,8 +221,7 @@ class Walk:
         chunks = self._chunks()
         if jammed:
             assert totals is not None
-            (s,) = self.reductions
-            for copy, (position, count) in enumerate(chunks):
+            for s, (copy, (position, count)) in itertools.product(self.reductions, enumerate(chunks)):
                 values = [self._value(s, self.here(b, position), count) for b in self._beside()]
                 rows = self.rows.accumulator(s, len(values))
                 for name, value in zip(rows.names, values, strict=True):
@@ -456,9 +455,8 @@ class Walk:
             at = at.body
         if not loops:
             return None
-        (s,) = self.reductions
-        size = self.rows.stages[s].kernel.body.dtype.itemsize
-        totals = self.p.lanes * size  # bytes of the tile's accumulators
+        sizes = (self.rows.stages[s].kernel.body.dtype.itemsize for s in self.reductions)
+        totals = self.p.lanes * sum(sizes)  # bytes of the tile's accumulators
         for a in self.sizes:
             if a == self.vector:
                 totals *= max(1, self.sizes[a] // self.p.lanes) if self.tile.name != "transpose" else COPIES
