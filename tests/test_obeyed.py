@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import eqsat
-from bench import algebra, fused, gemm
+from bench import algebra, fused, gemm, models
 from bench import attention as attention_suite
 from bench.workload import Workload
 from eqsat.compiled import Compiled
+from eqsat.cost import machine as in_force
 from eqsat.cost.machine import Machine
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp, show, tiles
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show, tiles
 from eqsat.ir.types import float32, float64
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import below, check, is_parallel, schedule, simple_nest
@@ -33,6 +34,7 @@ from tests.random_groups import Case, cases, features, same, terms_of, wanted
 from tests.test_contract import attention as causal_attention
 from tests.test_contract import perceptron as normalized
 from tests.test_contract import random_buffers, verify
+from tests.test_examples import needs_weights
 
 # any legal nest
 
@@ -179,16 +181,19 @@ def printed(source: str, phase: str) -> Iterator[tuple[int, str]]:
     """The same of a phase of a printed module, by its text."""
     text = source[source.index(f"def {phase}(") :]
     around: list[int] = []
+    own = {"tid"}
     for line in text.splitlines()[1:]:
         if line and not line.startswith(" "):
             return
         indent = len(line) - len(line.lstrip())
         while around and around[-1] >= indent:
             around.pop()
+        if found := re.match(r"\s*(\w+) = .*\btid\b", line):
+            own.add(found[1])
         if found := HEADER.match(line.strip()):
             axis, bounds = found[1].rstrip("_"), found[2]
             parts = [part.strip() for part in re.sub(r"min\(.*?\)", "end", bounds).split(",")]
-            parallel = "tid" in bounds or f"{axis}_start" in parts[0]
+            parallel = not own.isdisjoint(re.findall(r"\w+", bounds))
             yield len(around), f"{axis}{'*' if parallel else ''} by {parts[2] if len(parts) == 3 else 1}"
             around.append(indent)
         elif line.strip().startswith("# pack "):
@@ -210,10 +215,12 @@ def kept_in_scratch(nest: Nest) -> bool:
 def holds(group: KernelGroup, nest: Nest, host: object = DESK) -> None:
     """The printed loops and packings, their order, steps and threads are those of the nest."""
     emitted = emit_group(group, nest, host)  # type: ignore[arg-type]
-    theirs, mine = printed(emitted.source, emitted.phases[-1]), said(nest)
-    if kept_in_scratch(nest):  # of such a sweep there are more loops, that fill, add and finish
-        theirs, mine = ([one for one in found if not one[1][1].isdigit()] for found in (theirs, mine))
-    assert list(once(theirs)) == list(once(mine)), show(nest)
+    each = nest.bodies if isinstance(nest, Seq) else [nest]  # a sequence that is outermost is one of phases
+    for phase, part in zip(emitted.phases[-len(each) :], each, strict=True):
+        theirs, mine = printed(emitted.source, phase), said(part)
+        if kept_in_scratch(part):  # of such a sweep there are more loops, that fill, add and finish
+            theirs, mine = ([one for one in found if not one[1][1].isdigit()] for found in (theirs, mine))
+        assert list(once(theirs)) == list(once(mine)), show(nest)
     shared, ahead = [], 0
     at = nest
     while isinstance(at, Loop | Pack):
@@ -222,7 +229,7 @@ def holds(group: KernelGroup, nest: Nest, host: object = DESK) -> None:
             if not at.ahead and is_parallel(at.body):
                 shared.append(at.operand.split("@")[-1])
         at = at.body
-    assert [phase.removeprefix("pack_") for phase in emitted.phases[:-1]] == shared
+    assert [phase.removeprefix("pack_") for phase in emitted.phases[: -len(each)]] == shared
     assert len(emitted.packs) == ahead
     for tile in tiles(nest):
         if tile.name == "fma":
@@ -247,26 +254,27 @@ def plan_of(workload: Workload, monkeypatch: pytest.MonkeyPatch, threads: int) -
     return plans[0]
 
 
-WORKLOADS = {
-    f"{w.suite} {w.name}": w
-    for suite in (gemm, attention_suite, fused, algebra)
-    for w in suite.workloads()
-    if "10M" not in w.name and "mean" not in w.name
-}
+WORKLOADS = {f"{w.suite} {w.name}": w for suite in (gemm, attention_suite, fused, algebra) for w in suite.workloads()}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_kernels_of_the_benchmarks_have_the_loops_of_their_nests(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eqsat.cost import machine as in_force
-
     for threads in (1, 2):
         plan = plan_of(WORKLOADS[name], monkeypatch, threads)
         for step in plan.steps:
             assert isinstance(step, KernelStep) and step.nest is not None
-            if len(step.group.stages) > 1 or any(tile.name not in MAPS for tile in tiles(step.nest)):
-                holds(step.group, step.nest, in_force.load())
+            holds(step.group, step.nest, in_force.load())
+
+
+@needs_weights
+@pytest.mark.parametrize("batch", [0, 1])
+def test_the_kernels_of_the_models_have_the_loops_of_their_nests(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in plan_of(models.workloads()[batch], monkeypatch, 2).steps:
+        if isinstance(step, KernelStep):
+            assert step.nest is not None
+            holds(step.group, step.nest, in_force.load())
 
 
 GROUPS = {
