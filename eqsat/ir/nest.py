@@ -28,7 +28,9 @@ Axes are named as follows.
   Partial results are kept in registers within the loops over reduced axes; those of a loop over a parallel axis that
   stands inside one over a reduced axis are kept in scratch. A loop over a reduced axis that is ``split`` gives every
   step results of its own, which a second pass combines: only that makes it one that threads may share.
-* A group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
+* Reductions side by side (``eqsat.ir.siblings``), which share no axis: the nest of one of them, split or not, around a
+  ``Seq`` of tiles that are alike, one for each stage. All axes are those of every stage.
+* Any other group of several stages: ``outer`` (all shared axes but the last, flattened) and ``rows`` (the last
   shared axis) around a ``Seq`` of parts. A part is the nest of a contraction, whose axes then cover one block of rows,
   or a loop over the block's ``rows``, one by one (left out where a block is one row), around a ``Seq`` of sweeps of a
   row. A sweep is the nest of one map or reduction past the shared axes, or loops around a ``Seq`` of tiles of several

@@ -84,7 +84,7 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
                 steps[axis].add(PIECE)
         if not form.reduced(axis) and _streamable(form, problem, target, axis, lanes):
             facts.append(f'(streams {i} "{name}")')
-        if axis in read_again(problem, target).get(i, {}):
+        if problem.rows and axis in read_again(problem, target).get(i, {}):
             facts.append(f'(prefetches {i} "{name}")')
         for other in _turned(form, axis, extents, lanes):
             facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
@@ -228,7 +228,7 @@ def read_again(problem: Problem, target: Target) -> dict[int, dict[str, tuple[Lo
     read the same the one with most arithmetic, and none where two rows of the group do not fit a private cache.
     """
     if not problem.rows:
-        return {}
+        return _next_of_siblings(problem.stages[0], problem, target)
     row = {"outer": 1, "rows": 1}
     touched: dict[Source, int] = {}
     for form in problem.stages:
@@ -254,6 +254,19 @@ def read_again(problem: Problem, target: Target) -> dict[int, dict[str, tuple[Lo
             if loads:
                 chosen.setdefault(form.index, {})[axis] = loads
     return chosen
+
+
+def _next_of_siblings(form: StageForm, problem: Problem, target: Target) -> dict[int, dict[str, tuple[Load, ...]]]:
+    """What reductions side by side read of the next row, which as stages over shared rows they might ask for ahead."""
+    kernel = form.kernel
+    if not form.siblings or not kernel.parallel:
+        return {}
+    row = (*(1 for _ in range(kernel.parallel)), *kernel.extents[kernel.parallel :])
+    if 2 * sum(problem.touched(form.index, row, frozenset()).values()) > target.middle[0].capacity:
+        return {}
+    reduced = (axis for axis in form.own if form.reduced(axis))
+    found = {axis: ahead_loads(kernel, form.named[axis][0], (kernel.parallel - 1,)) for axis in reduced}
+    return {form.index: {axis: loads for axis, loads in found.items() if loads}}
 
 
 def _arithmetic(form: StageForm) -> float:
