@@ -363,7 +363,8 @@ class KernelGroup:
 
     A stage that reads an earlier one reads it at the same position along every shared axis, so running
     a block of the last shared axis through all stages is legal. A single kernel is a group of one stage
-    with ``shared = 0``, and so are reductions side by side, which walk all axes alike (``eqsat.ir.siblings``). ``operands`` are the external buffers, inputs and outputs.
+    with ``shared = 0``, and so are reductions side by side, which walk all axes alike (``eqsat.ir.siblings``).
+    ``operands`` are the external buffers, inputs and outputs.
 
     ``unless``: operands of one int64 each. Where all are 0, points outside of the kernels' domains may be left out: of
     a block of rows all stages then leave out the same positions. Where one is not, every point counts.
