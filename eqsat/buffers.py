@@ -70,6 +70,33 @@ def _named(shape: tuple[int, ...], dtype: np.dtype) -> str:
     return f"an array of shape {shape} and type {dtype}"
 
 
+class Shelf:
+    """Makes arrays that are held together, one behind the other in blocks of huge pages.
+
+    A network's weights, each smaller than some huge pages, otherwise lie on thousands of ordinary ones, more than the
+    TLB holds. Pages that no array reaches are not touched. From ``_PLACED`` bytes on arrays begin at ``_START`` in a
+    page; smaller ones, and those of a block and more, have memory of their own. A block lives as long as any of its
+    arrays. Not for several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._left = np.empty(0, np.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialized C-contiguous array at a multiple of 64 bytes. Raises ``MemoryError``."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if not _PLACED <= nbytes < _SHELF:
+            return aligned_empty(shape, dtype)
+        room = -(-nbytes // _PAGE) * _PAGE
+        if room > self._left.size:
+            self._left = aligned_bytes(_SHELF, purpose=_named(shape, dtype))
+        here, self._left = self._left[:nbytes], self._left[room:]
+        return here.view(dtype).reshape(shape)
+
+
+_SHELF = 16 << 20
+"""Bytes of a block."""
+
 KEPT_BYTES = 256 << 20
 """Most bytes of blocks to remember, unless the last ``KEPT_BLOCKS`` are larger."""
 

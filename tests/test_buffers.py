@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsat import buffers
-from eqsat.buffers import READY_BYTES, Recycler, aligned_bytes, aligned_empty
+from eqsat.buffers import READY_BYTES, Recycler, Shelf, aligned_bytes, aligned_empty
 
 F4 = np.dtype(np.float32)
 SIZES = (100_000, 1_000_000)  # float32: on the heap, and mapped
@@ -41,6 +41,27 @@ def test_aligned_empty_is_an_ordinary_array(shape: list[int], dtype: str) -> Non
     assert (array.shape, array.dtype) == (tuple(shape), np.dtype(dtype))
     assert array.flags.c_contiguous
     assert array.size == 0 or array.ctypes.data % 64 == 0
+
+
+@given(st.lists(st.sampled_from([0, 1, 1000, 16384, 16385, 100_000, 600_000, 3_000_000, 5_000_000]), max_size=9))
+def test_arrays_of_a_shelf_share_no_byte(sizes: list[int]) -> None:
+    """Of any sizes: on the heap, in one block, past its end, larger than one."""
+    shelf = Shelf()
+    held = [shelf.empty((size,), F4) for size in sizes]
+    for number, array in enumerate(held):
+        assert array.shape == (sizes[number],)
+        assert array.size == 0 or array.ctypes.data % 64 == 0
+        array[:1], array[-1:] = number, number
+    for number, array in enumerate(held):
+        assert (array[:1] == number).all()
+        assert (array[-1:] == number).all()
+
+
+def test_arrays_of_a_shelf_lie_close() -> None:
+    shelf = Shelf()
+    starts = [address(shelf.empty((150_000,), F4)) for _ in range(3)]
+    assert np.diff(starts).tolist() == [602112, 602112]
+    assert {start % 4096 for start in starts} == {1536}
 
 
 def address(array: np.ndarray) -> int:

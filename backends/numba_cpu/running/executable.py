@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.buffers import Recycler, aligned_empty
+from eqsat.buffers import Recycler, Shelf
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
@@ -69,6 +69,7 @@ class CpuExecutable:
         self.emitted = emitted
         self.peak_bytes = 0
         self._packed: dict[tuple[int, PackSpec | None], np.ndarray] = {}
+        self._shelf = Shelf()
         self.segments = self._build(emitted["steps"])
         self._own_constants()
         self.direct = self._direct_call()
@@ -192,7 +193,7 @@ class CpuExecutable:
         if key not in self._packed:
             flat = self._given[tensor].reshape(-1)
             value = packs[0].apply(flat) if packs else flat
-            copy = aligned_empty(value.shape, value.dtype)
+            copy = self._shelf.empty(value.shape, value.dtype)
             copy[...] = value
             self._packed[key] = copy
         return self._packed[key]
