@@ -6,6 +6,10 @@ half of them under a causal mask, a band under a sliding window. What it may see
 row, which are the tightest of a few slopes that leave out nothing of the mask; a mask that is no more than that is
 computed, not loaded. Only one thing could tell the difference: 0 times a NaN or an infinity among the values left
 out. So a kernel before looks for such values, and where there are any nothing is left out.
+
+A mask that is added hides no score that is NaN or +inf, and one of large negative numbers in place of -inf no score
+that is larger still. Kernels before bound all scores (``eqsat.plan.bounds``), and nothing is left out unless that shows
+that the exponentials are 0.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import numpy as np
 
@@ -35,22 +40,63 @@ from eqsat.ir.kernel import (
     walk,
 )
 from eqsat.ir.types import bool_, int64, row_major
+from eqsat.plan.bounds import Scores, maxima
 from eqsat.plan.group import CLEAR, PlacedGroup, Price
+from eqsat.plan.limits import Limit, alike, hidden_by, limits_of
 from eqsat.plan.stages import depends_on, loads_of, trim
 
-SLOPES = (0, 1, -1)
-"""Columns by which bounds may move from one row to the next."""
 LARGEST_MASK = 1 << 24
 """Elements of the largest masks that are looked at."""
 
 
+class _Blank(Enum):
+    """What is known of the values at masked columns."""
+
+    ZERO = auto()  # 0, unless the whole row is NaN
+    NOTHING = auto()  # -inf
+    LOW = auto()  # so far below the maximum of the row that its exponential less that is 0
+    SUNK = auto()  # such a difference
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An expression of a stage, and what it is in the domain and elsewhere."""
+
+    stage: Stage
+    expr: Expr
+    inside: Expr
+    outside: Expr
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A mask in an expression: the columns' axis, what is kept (rows × columns), what masked columns have then.
+
+    ``alike``: whether it is the same for all heads; if not, kept is what one of them keeps. ``choice``: an expression
+    that is the one where the mask keeps and the other where it hides.
+    """
+
+    column: int
+    keep: np.ndarray
+    blank: _Blank
+    alike: bool
+    choice: _Choice | None
+
+
 @dataclass(frozen=True)
 class _Masked:
-    """Where the masked axis is: for every stage, its axis for columns (None: it has none). ``keep``: rows × columns."""
+    """Where the masked axis is: for every stage, its axis for columns (None: it has none). ``keep``: rows × columns.
+
+    ``products``: those that leave columns out. ``alike``: whether the mask is the same for all heads. ``choices``: what
+    the mask decides. ``checks``: what bounds the scores.
+    """
 
     columns: tuple[int | None, ...]
     keep: np.ndarray
     products: tuple[int, ...]
+    alike: bool
+    choices: tuple[_Choice, ...]
+    checks: tuple[KernelGroup, ...]
 
 
 Value = Callable[[int], np.ndarray | None]
@@ -65,7 +111,11 @@ class _Analysis:
         self.value = value
         self.rows = group.shared - 1
         self.columns: list[int | None] = [None] * len(group.stages)
-        self.blanks: dict[int, float] = {}
+        self.blanks: dict[int, _Blank] = {}
+        self.masks: dict[int, tuple[Expr, _Mask | None]] = {}
+        self.choices: list[_Choice] = []
+        self.scores = Scores(group, value)
+        self.alike = True
         self.keep: np.ndarray | None = None
         self.products: list[int] = []
 
@@ -76,7 +126,13 @@ class _Analysis:
         for number, stage in enumerate(self.group.stages):
             if not self._carry(number) or not self._settles(number, stage):
                 return None
-        return _Masked(tuple(self.columns), self.keep, tuple(self.products)) if self.products else None
+        checks: tuple[KernelGroup, ...] | None = ()
+        if self.scores.product is not None:
+            most = self.scores.most
+            checks = maxima(self.scores.product, most, self.group) if most > 0 else None
+        if not self.products or checks is None:
+            return None
+        return _Masked(tuple(self.columns), self.keep, tuple(self.products), self.alike, tuple(self.choices), checks)
 
     def _seed(self) -> bool:
         """Find the mask, and the columns of the stages its stage reads."""
@@ -85,8 +141,8 @@ class _Analysis:
                 for expr in walk(root):
                     found = self._mask(expr, stage)
                     if found is not None:
-                        column, self.keep = found
-                        self._back(number, column)
+                        self.keep = found.keep
+                        self._back(number, found.column)
                         return True
         return False
 
@@ -101,21 +157,64 @@ class _Analysis:
                 if load.strides[column] in pitches:
                     self._back(source.stage, pitches.index(load.strides[column]))
 
-    def _mask(self, expr: Expr, stage: Stage) -> tuple[int, np.ndarray] | None:
-        """The columns' axis and what is kept, where an expression is -inf elsewhere by a mask that is known."""
-        if not isinstance(expr, Call) or expr.fn != "where":
+    def _mask(self, expr: Expr, stage: Stage) -> _Mask | None:
+        """The mask that an expression brings, if it brings one that is known."""
+        if not isinstance(expr, Call) or expr.fn not in ("where", "add", "sub"):
             return None
+        if id(expr) not in self.masks:
+            found = self._chosen(expr, stage) if expr.fn == "where" else self._added(expr, stage)
+            self.masks[id(expr)] = expr, found
+        return self.masks[id(expr)][1]
+
+    def _chosen(self, expr: Call, stage: Stage) -> _Mask | None:
+        """-inf in place of scores."""
         condition, yes, no = expr.args
         kept = isinstance(no, Literal) and no.value == -math.inf
         if not kept and not (isinstance(yes, Literal) and yes.value == -math.inf):
             return None
-        extents = stage.kernel.extents
-        columns = [a for a in range(len(extents)) if a != self.rows and depends_on(condition, a)]
-        if len(columns) != 1 or columns[0] < self.rows or extents[self.rows] * extents[columns[0]] > LARGEST_MASK:
+        found = self._known(condition, stage)
+        if found is None:
             return None
-        order = (self.rows, columns[0])
+        column, values = found
+        keep = values if kept else ~values
+        choice = _Choice(stage, expr, *((yes, no) if kept else (no, yes)))
+        return self._made(column, keep, _Blank.NOTHING, choice if depends_on(condition, self.rows) else None, stage)
+
+    def _added(self, expr: Call, stage: Stage) -> _Mask | None:
+        """-inf, or numbers far below others of their row, added to scores that can be bounded."""
+        first, second = expr.args
+        for score, mask in ((first, second), (second, first))[: 2 if expr.fn == "add" else 1]:
+            found = self._known(mask, stage) if isinstance(mask, Load) else None
+            if found is None:
+                continue
+            column, values = found
+            hidden, apart = hidden_by(-values if expr.fn == "sub" else values)
+            bound = self.scores.bound(score, stage) if hidden.any() and apart > 0 else None
+            if bound is None or self.scores.product is None:
+                continue
+            self.scores.most = min(self.scores.most, bound.most(apart))
+            least, largest = (Literal(float(pick(values)), mask.dtype) for pick in (np.min, np.max))
+            inside, outside = (least, largest) if expr.fn == "sub" else (largest, least)
+            two = bool((values == np.where(hidden, outside.value, inside.value)).all())
+            choice = _Choice(stage, mask, inside, outside) if two and depends_on(mask, self.rows) else None
+            return self._made(column, ~hidden, _Blank.NOTHING if math.isinf(apart) else _Blank.LOW, choice, stage)
+        return None
+
+    def _made(self, column: int, keep: np.ndarray, blank: _Blank, choice: _Choice | None, stage: Stage) -> _Mask:
+        shape = stage.kernel.extents[self.rows], stage.kernel.extents[column]
+        return _Mask(column, np.broadcast_to(keep.any(axis=0), shape), blank, alike(keep), choice)
+
+    def _known(self, expr: Expr, stage: Stage) -> tuple[int, np.ndarray] | None:
+        """The columns' axis, and the values for heads × rows × columns, or × 1 × columns, where they are known."""
+        extents = stage.kernel.extents
+        moving = [a for a in range(len(extents)) if depends_on(expr, a)]
+        order = (*(a for a in moving if a < self.rows), self.rows, *(a for a in moving if a > self.rows))
+        shape = tuple(extents[a] if a in moving else 1 for a in order)
+        columns = [a for a in moving if a > self.rows]
+        if len(columns) != 1 or max(math.prod(shape), extents[self.rows] * shape[-1]) > LARGEST_MASK:
+            return None
         buffers: dict[int, np.ndarray] = {}
-        for e in walk(condition):
+        for e in walk(expr):
             if isinstance(e, Acc) or (isinstance(e, Load) and e.gathers):
                 return None
             if isinstance(e, Load):
@@ -128,10 +227,9 @@ class _Analysis:
         def only(e: Expr) -> Expr:
             return replace(e, strides=tuple(e.strides[a] for a in order)) if isinstance(e, Load | Index) else e
 
-        shape = (extents[order[0]], extents[order[1]])
         given = [buffers.get(n, np.zeros(0)) for n in range(len(stage.sources))]
-        found = np.broadcast_to(evaluate_expr(map_expr(condition, only), shape, given, None), shape)
-        return columns[0], found if kept else ~found
+        found = evaluate_expr(map_expr(expr, only), shape, given, None)
+        return columns[0], found.reshape(math.prod(shape[:-2]), *shape[-2:])
 
     def _carry(self, number: int) -> bool:
         """Find a stage's columns from those of what it reads; False where they are ambiguous."""
@@ -167,43 +265,63 @@ class _Analysis:
                 self.blanks[number] = settled
             return stage.result is None
         if kernel.is_contraction and isinstance(kernel.body, Call):
-            zero = [self._blank(f, stage, column) == 0.0 for f in kernel.body.args]
+            zero = [self._blank(f, stage, column) is _Blank.ZERO for f in kernel.body.args]
             other = kernel.body.args[zero.index(False)] if sum(zero) == 1 else None
             if isinstance(other, Load) and isinstance(stage.sources[other.operand], int) and not other.gathers:
                 self.products.append(number)
                 return True
             return False
-        return (kernel.combine, self._blank(kernel.body, stage, column)) in (("max", -math.inf), ("sum", 0.0))
+        blank = self._blank(kernel.body, stage, column)
+        return blank in {"max": (_Blank.NOTHING, _Blank.LOW), "sum": (_Blank.ZERO,)}.get(str(kernel.combine), ())
 
-    def _blank(self, expr: Expr, stage: Stage, column: int) -> float | None:
-        """The value of an expression at masked columns: -inf or 0, or None where it is not settled.
-
-        0 stands for 0 unless the whole row is NaN.
-        """
+    def _blank(self, expr: Expr, stage: Stage, column: int) -> _Blank | None:
+        """What is known of an expression at masked columns."""
         match expr:
             case Load(operand, _, strides, _, _):
                 source = stage.sources[operand]
                 return self.blanks.get(source.stage) if isinstance(source, FromStage) and strides[column] else None
-            case Call("where", _, _, _):
-                found = self._mask(expr, stage)
-                assert self.keep is not None
-                same = found is not None and found[0] == column and np.array_equal(found[1], self.keep)
-                return -math.inf if same else None
             case Call(fn, args, _, _):
+                found = self._mask(expr, stage)
+                if found is not None:
+                    assert self.keep is not None
+                    same = found.column == column and np.array_equal(found.keep, self.keep)
+                    if same and found.choice is not None:
+                        self.choices.append(found.choice)
+                    self.alike = self.alike and found.alike
+                    return found.blank if same else None
                 values = [self._blank(a, stage, column) for a in args]
                 own = [self._own(a, stage) for a in args]
                 match fn, values:
-                    case "sub", [first, _] if first == -math.inf and own[1]:
-                        return -math.inf
-                    case "exp", [only] if only == -math.inf:
-                        return 0.0
-                    case "div", [first, _] if first == 0 and own[1] and not isinstance(args[1], Literal):
-                        return 0.0
-                    case "mul", [first, second] if (first == 0 and own[1]) or (second == 0 and own[0]):
-                        return 0.0
+                    case "sub", [_Blank.NOTHING, _] if own[1]:
+                        return _Blank.NOTHING
+                    case "sub", [_Blank.LOW, _] if self._largest_of(args[1], args[0], stage):
+                        return _Blank.SUNK
+                    case "add", [_Blank.NOTHING, None] | [None, _Blank.NOTHING]:
+                        other = self.scores.bound(args[values.index(None)], stage)
+                        return _Blank.NOTHING if other is not None and not other.gain else None
+                    case "exp", [_Blank.NOTHING | _Blank.SUNK]:
+                        return _Blank.ZERO
+                    case "div", [_Blank.ZERO, _] if own[1] and not isinstance(args[1], Literal):
+                        return _Blank.ZERO
+                    case "mul", [first, second] if (first is _Blank.ZERO and own[1]) or (
+                        second is _Blank.ZERO and own[0]
+                    ):
+                        return _Blank.ZERO
                 return None
             case _:
                 return None
+
+    def _largest_of(self, expr: Expr, values: Expr, stage: Stage) -> bool:
+        """Whether an expression is the maximum of a row, over all columns, of what another one loads."""
+        if not isinstance(expr, Load) or not isinstance(values, Load):
+            return False
+        source = stage.sources[expr.operand]
+        if not isinstance(source, FromStage):
+            return False
+        maker = self.group.stages[source.stage]
+        kernel, body = maker.kernel, maker.kernel.body
+        found = kernel.combine == "max" and kernel.parallel == self.group.shared and isinstance(kernel.epilogue, Acc)
+        return found and isinstance(body, Load) and maker.sources[body.operand] == stage.sources[values.operand]
 
     def _own(self, expr: Expr, stage: Stage) -> bool:
         """Whether a value is one a row that is an infinity, or NaN, only where that makes the whole row NaN.
@@ -229,47 +347,6 @@ class _Analysis:
         return False
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """``slope·row + offset``: the first column that a row may see, or, if ``upper``, the one after the last."""
-
-    upper: bool
-    slope: int
-    offset: int
-
-    def at(self, rows: int) -> np.ndarray:
-        return self.slope * np.arange(rows) + self.offset
-
-    def index(self, rank: int, row: int, column: int) -> Index:
-        """At least 0 at the points of a kernel that the limit lets through."""
-        strides = [0] * rank
-        strides[row], strides[column] = (self.slope, -1) if self.upper else (-self.slope, 1)
-        return Index(self.offset - 1 if self.upper else -self.offset, tuple(strides), int64)
-
-
-def _limits(keep: np.ndarray) -> tuple[list[_Limit], bool]:
-    """Limits of what rows see, and whether a mask says no more. Rows that see nothing have none."""
-    rows, columns = keep.shape
-    seeing = np.flatnonzero(keep.any(axis=1))
-    found: list[_Limit] = []
-    if not seeing.size:
-        return found, False
-    first, last = keep[seeing].argmax(axis=1), columns - keep[seeing][:, ::-1].argmax(axis=1)
-    low, high = np.zeros(rows, np.int64), np.full(rows, columns)
-    for slope in SLOPES:
-        below = _Limit(False, slope, int((first - slope * seeing).min()))
-        above = _Limit(True, slope, int((last - slope * seeing).max()))
-        raised, lowered = np.maximum(low, below.at(rows)), np.minimum(high, above.at(rows))
-        if (np.minimum(raised, columns) > np.minimum(low, columns)).any():
-            found.append(below)
-            low = raised
-        if (np.maximum(lowered, 0) < np.maximum(high, 0)).any():
-            found.append(above)
-            high = lowered
-    place = np.arange(columns)
-    return found, np.array_equal(keep, (low[:, None] <= place) & (place < high[:, None]))
-
-
 def split_masked(
     placed: PlacedGroup,
     value: Callable[[int], np.ndarray | None],
@@ -286,7 +363,8 @@ def split_masked(
         return value(placed.tensors[operand]) if group.operands[operand].const else None
 
     masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
-    limits, exact = _limits(masked.keep) if masked is not None else ([], False)
+    limits, exact = limits_of(masked.keep) if masked is not None else ([], False)
+    exact = exact and masked is not None and masked.alike
     if masked is None or not limits:
         return [placed]
     found = _bounded(placed, masked, limits, exact, lambda size, operand: -1)  # only to be priced
@@ -301,7 +379,7 @@ def split_masked(
 def _bounded(
     placed: PlacedGroup,
     masked: _Masked,
-    limits: list[_Limit],
+    limits: list[Limit],
     exact: bool,
     fresh: Callable[[int, Operand], int],
 ) -> list[PlacedGroup]:
@@ -313,7 +391,7 @@ def _bounded(
         if column is not None:
             domain = tuple(limit.index(len(kernel.extents), row, column) for limit in limits)
             if exact:
-                kernel = _computed(kernel, row, domain)
+                kernel = _computed(kernel, domain, [c for c in masked.choices if c.stage is stage])
             made = trim(replace(stage, kernel=replace(kernel, domain=domain)))
         stages.append(made)
     values = list(dict.fromkeys(_values(group.stages[number]) for number in masked.products))
@@ -323,28 +401,32 @@ def _bounded(
         PlacedGroup(_check(group.operands[operand]), (placed.tensors[operand], tensor))
         for operand, tensor in zip(values, tensors, strict=True)
     ]
+    if masked.checks:
+        found = tuple(fresh(1, operand) for operand in masked.checks[-1].operands[len(group.operands) :])
+        checks += [_used(PlacedGroup(check, (*placed.tensors, *found))) for check in masked.checks]
+        tensors.append(found[-1])
     number = len(group.operands)
     whole = replace(
         group,
         stages=tuple(stages),
-        operands=(*group.operands, *[flag] * len(values)),
-        unless=tuple(range(number, number + len(values))),
+        operands=(*group.operands, *[flag] * len(tensors)),
+        unless=tuple(range(number, number + len(tensors))),
     )
     return [*checks, _used(PlacedGroup(whole, (*placed.tensors, *tensors)))]
 
 
-def _computed(kernel: Kernel, row: int, domain: tuple[Index, ...]) -> Kernel:
+def _computed(kernel: Kernel, domain: tuple[Index, ...], choices: list[_Choice]) -> Kernel:
     """The kernel with its mask, which is that of a domain, computed."""
 
     def fix(expr: Expr) -> Expr:
-        if not isinstance(expr, Call) or expr.fn != "where" or not depends_on(expr.args[0], row):
+        choice = next((c for c in choices if c.expr == expr), None)
+        if choice is None:
             return expr
-        _, yes, no = expr.args
-        kept, hidden = (yes, no) if isinstance(no, Literal) and no.value == -math.inf else (no, yes)
+        made = choice.inside
         for index in domain:
             most = index.offset + sum(abs(s) * n for s, n in zip(index.strides, kernel.extents, strict=True)) + 1
-            kept = Guarded(index, 0, max(1, most), kept, hidden)
-        return kept
+            made = Guarded(index, 0, max(1, most), made, choice.outside)
+        return made
 
     return rewrite_kernel(kernel, fix)
 

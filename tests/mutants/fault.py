@@ -28,6 +28,8 @@ D = RNG.standard_normal((12, 12))
 P = (RNG.standard_normal((40, 40)) * 0.3).astype(np.float32)
 Q = (RNG.standard_normal((40, 40)) * 0.3).astype(np.float32)
 LONG = tuple(RNG.standard_normal((2, 300, 8)).astype(np.float32) for _ in range(3))
+UNSEEN = tuple(np.random.default_rng(14).standard_normal((2, 300, 128)).astype(np.float32) for _ in range(3))
+UNSEEN[1][0, 299] = np.nan
 UNFUSED = (("disable", ("fuse.read_store",)),)
 
 Apply = Callable[[pytest.MonkeyPatch], None]

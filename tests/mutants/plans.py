@@ -19,7 +19,7 @@ from eqsat.plan.memory import Lifetime
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat_backends.numba_cpu import backend
 from eqsat_backends.numba_cpu.running import executable
-from tests.mutants.fault import IDS, LONG, RNG, UNFUSED, Apply, D, Fault, P, Q, S, T, X
+from tests.mutants.fault import IDS, LONG, RNG, UNFUSED, UNSEEN, Apply, D, Fault, P, Q, S, T, X
 
 # index maps
 
@@ -211,13 +211,18 @@ def _die_early(patch: pytest.MonkeyPatch) -> None:
 
 def _mask_narrow(patch: pytest.MonkeyPatch) -> None:
     """The columns that a block of masked rows sees end too early."""
-    sound = eqsat.plan.masks._limits
+    sound = eqsat.plan.masks.limits_of
 
     def limits(keep: np.ndarray) -> Any:
         found, exact = sound(keep)
         return [replace(limit, offset=limit.offset - 32 * limit.upper) for limit in found], exact
 
-    patch.setattr(eqsat.plan.masks, "_limits", limits)
+    patch.setattr(eqsat.plan.masks, "limits_of", limits)
+
+
+def _scores_unbounded(patch: pytest.MonkeyPatch) -> None:
+    """Scores that a mask is added to are not looked at before what it hides is left out."""
+    patch.setattr(eqsat.plan.masks, "maxima", lambda *given: ())
 
 
 # tracing and references
@@ -242,6 +247,12 @@ def _reference(op: str, change: Callable[[np.ndarray], np.ndarray]) -> Apply:
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
     scores = np.where(np.tril(np.ones((300, 300), bool)), q @ k.swapaxes(-1, -2) / 4, -np.inf)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True) @ v
+
+
+def _mask_added(q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.swapaxes(-1, -2) / 4 + np.where(np.tril(np.ones((300, 300), bool)), 0, -np.inf).astype(np.float32)
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True) @ v
 
@@ -295,6 +306,7 @@ PLAN_FAULTS = (
     Fault("intermediates lie in one place", _one_place, _products, (P, Q), UNFUSED),
     Fault("intermediates die a step early", _die_early, _products, (P, Q), UNFUSED),
     Fault("a mask leaves out too much", _mask_narrow, _attention, LONG),
+    Fault("a mask hides scores of NaN", _scores_unbounded, _mask_added, UNSEEN),
     Fault("views compose early, traced", _composes_early, lambda x: x.T[1:, 1:].sum(axis=0), (X,), traced=True),
     Fault("a reversal goes forwards", _slices_forwards, lambda x: np.exp(x[::-1]), (X,), traced=True),
     Fault(
