@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import eqsat
@@ -185,11 +185,14 @@ def check(
     seed: int,
     threads: int,
 ) -> None:
+    """As drawn, and with nothing spoilt: then the flags are 0 and the loops are short."""
     group, buffers = added_group(np.where(keep, 0.0, hidden), *sizes, dtype, *form)
+    assume(len(leave_out(group, buffers)) > 1)
+    assert not any(flags_of(group, buffers))
+    compare(keep, buffers, group, seed, threads)
     for which, place, value in bad:
         buffers[which][place % buffers[which].size] = value
-    if len(leave_out(group, buffers)) > 1:
-        compare(keep, buffers, group, seed, threads)
+    compare(keep, buffers, group, seed, threads)
 
 
 BAD = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -198,7 +201,7 @@ HIDDEN = st.sampled_from([-math.inf, -math.inf, -1e9, -1e5])
 SIZES = st.tuples(st.integers(1, 2), st.sampled_from([3, 16, 33]))
 
 
-@settings(BAD, max_examples=10)
+@settings(BAD, max_examples=6)
 @given(
     masks(), SIZES, st.sampled_from([float32, float64]), FORM, HIDDEN, spoilt(), st.integers(0, 99), st.integers(1, 2)
 )
@@ -216,7 +219,7 @@ def test_any_nest_takes_what_rows_need(
 
 
 @pytest.mark.slow
-@settings(BAD, max_examples=200)
+@settings(BAD, max_examples=100)
 @given(
     masks(), SIZES, st.sampled_from([float32, float64]), FORM, HIDDEN, spoilt(), st.integers(0, 99), st.integers(1, 2)
 )
