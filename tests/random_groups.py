@@ -189,8 +189,8 @@ class _StageMaker:
         if expr.dtype.is_float and not dtype.is_float:  # NaN has no integer
             one = Call("gt", (expr, Literal(0, expr.dtype)), bool_)
             return (one, 1) if dtype == bool_ else (Call("cast", (one,), dtype), 1)
-        if expr.dtype != bool_ and bound > EXACT:
-            expr, bound = self.folded(value, True)
+        if expr.dtype != bool_ and (bound > EXACT or (self.group.hard and dtype.is_float)):
+            expr, bound = self.folded((expr, EXACT + 1), True)  # the end of an integer type is no small number
         if dtype == bool_:
             return Call("ne", (expr, Literal(0, expr.dtype)), bool_), 1
         return Call("cast", (expr,), dtype), bound
