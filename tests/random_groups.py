@@ -322,7 +322,7 @@ class _StageMaker:
         if kind == "map":
             return self.kernel(None, self.value(axes, dtype), last)
         if kind == "product":
-            roles = [draw(st.sampled_from("mnb")) for _ in range(group.shared, self.parallel)]
+            roles = [draw(st.sampled_from("mmnnb")) for _ in range(group.shared, self.parallel)]
             if "n" not in roles and not group.chance(5):
                 roles[-1:] = ["n"]
             role = [*draw(st.sampled_from(["m" * group.shared] * 5 + ["b" * group.shared])), *roles]
