@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class OutOfTime(Exception):
@@ -40,15 +38,6 @@ class Deadline:
         """Raise :class:`OutOfTime` if it has passed."""
         if self.over:
             raise OutOfTime(work)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Time spent inside does not count."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.end += time.monotonic() - start
 
 
 NEVER = Deadline()

@@ -199,12 +199,14 @@ BAD = settings(deadline=None, suppress_health_check=list(HealthCheck))
 FORM = st.tuples(st.sampled_from([0.125, 3.0]), st.booleans(), st.booleans())
 HIDDEN = st.sampled_from([-math.inf, -math.inf, -1e9, -1e5])
 SIZES = st.tuples(st.integers(1, 2), st.sampled_from([3, 16, 33]))
+DRAWN = (
+    *(masks(), SIZES, st.sampled_from([float32, float64]), FORM, HIDDEN, spoilt()),
+    *(st.integers(0, 99), st.integers(1, 2)),
+)
 
 
 @settings(BAD, max_examples=6)
-@given(
-    masks(), SIZES, st.sampled_from([float32, float64]), FORM, HIDDEN, spoilt(), st.integers(0, 99), st.integers(1, 2)
-)
+@given(*DRAWN)
 def test_any_nest_takes_what_rows_need(
     keep: np.ndarray,
     sizes: tuple[int, int],
@@ -220,9 +222,7 @@ def test_any_nest_takes_what_rows_need(
 
 @pytest.mark.slow
 @settings(BAD, max_examples=100)
-@given(
-    masks(), SIZES, st.sampled_from([float32, float64]), FORM, HIDDEN, spoilt(), st.integers(0, 99), st.integers(1, 2)
-)
+@given(*DRAWN)
 def test_many_nests_take_what_rows_need(
     keep: np.ndarray,
     sizes: tuple[int, int],

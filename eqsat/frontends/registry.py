@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedOpError
 from eqsat.frontends.source import user_line
 from eqsat.ir.node import LINE
 
@@ -125,7 +125,3 @@ def _default(function: object, key: str) -> object:
     except (TypeError, ValueError):
         return inspect.Parameter.empty
     return inspect.Parameter.empty if parameter is None else parameter.default
-
-
-def dtype_error(error: Exception) -> UnsupportedDTypeError:
-    return UnsupportedDTypeError(str(error), LINE.get() or user_line())

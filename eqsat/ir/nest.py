@@ -49,8 +49,7 @@ class Loop:
     """Walk ``block`` elements of ``axis``, ``step`` at a time; ``body`` covers one step.
 
     ``parallel``: the steps are shared out between threads, in contiguous runs; in turns where a mask leaves blocks of
-    rows unlike work. ``split``: of a reduced axis, every
-    step has results of its own, combined in a second pass.
+    rows unlike work. ``split``: of a reduced axis, every step has results of its own, combined in a second pass.
     """
 
     axis: str

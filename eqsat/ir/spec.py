@@ -78,6 +78,3 @@ def make_spec(a: Sequence[object], b: Sequence[object], out: Sequence[object]) -
         if label not in spec.out and not (label in spec.a and label in spec.b):
             raise ValueError(f"{spec} sums an axis that only one factor has; reduce that factor first")
     return spec
-
-
-MATMUL = make_spec("ik", "kj", "ij")

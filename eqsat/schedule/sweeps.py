@@ -106,12 +106,11 @@ def check_part(part: Nest, group: KernelGroup, rows: int) -> None:
 
     It names the stage that cannot share a sweep with those before it, or the axis. ``group``: a simplified one.
     """
-    body, where = part, f"in {show(part)}"
-    if rows > 1 or (isinstance(part, Loop) and part.axis == "rows"):
-        if not isinstance(part, Loop) or (part.axis, part.block, part.step, part.parallel) != ("rows", rows, 1, False):
-            raise ValueError(f"no loop over the {rows} rows of a block, one by one, {where}")
-        body = part.body
-    for sweep in body.bodies if isinstance(body, Seq) else (body,):
+    where = f"in {show(part)}"
+    over = part if isinstance(part, Loop) and part.axis == "rows" else None
+    if (over or rows > 1) and (over is None or (over.block, over.step, over.parallel) != (rows, 1, False)):
+        raise ValueError(f"no loop over the {rows} rows of a block, one by one, {where}")
+    for sweep in sweeps(part):
         found, at = tiles(sweep), sweep
         while isinstance(at, Loop):
             if at.parallel or at.split:
@@ -225,11 +224,11 @@ def _joint(nests: Sequence[Nest], kernel: Kernel, shared: int = 0) -> Nest | Non
 
     ``kernel``: of the first. None where that takes more than vectors along one axis.
     """
-    tiles = [tile_of(nest) for nest in nests]
-    first = tiles[0]
-    if first.name == "transpose" or len(first.sizes) > 1 or any(tile.name not in MAPS for tile in tiles):
+    own = [tile_of(nest) for nest in nests]
+    first = own[0]
+    if first.name == "transpose" or len(first.sizes) > 1 or any(tile.name not in MAPS for tile in own):
         return None
-    vectors = min((size // tile.lanes for tile in tiles for _, size in tile.sizes[-1:]), default=1)
+    vectors = min((size // tile.lanes for tile in own for _, size in tile.sizes[-1:]), default=1)
     extents = {name: kernel.extents[a] for name, a in axes_of(kernel, shared).items()}
     return _narrowed(nests[0], max(1, vectors) * first.lanes, extents)
 

@@ -34,8 +34,8 @@ def emit(
 ) -> Emitted:
     """Source of a kernel group without contractions.
 
-    ``nest``: how it runs (see ``eqsat.ir.nest``); what it does not say runs by plain nests.
-    ``lanes``: lanes of every vector of those, a power of two; by default what the registers of ``target`` hold.
+    ``nest``: how it runs (see ``eqsat.ir.nest``); by default by plain nests. ``lanes``: lanes of every vector of those,
+    a power of two; by default what the registers of ``target`` hold.
     A result may share its buffer with an input only if the group is one map, and every load of that input
     walks it just as the result is stored. Buffers are aligned to 64 bytes.
 
