@@ -19,7 +19,8 @@ AVX2 = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",
-    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    # Products that XLA hands to YNNPACK know no limit: 1.4 times what AVX2 can do.
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2 --xla_cpu_experimental_ynn_fusion_type=",
 }
 """What holds NumPy's products, PyTorch and JAX to AVX2, as their documentations say."""
 WIDE = ("onnxruntime", "numexpr")
