@@ -1,4 +1,4 @@
-"""The command ``eqsat``: machine model, cache, tuning records, rules, extraction from other people's e-graphs.
+"""The command ``eqsat``: machine model, cache, tuning records, rules, extraction from other people's e-graphs, doctor.
 
 Exit codes: 0 done, 1 failed (the reason on standard error), 2 wrong usage.
 """
@@ -82,8 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     extract.set_defaults(run=_extract)
 
     rules = commands.add_parser("rules", help="list the rewrite rules")
+    rules.add_argument("text", metavar="TEXT", nargs="*", help="only those with all of these in id, rule or doc")
     rules.add_argument("--json", action="store_true", help="as JSON")
     rules.set_defaults(run=_rules)
+
+    doctor = commands.add_parser("doctor", help="show versions, machine, threads and caches; 1 if something is amiss")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -310,6 +315,8 @@ def _rules(options: argparse.Namespace) -> int:
 
     found = [(rule.id, str(rule.numerics), str(rule).removeprefix(f"{rule.id}: "), rule.doc) for rule in rules.list()]
     found += [(rule.id, "exact", rule.doc, rule.doc) for rule in installed_loop_rules()]
+    asked = [text.lower() for text in options.text]
+    found = [row for row in found if all(any(text in part.lower() for part in row) for text in asked)]
     if options.json:
         names = ("id", "numerics", "rule", "doc")
         print(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=1))
@@ -321,6 +328,24 @@ def _rules(options: argparse.Namespace) -> int:
         table.add_row(identity, numerics, Text(text))
     _show(table)
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from eqsat.doctor import examine
+
+    found = examine()
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=1))
+    else:
+        from rich.text import Text
+
+        table = _table("eqsat doctor", "what", "found", "amiss")
+        for finding in found:
+            table.add_row(finding.what, Text(finding.found, overflow="fold"), Text(finding.amiss, style="bold"))
+        _show(table)
+    return 1 if any(finding.amiss for finding in found) else 0
 
 
 if __name__ == "__main__":

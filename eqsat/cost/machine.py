@@ -270,11 +270,12 @@ _in_process: dict[tuple[Path, str], Machine] = {}
 def _stored_or_measured(probe: Probe | None) -> Machine:
     key = (cache_root(), document_key())
     if key not in _in_process:
-        _in_process[key] = _stored() or remeasure(probe)
+        _in_process[key] = stored() or remeasure(probe)
     return _in_process[key]
 
 
-def _stored() -> Machine | None:
+def stored() -> Machine | None:
+    """The model in the cache directory; None where there is none that can be used."""
     data = machine_store().read("machine", document_key())
     if data is None:
         return None
