@@ -120,4 +120,9 @@ LOOP_RULES = (
 (rule ((inner e) (= e (Loop a n s x)) (outermost a)) ((inner x)) :ruleset {ruleset})
 (rule ((inner e) (= e (Loop a n s x)) (splits a)) ((union e (Par a n s x))) :ruleset {ruleset})""",
     ),
+    LoopRule(
+        "loop.cyclic",
+        "contiguous runs of steps for each thread = threads take steps in turns, where some steps take longer",
+        """(rule ((= e (Par a n s x)) (unlike a)) ((union e (Cyclic a n s x))) :ruleset {ruleset})""",
+    ),
 )

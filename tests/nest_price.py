@@ -80,7 +80,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 if seconds is None:
                     return None
                 return Price(seconds, pricer.summary(block).cold, 0.0, 0.0), block
-            case Loop(axis, n, step, inside, parallel, split):
+            case Loop(axis, n, step, inside, parallel, split, cyclic):
                 shared = grouped and above and axis in ("outer", "rows")
                 found = price(
                     inside, packed, shared and axis == "outer", spmd and not parallel, step if axis == "n" else columns
@@ -103,7 +103,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     return Price((child.compute + more) * steps + control, moved, child.fixed * steps, scratch), block
                 threads = pricer.target.threads
                 covered = min(n, ceil_div(ceil_div(n, step), threads) * step)
-                steps, control = loop_steps(pricer, block, own, covered, step)
+                steps, control = loop_steps(pricer, block, own, covered, step, pricer.busiest(own, step, cyclic))
                 part = widen(block, own, covered)
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
                 fixed = child.fixed * steps + pricer.barrier

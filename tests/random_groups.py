@@ -566,8 +566,8 @@ def terms_of(nest: Nest) -> set[str]:
     found = set()
     for term in terms(nest):
         match term:
-            case Loop(parallel=parallel, split=split):
-                found |= {"loop", *["parallel loop"] * parallel, *["split loop"] * split}
+            case Loop(parallel=parallel, split=split, cyclic=cyclic):
+                found |= {"loop", *["parallel loop"] * parallel, *["split loop"] * split, *["cyclic loop"] * cyclic}
             case Pack(ahead=ahead):
                 found.add("packed ahead" if ahead else "packed")
             case Seq(bodies):

@@ -22,9 +22,9 @@ from eqsat.ir.types import bool_, float32, float64
 from eqsat.plan.group import PlacedGroup
 from eqsat.plan.masks import split_masked
 from eqsat.plan.plan import KernelStep, Plan
-from eqsat.schedule import schedule
+from eqsat.schedule import Scheduled, schedule
 from eqsat.schedule.decode import decode
-from eqsat.schedule.domain import bounds_of, needed
+from eqsat.schedule.domain import Bound, Columns, bounds_of, needed
 from eqsat.schedule.price import Pricer, total_seconds
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
@@ -105,16 +105,58 @@ def test_masks_of_no_shape_and_unknown_ones_are_left_alone() -> None:
 
 
 def test_rows_of_one_head_are_shared_in_turns() -> None:
-    """A triangle's later blocks take more: threads that share rows get some of each."""
+    """A triangle's later blocks take more: threads that share rows may get some of each."""
     group, buffers = masked_group(causal(128, 512), 1, 16, float32)
     *_, placed = leave_out(group, buffers)
-    nests = [nest for nest, _ in sample(placed.group, cpu_target(machine(), 2), 30, seed=2)]
-    shared = next(nest for nest in nests if re.search(r"rows\*:128/(?!128)", show(nest)))
-    assert re.search(r"for rows\d+ in range\(\d+ \* tid, 128, \d+ \* nt\)", printed(placed.group, shared).source)
+    target = cpu_target(machine(), 2)
+    nests = [nest for nest, _ in sample(placed.group, target, 40, seed=2)]
     given = [*(buffers[t] for t in placed.tensors[:-1]), np.zeros(1, np.int64)]
-    out = placed.group.outputs[0]
-    one, two = (run(printed(placed.group, shared), given, threads)[out] for threads in (1, 2))
-    np.testing.assert_array_equal(one, two)
+    out, results = placed.group.outputs[0], []
+    turns = r"for rows\d+ in range\(\d+ \* tid, 128, \d+ \* nt\)"
+    for pattern, in_turns in ((r"rows\*:128/(?!128)\d+ cyclic", True), (r"rows\*:128/(?!128)\d+ >", False)):
+        shared = next(nest for nest in nests if re.search(pattern, show(nest)))
+        assert bool(re.search(turns, printed(placed.group, shared).source)) == in_turns
+        results += [run(printed(placed.group, shared), given, threads)[out] for threads in (1, 2)]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[2], results[3])
+    np.testing.assert_allclose(results[0], results[2], rtol=1e-5, atol=1e-6)
+
+
+def test_threads_take_turns_where_that_is_predicted_to_be_sooner() -> None:
+    """At blocks of a triangle; not where all rows are alike, nor where heads are shared, nor without the rule."""
+    target = cpu_target(machine(), 2)
+
+    def found(mask: np.ndarray, heads: int, disable: tuple[str, ...] = ()) -> Scheduled:
+        *_, placed = leave_out(*masked_group(mask, heads, 64, float32))
+        return schedule(placed.group, target, disable=disable)
+
+    one = found(causal(512, 512), 1)
+    assert re.search(r"rows\*:512/\d+ cyclic", show(one.nest))
+    apart = found(causal(512, 512), 1, ("loop.cyclic",))
+    assert "cyclic" not in show(apart.nest) and apart.predicted_seconds > one.predicted_seconds
+    assert "outer*:8/1 >" in show(found(causal(512, 512), 8).nest)
+    assert "cyclic" not in show(found(np.ones((512, 512), bool), 1).nest)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 90), st.integers(1, 300), st.integers(-60, 200), st.integers(1, 40), st.integers(1, 4))
+def test_the_busiest_thread_is_found(rows: int, columns: int, at: int, block: int, threads: int) -> None:
+    """By counting what each thread's blocks take of the points."""
+    bounds, part, grain = (Bound(True, at, (1,)),), 0.75, 64
+    blocks = [range(start, min(start + block, rows)) for start in range(0, rows, block)]
+    each = -(-len(blocks) // threads)
+    for cyclic in (False, True):
+        work = [0.0] * threads
+        for number, those in enumerate(blocks):
+            thread = number % threads
+            if not cyclic:
+                thread = next(t for t in range(threads) if number < len(blocks) * (t + 1) // threads)
+            end = min(max(-(-min(max(row + at, 0), columns) // grain) * grain for row in those), columns)
+            first = min(0, columns - 1) // grain * grain
+            taken = max(end, min(first + grain, columns)) / columns
+            work[thread] += len(those) * (1 - part * (1 - taken))
+        found = Columns(columns, bounds, (rows,), part).busiest(block, threads, cyclic)
+        assert found == pytest.approx(max(work) / min(rows, each * block))
 
 
 def test_other_uses_of_the_weights_are_left_alone() -> None:

@@ -101,8 +101,8 @@ WORDS = {
     "stores backwards", "reads a stage", "contraction of a stage", "side by side",
 }  # fmt: skip
 TERMS = {
-    "loop", "parallel loop", "split loop", "packed", "packed ahead", "sequence", "map", "reduce", "transpose", "fma",
-    "jammed", "tiles side by side",
+    "loop", "parallel loop", "cyclic loop", "split loop", "packed", "packed ahead", "sequence", "map", "reduce",
+    "transpose", "fma", "jammed", "tiles side by side",
 }  # fmt: skip
 
 
@@ -162,10 +162,10 @@ def test_the_nest_without_a_search_is_legal_and_computes_the_same(case: Case, la
 def said(nest: Nest, depth: int = 0) -> Iterator[tuple[int, str]]:
     """What a nest says, outermost first: (loops around it, loop or packing)."""
     match nest:
-        case Loop(axis, block, step, body, parallel):
+        case Loop(axis, block, step, body, parallel, cyclic=cyclic):
             loops = parallel or step < block
             if loops:
-                yield depth, f"{axis}{'*' if parallel else ''} by {step}"
+                yield depth, f"{axis}{'*' if parallel else ''} by {step}{' * nt' if cyclic else ''}"
             yield from said(body, depth + loops)
         case Pack(operand, body, ahead):
             if not ahead and not is_parallel(body):
@@ -342,6 +342,7 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Pack("b", Loop("n", 70, 32, inner), ahead=True), "factor b .* cannot be packed at compile time"),
         (Pack("c", Loop("n", 70, 32, inner)), "'c', which is no factor"),
         (Seq((Loop("n", 70, 32, inner),)), "sequence"),
+        (Loop("n", 70, 32, inner, cyclic=True), "threads do not share the loop over n"),
     ]
     for nest, message in refused:
         with pytest.raises(ValueError, match=message):
@@ -376,6 +377,8 @@ def test_illegal_nests_of_a_group_are_refused_by_axis_or_factor() -> None:
         legal(change(chosen, "rows", lambda loop: replace(loop, block=loop.block + 1)), group)
     with pytest.raises(ValueError, match=r"loop over outer, not also that over rows|every step of the loop over outer"):
         legal(change(chosen, "rows", lambda loop: replace(loop, parallel=True)), group)
+    with pytest.raises(ValueError, match="threads do not share the loop over rows"):
+        legal(change(chosen, "rows", lambda loop: replace(loop, cyclic=True)), group)
     with pytest.raises(ValueError, match=r"runs stages \[0, 1, 2, 3\]"):
         legal(change(chosen, "rows", lambda loop: replace(loop, body=Seq(loop.body.bodies[:-1]))), group)
     sequence = below(chosen)

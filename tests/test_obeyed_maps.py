@@ -92,7 +92,7 @@ def printed(source: str, phase: str = "") -> list[tuple[str, str]]:
         depth = len(match[1])
         if found and depth <= found[-1][0]:
             break  # the rim, or another sweep
-        step = re.search(r", (\d+)$", match[4])
+        step = re.search(r", (\d+)(?: \* nt)?$", match[4])
         if not match[3]:
             found.append((depth, match[2], step[1] if step and match[4].count(",") >= 2 else "1"))
     return [(axis, step) for _, axis, step in found]
@@ -127,7 +127,8 @@ def test_printed_loops_are_those_of_the_nest(name: str) -> None:
                 assert printed(source) == [(loop.axis, str(loop.step)) for loop in whole], show(nest) + source
             else:
                 assert "scratch" in source
-            assert ("* tid // nt" in source) == any(loop.parallel for loop in loops)
+            assert ("* tid // nt" in source) == any(loop.parallel and not loop.cyclic for loop in loops)
+            assert bool(re.search(r"in range\(.* \* nt\):", source)) == any(loop.cyclic for loop in loops)
             assert ("transpose_" in source) == (tile.name == "transpose")
             if any(loop.split for loop in loops):
                 assert "def kernel_1(" in source and "parts" in source

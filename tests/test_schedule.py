@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,6 +58,7 @@ from tests.kernel_groups import (
     turned_values,
 )
 from tests.nest_price import evaluate
+from tests.test_masks import leave_out, masked_group
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -385,6 +387,7 @@ def test_every_rule_has_an_id_a_text_and_fires_somewhere() -> None:
     assert len({rule.id for rule in LOOP_RULES}) == len(LOOP_RULES)
     problems = [(gemm(96, 70, 130), 1), (gemm(4, 900, 700), 1), (attention(3, 40, 50, 16), 2)]
     problems += [(reduction((400, 300), 2, (1, 0)), 1), (reduction((50, 4000), 1, (0, 1)), 2), (softmax(40, 64), 1)]
+    problems.append((leave_out(*masked_group(np.tri(40, 50, dtype=bool), 2, 16, float32))[-1].group, 2))
     sizes = {}
     for disabled in (None, *LOOP_RULES):
         ids = () if disabled is None else (disabled.id,)

@@ -3,8 +3,9 @@
 An e-class is "the loops still to run inside this block": block and step are in the term, so the graph is
 acyclic and orders share their tails. Terms (egglog constructors):
 
-    (Loop axis block step body)  (Par axis block step body)  (Seq first rest)  (Pack stage operand body)
-    (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)  (Split axis block step body)
+    (Loop axis block step body)  (Par axis block step body)  (Cyclic axis block step body)
+    (Split axis block step body)  (Seq first rest)  (Pack stage operand body)
+    (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)
     (Vector stage other count axis size stream prefetch)  (Transpose stage first second lanes stream)
     (Op stage name sizes)
 
@@ -13,8 +14,9 @@ of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` 
 1); ``stream``, in a ``Transpose`` too, says whether results go past the caches, ``prefetch`` whether what its loads
 read at the next shared row is asked for. An ``Op`` is a tile
 operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
-``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards. ``Point`` is one point
-of a stage; ``Block`` is all of one stage for one position of the shared axes.
+``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards; ``Cyclic`` one whose
+steps threads take in turns. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the
+shared axes.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ SIGNATURE = """
 (datatype Nest
   (Loop String i64 i64 Nest)
   (Par String i64 i64 Nest)
+  (Cyclic String i64 i64 Nest)
   (Seq Nest Nest)
   (Pack i64 String Nest)
   (Tile i64 i64 i64 i64 bool bool)
@@ -47,6 +50,7 @@ SIGNATURE = """
 (relation permutable (String String))
 (relation shared (String))
 (relation splits (String))
+(relation unlike (String))
 (relation outermost (String))
 (relation layout (i64 bool bool))
 (relation packable (i64 String))
@@ -71,20 +75,20 @@ SIGNATURE = """
 """
 """Sorts, constructors and the relations in which the facts of one problem are stated.
 
-``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside
-one over ``b``; ``points a b``: also where those are over single points. ``shared a``: every stage reads earlier ones at
-the same position of ``a``. ``splits a``: steps of ``a`` are independent, so threads may share them. ``divides a s``:
-the steps of s along the reduced axis ``a`` may have results of their own. ``outermost a``: only loops over batches,
-which every thread may walk. ``layout stage a b``: which factors a tile finds packed already. ``packable stage x``:
-factor x may be packed; ``hoists stage x axis``: its packing may leave a loop over ``axis``; ``external stage x``: it is
-no earlier stage's result. ``register stage m n``: a register tile; ``depth stage k``: how deep one runs; ``updates
-stage m k``: a rank-k update of m rows. ``contracts stage m n k``: the names of a contraction's axes.
-``lanes stage a l``: l elements of axis ``a`` may be taken by vectors; ``scalar stage``: there is no axis. ``jams stage
-b c a l``: c positions of ``b`` at once with them. ``transposes stage a b l``: blocks of l × l are loaded along ``a``
-and used along ``b``. ``streams stage a``: results may go past the caches with lanes along ``a``. ``computes
-stage name sizes points``: a tile operation computes what those loops over single points do. ``flat a n stage
-body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``spmd``, ``inner``: nests
-that every thread runs, filled in by rules.
+``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside one
+over ``b``; ``points a b``: also where those are over single points. ``shared a``: every stage reads earlier ones at
+the same position of ``a``. ``splits a``: steps of ``a`` are independent, so threads may share them; ``unlike a``: some
+take longer than others. ``divides a s``: the steps of s along the reduced axis ``a`` may have results of their own.
+``outermost a``: only loops over batches, which every thread may walk. ``layout stage a b``: which factors a tile finds
+packed already. ``packable stage x``: factor x may be packed; ``hoists stage x axis``: its packing may leave a loop
+over ``axis``; ``external stage x``: it is no earlier stage's result. ``register stage m n``: a register tile; ``depth
+stage k``: how deep one runs; ``updates stage m k``: a rank-k update of m rows. ``contracts stage m n k``: the names of
+a contraction's axes. ``lanes stage a l``: l elements of axis ``a`` may be taken by vectors; ``scalar stage``: there is
+no axis. ``jams stage b c a l``: c positions of ``b`` at once with them. ``transposes stage a b l``: blocks of l × l
+are loaded along ``a`` and used along ``b``. ``streams stage a``: results may go past the caches with lanes along
+``a``. ``computes stage name sizes points``: a tile operation computes what those loops over single points do. ``flat a
+n stage body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``spmd``,
+``inner``: nests that every thread runs, filled in by rules.
 """
 
 
@@ -128,7 +132,7 @@ class NestGraph:
         return tuple(sorted(found))
 
 
-_CHILDREN = {"Loop": 1, "Par": 1, "Split": 1, "Seq": 2, "Pack": 1}
+_CHILDREN = {"Loop": 1, "Par": 1, "Cyclic": 1, "Split": 1, "Seq": 2, "Pack": 1}
 _CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
 
 

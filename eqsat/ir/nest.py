@@ -48,8 +48,8 @@ from dataclasses import dataclass, replace
 class Loop:
     """Walk ``block`` elements of ``axis``, ``step`` at a time; ``body`` covers one step.
 
-    ``parallel``: the steps are shared out between threads, in contiguous runs; in turns where a mask leaves blocks of
-    rows unlike work. ``split``: of a reduced axis, every step has results of its own, combined in a second pass.
+    ``parallel``: the steps are shared out between threads, in contiguous runs; ``cyclic``: in turns, each thread the
+    next step. ``split``: of a reduced axis, every step has results of its own, combined in a second pass.
     """
 
     axis: str
@@ -58,6 +58,7 @@ class Loop:
     body: Nest
     parallel: bool = False
     split: bool = False
+    cyclic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,9 @@ def around(nest: Nest, inner: Nest) -> Nest:
 def show(nest: Nest) -> str:
     """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``."""
     match nest:
-        case Loop(axis, block, step, body, parallel, split):
-            return f"{axis}{'+' if split else ''}{'*' if parallel else ''}:{block}/{step} > {show(body)}"
+        case Loop(axis, block, step, body, parallel, split, cyclic):
+            marks = "+" * split + "*" * parallel
+            return f"{axis}{marks}:{block}/{step}{' cyclic' * cyclic} > {show(body)}"
         case Pack(operand, body, ahead):
             return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
         case Seq(bodies):

@@ -41,10 +41,10 @@ def prepacked(nest: Nest, problem: Problem) -> Nest:
 def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
-        case "Loop" | "Par" | "Split":
+        case "Loop" | "Par" | "Cyclic" | "Split":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
             body = _decode(entry.children[0], problem, lanes, target)
-            return Loop(plain_axis(axis), n, step, body, node.op != "Loop", node.op == "Split")
+            return Loop(plain_axis(axis), n, step, body, node.op != "Loop", node.op == "Split", node.op == "Cyclic")
         case "Pack":
             body = _decode(entry.children[0], problem, lanes, target)
             return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)

@@ -55,28 +55,46 @@ def _bound(index: Index, column: int, shared: int) -> Bound:
 
 
 @lru_cache(maxsize=1024)
-def needed(bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int, block: int = 1) -> float:
-    """The part of all columns that rows need on average, in whole runs of ``grain``; at least one run.
+def parts_needed(
+    bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int, block: int = 1
+) -> tuple[float, ...]:
+    """The part of all columns that each block of rows needs on average, in whole runs of ``grain``; at least one run.
 
-    ``rows``: extents of the shared axes. ``block``: of the last of them, which positions take the same columns.
+    ``rows``: extents of the shared axes. ``block``: of the last of them, which positions take the same columns. One
+    figure for all blocks if that axis moves no bound.
     """
     moving = [a for a in range(len(rows)) if any(bound.strides[a] for bound in bounds)]
     if not bounds or columns == 0 or math.prod(rows[a] for a in moving) > MOST:
-        return 1.0
+        return (1.0,)
     grid = np.ogrid[tuple(slice(rows[a]) for a in moving)] if moving else []
     shape = tuple(rows[a] for a in moving)
     low, high = np.zeros(shape, np.int64), np.full(shape, columns, np.int64)
     for bound in bounds:
         at = sum((bound.strides[a] * place for a, place in zip(moving, grid, strict=True)), np.int64(bound.offset))
         low, high = (low, np.minimum(high, at)) if bound.upper else (np.maximum(low, at), high)
-    weights = np.ones(1)
     if len(rows) - 1 in moving:
         starts = np.arange(0, rows[-1], block)
-        weights = np.diff(starts, append=rows[-1]) / rows[-1] * len(starts)
         low, high = np.minimum.reduceat(low, starts, axis=-1), np.maximum.reduceat(high, starts, axis=-1)
     low = np.minimum(low, columns - 1) // grain * grain
     high = np.minimum(np.maximum(-(-high // grain) * grain, low + grain), columns)
-    return float(((high - low) * weights).mean()) / columns
+    taken = (high - low) / columns
+    if len(rows) - 1 not in moving:
+        return (float(taken.mean()),)
+    return tuple(taken.reshape(-1, taken.shape[-1]).mean(axis=0).tolist())
+
+
+@lru_cache(maxsize=1024)
+def needed(bounds: tuple[Bound, ...], rows: tuple[int, ...], columns: int, grain: int, block: int = 1) -> float:
+    """The average of :func:`parts_needed` over all rows."""
+    parts = parts_needed(bounds, rows, columns, grain, block)
+    if len(parts) == 1:
+        return parts[0]
+    return math.fsum(part * size for part, size in zip(parts, _sizes(rows[-1], block), strict=True)) / rows[-1]
+
+
+def _sizes(rows: int, block: int) -> list[int]:
+    """Rows of each block."""
+    return [min(block, rows - start) for start in range(0, rows, block)]
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,20 @@ class Columns:
     def needed(self, block: int) -> float:
         """The part of all points of the group that blocks of so many rows take."""
         return 1 - self.part * (1 - needed(self.bounds, self.rows, self.count, GRAIN, block))
+
+    def busiest(self, block: int, threads: int, cyclic: bool) -> float:
+        """The same of the thread whose blocks take most, of all points in as many rows as the longest share has.
+
+        Threads take contiguous runs of blocks, or blocks in turns.
+        """
+        parts = parts_needed(self.bounds, self.rows, self.count, GRAIN, block)
+        if len(parts) == 1:
+            return self.needed(block)
+        points = [n * (1 - self.part * (1 - p)) for n, p in zip(_sizes(self.rows[-1], block), parts, strict=True)]
+        blocks, each = len(points), -(-len(points) // threads)
+        runs = [slice(blocks * t // threads, blocks * (t + 1) // threads) for t in range(threads)]
+        shares = (points[t::threads] if cyclic else points[runs[t]] for t in range(threads))
+        return max(map(math.fsum, shares)) / min(self.rows[-1], each * block)
 
 
 def columns_of(group: KernelGroup) -> Columns | None:

@@ -9,6 +9,7 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, tiles
 from eqsat.ir.siblings import are_siblings
 from eqsat.schedule.decode import is_parallel
+from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
 from eqsat.schedule.sweeps import check_part
@@ -118,6 +119,7 @@ class _Check:
                 f"{here.sizes[axis]} are there"
             )
         threads = here.threads
+        check_turns(nest)
         if nest.parallel:
             if axis == "k":
                 raise ValueError("threads cannot share out k, the axis that is summed")

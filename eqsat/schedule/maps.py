@@ -9,7 +9,7 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import MAPS, Loop, Nest, TileOp, show
 from eqsat.schedule.tensorize import Match, matches
 
-__all__ = ["axes_of", "check_nest", "match_of", "tile_of"]
+__all__ = ["axes_of", "check_nest", "check_turns", "match_of", "tile_of"]
 
 
 def axes_of(kernel: Kernel, shared: int = 0) -> dict[str, int]:
@@ -60,6 +60,7 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
         first = not any(loop.axis == name for loop in outside)
         if not first and at.block % at.step:
             raise ValueError(f"steps of {at.step} along axis {name!r} do not divide a block of {at.block}, {where}")
+        check_turns(at)
         if at.split and (name not in reduced or outside or not at.parallel):
             raise ValueError(f"only the outermost, parallel loop over a reduced axis is split, not {name!r}, {where}")
         if at.parallel and not at.split and name in reduced:
@@ -86,6 +87,12 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
     for n, loop in enumerate(outside):
         if loop.axis not in reduced and any(o.axis in reduced and not o.split for o in outside[:n]):
             raise ValueError(f"the loop over axis {loop.axis!r} is inside a reduction by tile {tile.name!r}, {where}")
+
+
+def check_turns(loop: Loop) -> None:
+    """Raise ``ValueError`` where the steps of a loop go in turns to threads that do not share it."""
+    if loop.cyclic and not loop.parallel:
+        raise ValueError(f"threads do not share the loop over {loop.axis}, whose steps they take in turns")
 
 
 def match_of(

@@ -303,6 +303,11 @@ class Pricer:
         columns = self.problem.columns
         return columns.needed(step) if columns is not None and axis == "rows" else 1.0
 
+    def busiest(self, axis: str, step: int, cyclic: bool) -> float:
+        """The same of the thread with most work, next to whole steps of a share that is as long as any."""
+        columns = self.problem.columns
+        return columns.busiest(step, self.target.threads, cyclic) if columns is not None and axis == "rows" else 1.0
+
     def pack(self, stage: int, factor: str, block: Block) -> tuple[float, dict[Source, int]]:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
         form = self.problem.stages[stage]
@@ -378,8 +383,13 @@ def join(one: Block, two: Block) -> Block:
     return Block(one.stages | two.stages, tuple(sorted({*one.sizes, *two.sizes})), one.packed | two.packed)
 
 
-def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tuple[float, float]:
-    """(steps, the last one counted by its share of compute; seconds of loop control)."""
+def loop_steps(
+    pricer: Pricer, block: Block, axis: str, n: int, step: int, kept: float | None = None
+) -> tuple[float, float]:
+    """(steps, the last one counted by its share of compute; seconds of loop control).
+
+    ``kept``: the part of its work that a step does, by default the average of all.
+    """
     stage = min(block.stages)
     form = pricer.problem.stages[stage]
     rest = n % step
@@ -389,7 +399,7 @@ def loop_steps(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> tu
         share = rest / step if shared else pricer.ratio(stage, plain_axis(axis), step, rest)
     slot, pages = pricer.target.slot(form.dtype), pricer.target.pages
     control = c.LOOP * slot
-    kept = pricer.needed(axis, step)
+    kept = pricer.needed(axis, step) if kept is None else kept
     if not form.contraction:
         return kept * (n // step + share), ceil_div(n, step) * control + c.START * slot
     sizes = dict(block.sizes)

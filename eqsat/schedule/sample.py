@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Nest, show
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, show
 from eqsat.schedule.decode import decode
 from eqsat.schedule.phases import in_phases
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.scheduler import phased, search_graph
 from eqsat.schedule.search import WIDTH, Entry, Search
 from eqsat.schedule.sweeps import arranged
+
+TURNS = 0.2
+"""How often threads take turns at steps that are alike, which takes as long, so that the search does not offer it."""
 
 
 class _Sampling(Search):
@@ -33,6 +37,18 @@ class _Sampling(Search):
     def _root(self, node: ENode) -> list[Entry]:
         entries = list(self._price(self.graph.root, node, False, self.parallel))
         return self.random.sample(entries, min(WIDTH, len(entries)))
+
+
+def in_turns(nest: Nest) -> Nest:
+    """The nest with the steps that threads share going to them in turns."""
+    match nest:
+        case Loop(parallel=parallel):
+            return replace(nest, cyclic=parallel, body=in_turns(nest.body))
+        case Pack():
+            return replace(nest, body=in_turns(nest.body))
+        case Seq(bodies):
+            return Seq(tuple(map(in_turns, bodies)))
+    return nest
 
 
 def sample(
@@ -58,9 +74,10 @@ def sample(
         search = _Sampling(graph, Pricer(problem, target), target.threads > 1, deadline, draws)
         for entry in search.roots(1 << 20):
             if len(found) < count:
-                found.setdefault(
-                    arranged(decode(entry, problem, target), problem, draws), search.seconds(entry) + target.step
-                )
+                nest = arranged(decode(entry, problem, target), problem, draws)
+                if problem.columns is None and draws.random() < TURNS:
+                    nest = in_turns(nest)
+                found.setdefault(nest, search.seconds(entry) + target.step)
         stale = stale + 1 if len(found) == before else 0
     parts = [sample(one, target, count, seed=seed, disable=disable) for one in phased(group, problem, target)]
     for drawn in itertools.islice(zip(*parts, strict=False), count // 2):  # of the phases that it may run in, too

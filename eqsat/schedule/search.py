@@ -35,6 +35,9 @@ from eqsat.schedule.vectors import sizes_of_text
 WIDTH = 6
 """Entries kept in a Pareto set."""
 
+LOOPS = ("Loop", "Par", "Cyclic", "Split")
+"""The terms that walk an axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -54,7 +57,7 @@ class Entry:
     def inside(self) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]:
         """In a map or reduction: axes of the loops in it, outermost first, its tile, and whether that streams."""
         found, at = [], self
-        while at.node.op in ("Loop", "Par", "Split"):
+        while at.node.op in LOOPS:
             found.append(plain_axis(str(at.node.args[0])))
             at = at.children[0]
         sizes = tuple((plain_axis(a), n) for a, n in tile_sizes(at.node))
@@ -66,7 +69,7 @@ class Entry:
         A tile operation's are those of one tile, so loops over parallel axes stay outside of those over reduced ones.
         """
         at, inside = self, False
-        while at.node.op in ("Loop", "Par", "Split"):
+        while at.node.op in LOOPS:
             inside |= str(at.node.args[0]).startswith("p")
             at = at.children[0]
         return at.node.op != "Op" or not (axis.startswith("r") and inside)
@@ -128,7 +131,7 @@ class Search:
                 i = int(node.args[0])
                 sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
                 return Block(frozenset({i}), sizes, self.pricer.free(i))
-            case "Loop" | "Par" | "Split":
+            case "Loop" | "Par" | "Cyclic" | "Split":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
             case "Pack":
@@ -207,7 +210,7 @@ class Search:
                     if more is None:
                         continue
                     yield Entry((child.compute + more) * steps + seconds, moved, fixed, scratch, node, (child,))
-            case "Par" | "Split":
+            case "Par" | "Cyclic" | "Split":
                 if not parallel:
                     return
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
@@ -216,12 +219,13 @@ class Search:
                 share = ceil_div(ceil_div(n, step), threads)
                 part = widen(block, axis, min(n, share * step))
                 body_block = self.blocks[node.children[0]]
-                steps, seconds = loop_steps(pricer, block, axis, min(n, share * step), step)
+                part_needed = pricer.busiest(axis, step, node.op == "Cyclic")
+                steps, seconds = loop_steps(pricer, block, axis, min(n, share * step), step, part_needed)
                 for child in self.best(node.children[0], inside or axis == "rows", False):
                     if not child.keeps(axis):
                         continue
                     covered = min(n, share * step) / step
-                    more = inner_seconds(pricer, body_block, axis, n, *child.inside) if node.op == "Par" else 0.0
+                    more = 0.0 if node.op == "Split" else inner_seconds(pricer, body_block, axis, n, *child.inside)
                     if more is None:
                         continue
                     moved = shared_moved(pricer, block, part, body_block, child.moved, covered, threads)

@@ -35,7 +35,7 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
     nest: Nest = Seq(tuple(_stage(form, step, target) for form in problem.stages))
     nest = arranged(nest, problem)
     alone = problem.outer <= 1
-    nest = Loop("rows", problem.rows, step, nest, alone)
+    nest = Loop("rows", problem.rows, step, nest, alone, cyclic=alone and problem.columns is not None)
     for form in reversed(problem.stages):
         for factor in form.factors:
             if factor.name == "b" and factor.external and not (factor.free or factor.direct):

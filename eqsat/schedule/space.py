@@ -32,6 +32,8 @@ def space_of(problem: Problem, target: Target) -> Space:
     facts += chain("rows", problem.rows, blocks, levels=1)
     facts += ['(shared "rows")', '(shared "outer")', '(outermost "outer")']
     facts += ['(splits "rows")', '(splits "outer")']
+    if problem.columns is not None:
+        facts.append('(unlike "rows")')
     nests = []
     for form in problem.stages:
         for block in sorted({*blocks, problem.rows}):

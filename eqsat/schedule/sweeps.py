@@ -17,7 +17,7 @@ from eqsat.ir.axes import loads
 from eqsat.ir.kernel import FromStage, Kernel, KernelGroup, Load
 from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Pack, Seq, TileOp, around, show, tiles
 from eqsat.schedule.domain import column_of
-from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.maps import axes_of, check_nest, check_turns, tile_of
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem
 
@@ -108,12 +108,14 @@ def check_part(part: Nest, group: KernelGroup, rows: int) -> None:
     """
     where = f"in {show(part)}"
     over = part if isinstance(part, Loop) and part.axis == "rows" else None
+    if over:
+        check_turns(over)
     if (over or rows > 1) and (over is None or (over.block, over.step, over.parallel) != (rows, 1, False)):
         raise ValueError(f"no loop over the {rows} rows of a block, one by one, {where}")
     for sweep in sweeps(part):
         found, at = tiles(sweep), sweep
         while isinstance(at, Loop):
-            if at.parallel or at.split:
+            if at.parallel or at.split or at.cyclic:
                 raise ValueError(f"threads share rows, not also the loop over axis {at.axis!r} of a stage, {where}")
             at = at.body
         inner = at.bodies if isinstance(at, Seq) else (at,)

@@ -245,13 +245,15 @@ class _Blocks:
             case Loop("outer", block, _, body, parallel) if block > 1:
                 position = p.fresh("outer")
                 bounds = f"{block} * tid // nt, {block} * (tid + 1) // nt" if parallel else str(block)
+                if nest.cyclic:
+                    bounds = f"tid, {block}, 1 * nt"
                 with p.scope(f"for {position} in range({bounds}):", position):
                     asks = self._asks(position) if self.block >= self.rows else []
                     self._walk(body, self._coordinates(position), asks)
             case Loop("rows", block, step, body, parallel) if parallel or step < block:
                 position, steps = p.fresh("rows"), -(-block // step)
                 first, end, by = "0", str(block), str(step)
-                if parallel and columns_of(self.group) is not None:  # later blocks take more: threads take turns
+                if nest.cyclic:
                     first, by = f"{step} * tid", f"{step} * nt"
                 elif parallel:
                     first, end = "rows_start", "rows_stop"

@@ -58,13 +58,13 @@ class ContractPrinter(ContractPacking):
             self.walk(nest.body)
             return
         kept = self.range[axis], self.sizes[axis], self.limit[axis], dict(self.coordinates), self.batch, self.sums
-        start, stop = self.share(axis, step) if nest.parallel else self.range[axis]
+        start, stop = self.share(nest) if nest.parallel else self.range[axis]
         innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
         if axis == "k" and self.sums is None:
             self.sums = self.new_sums()
         target = self.target() if innermost else None
         variable = self.p.fresh(axis)
-        by = f", {step}" if step > 1 else ""
+        by = f", {step} * nt" if nest.cyclic else f", {step}" if step > 1 else ""
         with self.p.scope(f"for {variable} in range({start}, {stop}{by}):", variable):
             end = f"{variable}_stop"
             if axis == "k" or walks(nest.body, axis):
@@ -83,9 +83,12 @@ class ContractPrinter(ContractPacking):
             self.finish(target)
         self.coordinates, self.batch, self.sums = kept[3:]
 
-    def share(self, axis: str, step: int) -> Range:
-        """Print this thread's share of an axis: a contiguous run of steps."""
+    def share(self, nest: Loop) -> Range:
+        """Print this thread's share of an axis: a contiguous run of steps, or where its turns begin."""
+        axis, step = nest.axis, nest.step
         extent = self.extent[axis]
+        if nest.cyclic:
+            return f"{step} * tid", str(extent)
         steps = -(-extent // step)
         start, stop = f"{axis}_start", f"{axis}_stop"
         self.p.bind(start, address("0", (step, f"{steps} * tid // nt")))

@@ -141,7 +141,9 @@ class Walk:
         innermost = not _has(loop.body, loop.axis)
         whole = extent // tile * tile if innermost else extent
         part = loop.parallel or loop.block < extent or a == self.column
-        if loop.parallel:
+        if loop.cyclic:
+            low, high = f"{loop.step} * tid", str(extent)
+        elif loop.parallel:
             steps = -(-extent // loop.step)
             low, high = p.fresh("low"), p.fresh("high")
             p.bind(low, f"{steps} * tid // nt * {loop.step}")
@@ -157,8 +159,10 @@ class Walk:
             runs = _peeled(whole, loop.step, self._seams(a))
         for start, stop in runs:
             i = p.fresh(f"{loop.axis}{suffix}_")
-            step = f", {loop.step}" if loop.step != 1 else ""
+            step = f", {loop.step} * nt" if loop.cyclic else f", {loop.step}" if loop.step != 1 else ""
             first = low if start == 0 else f"max({low}, {start})" if part else str(start)
+            if loop.cyclic and start:
+                first = f"{start} + {loop.step} * ((tid + {start // loop.step} * (nt - 1)) % nt)"
             last = until if stop == whole else f"min({until}, {stop})" if part else str(stop)
             with p.scope(f"for {i} in range({first}, {last}{step}):", i):
                 p.reach(i, start, stop - loop.step + 1 if stop % loop.step == 0 else stop)
@@ -169,7 +173,8 @@ class Walk:
             self.at[a], self.count[a] = str(whole), extent - whole
             with ExitStack() as stack:
                 if part:
-                    stack.enter_context(p.scope(f"if {high} > {whole}:"))
+                    mine = f"tid == {whole // loop.step} % nt" if loop.cyclic else f"{high} > {whole}"
+                    stack.enter_context(p.scope(f"if {mine}:"))
                 body()
             self.count[a] = tile
         self.at[a], self.end[a], self.unit[a] = before
