@@ -83,9 +83,12 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.prefetch",
-        "vectors of a row that an earlier sweep waited for = vectors that ask for the same places of the next row",
+        "vectors of a row that an earlier sweep waited for = vectors that ask for the same places of a later row; "
+        "a loop over rows = one that asks for what contractions read at the next position outside of it",
         """(rule ((= e (Vector i "" 1 a l s false)) (prefetches i a))
-      ((union e (Vector i "" 1 a l s true))) :ruleset {ruleset})""",
+      ((union e (Vector i "" 1 a l s true))) :ruleset {ruleset})
+(rule ((= e (Loop a n s x)) (asks a n))
+      ((union e (Ahead a n s x))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.split",

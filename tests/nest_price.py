@@ -69,7 +69,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                         found_ = pricer.transpose(stage, named[0][0], named[1][0], at.lanes, at.stream)
                     else:
                         named = [("", 1)] * (2 - len(named)) + named
-                        found_ = pricer.vector(stage, *named[0], *named[1], at.stream, at.prefetch)
+                        found_ = pricer.vector(stage, *named[0], *named[1], at.stream, at.prefetch > 0)
                     return Price(found_[0], pricer.summary(block).cold, found_[1], 0.0), block
                 else:
                     flags = frozenset(item for item in packed | pricer.free(stage) if item[0] == stage)
@@ -80,7 +80,7 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 if seconds is None:
                     return None
                 return Price(seconds, pricer.summary(block).cold, 0.0, 0.0), block
-            case Loop(axis, n, step, inside, parallel, split, cyclic):
+            case Loop(axis, n, step, inside, parallel, split, cyclic, prefetch):
                 shared = grouped and above and axis in ("outer", "rows")
                 found = price(
                     inside, packed, shared and axis == "outer", spmd and not parallel, step if axis == "n" else columns
@@ -100,7 +100,9 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     more = 0.0 if shared else inner_seconds(pricer, body, own, n, *_inside(inside, problem))
                     if more is None:
                         return None
-                    return Price((child.compute + more) * steps + control, moved, child.fixed * steps, scratch), block
+                    asking, saved = pricer.ahead if prefetch else (0.0, 0.0)
+                    compute = (child.compute + more) * steps + control + asking
+                    return Price(compute, moved, child.fixed * steps - saved, scratch), block
                 threads = pricer.target.threads
                 covered = min(n, ceil_div(ceil_div(n, step), threads) * step)
                 steps, control = loop_steps(pricer, block, own, covered, step, pricer.busiest(own, step, cyclic))
@@ -152,7 +154,7 @@ def _stages_of(part: Nest, problem: Problem) -> list[Nest]:
     """The nests of the stages that run row by row in a part of a group's sequence."""
     nests = list(stage_nests(part, problem.simple).values()) or [part]
     if isinstance(part, Loop) and part.axis == "rows":
-        return [Loop("rows", part.block, part.step, nest) for nest in nests]
+        return [replace(part, body=nest, prefetch=part.prefetch and nest is nests[0]) for nest in nests]
     return nests
 
 

@@ -573,7 +573,7 @@ def terms_of(nest: Nest) -> set[str]:
             case Seq(bodies):
                 found.add("sequence")
                 found |= {"tiles side by side"} if all(isinstance(body, TileOp) for body in bodies) else set()
-            case TileOp(name, sizes, stream=stream):
+            case TileOp(name, sizes, stream=stream, prefetch=prefetch):
                 jams = name in ("map", "reduce") and len(sizes) > 1
-                found |= {name, *["streamed"] * stream, *["jammed"] * jams}
+                found |= {name, *["streamed"] * stream, *["jammed"] * jams, *["prefetch"] * (prefetch > 0)}
     return found

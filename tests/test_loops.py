@@ -557,7 +557,7 @@ def test_the_next_row_is_asked_for_where_the_nest_says(dtype: DType, columns: in
     lanes = 512 // dtype.bits
     tiles = [TileOp("map" if s % 2 else "reduce", (("p0" if s % 2 else "r0", 2 * lanes),), s, lanes) for s in range(4)]
     for asking in (False, True):
-        tiles[1] = replace(tiles[1], prefetch=asking)
+        tiles[1] = replace(tiles[1], prefetch=int(asking))
         each = [Loop(t.sizes[0][0], columns, 2 * lanes, t) if columns > 2 * lanes else t for t in tiles]
         source = check(softmax(9, columns, dtype), nest=Loop("rows", 9, 1, Seq(tuple(each)))).source
         asked = re.findall(r"prefetch\((.*) \+ (\d+)\)", source)
@@ -570,7 +570,7 @@ def test_the_next_row_is_asked_for_where_the_nest_says(dtype: DType, columns: in
 def test_a_sweep_without_rows_around_it_cannot_ask_for_the_next() -> None:
     group = single((100,), 1, None, call("exp", Load(0, 0, (1,), float32)), [(float32, 100)])
     with pytest.raises(ValueError, match="next row"):
-        emit(group, Loop("p0", 100, 16, TileOp("map", (("p0", 16),), lanes=16, prefetch=True)))
+        emit(group, Loop("p0", 100, 16, TileOp("map", (("p0", 16),), lanes=16, prefetch=1)))
 
 
 def test_nest_gives_the_lanes() -> None:

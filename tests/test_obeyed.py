@@ -102,7 +102,7 @@ WORDS = {
 }  # fmt: skip
 TERMS = {
     "loop", "parallel loop", "cyclic loop", "split loop", "packed", "packed ahead", "sequence", "map", "reduce",
-    "transpose", "fma", "jammed", "tiles side by side",
+    "transpose", "fma", "jammed", "tiles side by side", "prefetch",
 }  # fmt: skip
 
 
@@ -233,6 +233,11 @@ def holds(group: KernelGroup, nest: Nest, host: object = DESK) -> None:
         at = at.body
     assert [phase.removeprefix("pack_") for phase in emitted.phases[: -len(each)]] == shared
     assert len(emitted.packs) == ahead
+    sequence = below(nest)
+    parts = sequence.bodies if isinstance(sequence, Seq) else ()
+    asks = any(isinstance(part, Loop) and part.prefetch for part in parts)
+    assert ("prefetch(ahead" in emitted.source) == asks, show(nest)
+    assert asks or ("prefetch(" in emitted.source) <= any(tile.prefetch for tile in tiles(nest)), show(nest)
     for tile in tiles(nest):
         if tile.name == "fma":
             assert f"tile_{tile.size('m')}x" in emitted.source
@@ -286,6 +291,7 @@ GROUPS = {
     "few rows": product(5, 900, 700),
     "attention": attention(3, 90, 120, 40),
     "turned": turned_values(attention(4, 90, 120, 40), 120, 40),
+    "short heads": attention(40, 20, 24, 16),
     "perceptron": perceptron(200, 60, 90),
     "unknown weights": perceptron(200, 90, 60, const=False),
 }
@@ -296,8 +302,36 @@ GROUPS = {
 def test_nests_that_differ_have_loops_that_differ(name: str, threads: int) -> None:
     """Of nests at random: each is printed as what it says."""
     host = machine(l1=8 << 10, l2=64 << 10)
-    for nest, _ in sample(GROUPS[name], cpu_target(host, threads), 25):
+    nests = [nest for nest, _ in sample(GROUPS[name], cpu_target(host, threads), 25)]
+    for nest in nests:
         holds(GROUPS[name], nest, host)
+    asking = {bool(re.search(r"rows:\d+/1 prefetch", show(nest))) for nest in nests}
+    assert asking == {False, True} if name == "short heads" else not any(asking)
+    assert any(" cyclic" in show(nest) for nest in nests) == (threads > 1)
+
+
+def test_rows_ask_for_what_the_next_head_reads_and_change_nothing() -> None:
+    """Every line of it once, at the head that the thread has next, from the part that the nest says."""
+    group = attention(5, 20, 20, 16)
+    chosen = schedule(group, cpu_target(DESK, 2), disable=("loop.prefetch",)).nest
+    sequence = below(chosen)
+    assert isinstance(sequence, Seq) and isinstance(chosen, Loop) and chosen.parallel
+    apart = [n for n, part in enumerate(sequence.bodies) if isinstance(part, Loop) and part.axis == "rows"]
+    for asking, cyclic in itertools.product([None, *apart], (False, True)):
+
+        def change(nest: Nest, asking: int | None = asking) -> Nest:
+            if isinstance(nest, Seq):
+                return Seq(tuple(replace(p, prefetch=True) if n == asking else p for n, p in enumerate(nest.bodies)))  # type: ignore[call-arg]
+            return replace(nest, body=change(nest.body))  # type: ignore[union-attr, call-arg]
+
+        nest = replace(change(chosen), cyclic=cyclic)  # type: ignore[call-arg]
+        legal(nest, group)
+        holds(group, nest)
+        source = emit_group(group, nest, DESK).source
+        lines = re.findall(r"prefetch\(ahead\d+ \+ 64 \* rows\d+\)", source)
+        assert len(lines) == (0 if asking is None else 3), source  # rows of queries, keys and values of a line each
+        assert asking is None or re.search(rf"following\d+ = outer\d+ \+ {'nt' if cyclic else 1}\n", source)
+        verify(group, random_buffers(group), nest=nest, lanes=16, threads=2)
 
 
 def test_the_comparison_sees_a_loop_in_another_place() -> None:
@@ -377,6 +411,8 @@ def test_illegal_nests_of_a_group_are_refused_by_axis_or_factor() -> None:
         legal(change(chosen, "rows", lambda loop: replace(loop, block=loop.block + 1)), group)
     with pytest.raises(ValueError, match=r"loop over outer, not also that over rows|every step of the loop over outer"):
         legal(change(chosen, "rows", lambda loop: replace(loop, parallel=True)), group)
+    with pytest.raises(ValueError, match="loop over rows asks for data ahead"):
+        legal(change(chosen, "rows", lambda loop: replace(loop, prefetch=True)), group)
     with pytest.raises(ValueError, match="threads do not share the loop over rows"):
         legal(change(chosen, "rows", lambda loop: replace(loop, cyclic=True)), group)
     with pytest.raises(ValueError, match=r"runs stages \[0, 1, 2, 3\]"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -409,6 +410,23 @@ def test_a_sweep_asks_for_the_next_row_where_that_has_to_come_from_afar() -> Non
     apart = schedule(group, target, disable=("loop.prefetch",))
     assert not any(tile.prefetch for tile in tiles(apart.nest))
     assert schedule(group, target).predicted_seconds < apart.predicted_seconds
+
+
+def test_rows_ask_for_what_the_next_head_reads_where_that_comes_from_afar() -> None:
+    """Of heads that fit beside one another into a private cache; not where all of them are in it."""
+    target = target_of(DESK)
+
+    def asks(group: KernelGroup, *disable: str) -> bool:
+        return bool(re.search(r"rows:\d+/1 prefetch", show(schedule(group, target, disable=disable).nest)))
+
+    heads = attention(96, 128, 128, 32)
+    assert asks(heads) and not asks(heads, "loop.prefetch")
+    assert (
+        schedule(heads, target).predicted_seconds
+        < schedule(heads, target, disable=("loop.prefetch",)).predicted_seconds
+    )
+    assert not asks(attention(2, 16, 16, 32)) and not asks(attention(1, 128, 128, 32))
+    assert not asks(attention(96, 1024, 1024, 64))
 
 
 def tiles(nest: Nest) -> list[TileOp]:

@@ -201,6 +201,21 @@ SCATTERED = _figure(
     "Xeon: 3000 × 2000 transposed, 10 to 16 ms through the caches, 2 past them",
 )
 
+AHEAD_LINES = _count(
+    "AHEAD_LINES",
+    8,
+    "cache lines",
+    "of an operand that a row may ask for ahead: a core keeps track of about a dozen that are missing",
+    TUNED + ": attention; all lines of a head at once gained a fifth as much",
+)
+AHEAD = _figure(
+    "AHEAD",
+    1 / 3,
+    "share of a private cache",
+    "that what is asked for ahead may take: what is worked on has to stay",
+    TUNED + ": attention over heads of up to 256 KiB",
+)
+
 # Threads
 
 WAKE_US = _figure(

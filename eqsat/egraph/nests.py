@@ -4,7 +4,7 @@ An e-class is "the loops still to run inside this block": block and step are in 
 acyclic and orders share their tails. Terms (egglog constructors):
 
     (Loop axis block step body)  (Par axis block step body)  (Cyclic axis block step body)
-    (Split axis block step body)  (Seq first rest)  (Pack stage operand body)
+    (Split axis block step body)  (Ahead axis block step body)  (Seq first rest)  (Pack stage operand body)
     (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)
     (Vector stage other count axis size stream prefetch)  (Transpose stage first second lanes stream)
     (Op stage name sizes)
@@ -15,8 +15,8 @@ of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` 
 read at the next shared row is asked for. An ``Op`` is a tile
 operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
 ``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards; ``Cyclic`` one whose
-steps threads take in turns. ``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the
-shared axes.
+steps threads take in turns; an ``Ahead`` loop over rows asks for what contractions read at the next outer position.
+``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SIGNATURE = """
   (Loop String i64 i64 Nest)
   (Par String i64 i64 Nest)
   (Cyclic String i64 i64 Nest)
+  (Ahead String i64 i64 Nest)
   (Seq Nest Nest)
   (Pack i64 String Nest)
   (Tile i64 i64 i64 i64 bool bool)
@@ -67,6 +68,7 @@ SIGNATURE = """
 (relation transposes (i64 String String i64))
 (relation streams (i64 String))
 (relation prefetches (i64 String))
+(relation asks (String i64))
 (relation divides (String i64))
 (relation computes (i64 String String Nest))
 (relation flat (String i64 i64 Nest))
@@ -87,8 +89,9 @@ a contraction's axes. ``lanes stage a l``: l elements of axis ``a`` may be taken
 no axis. ``jams stage b c a l``: c positions of ``b`` at once with them. ``transposes stage a b l``: blocks of l × l
 are loaded along ``a`` and used along ``b``. ``streams stage a``: results may go past the caches with lanes along
 ``a``. ``computes stage name sizes points``: a tile operation computes what those loops over single points do. ``flat a
-n stage body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``spmd``,
-``inner``: nests that every thread runs, filled in by rules.
+n stage body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``prefetches stage
+a``: its loads with lanes along ``a`` may be asked for ahead; ``asks a n``: a loop over n rows may ask for what
+contractions read next. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
 """
 
 
@@ -132,7 +135,7 @@ class NestGraph:
         return tuple(sorted(found))
 
 
-_CHILDREN = {"Loop": 1, "Par": 1, "Cyclic": 1, "Split": 1, "Seq": 2, "Pack": 1}
+_CHILDREN = {"Loop": 1, "Par": 1, "Cyclic": 1, "Split": 1, "Ahead": 1, "Seq": 2, "Pack": 1}
 _CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
 
 

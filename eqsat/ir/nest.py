@@ -50,6 +50,8 @@ class Loop:
 
     ``parallel``: the steps are shared out between threads, in contiguous runs; ``cyclic``: in turns, each thread the
     next step. ``split``: of a reduced axis, every step has results of its own, combined in a second pass.
+    ``prefetch``: of the loop over the rows of a part of a group, with each row goes software prefetch of its share of
+    what the contractions of the group read at the next position of ``outer`` (``eqsat.schedule.ahead``).
     """
 
     axis: str
@@ -59,6 +61,7 @@ class Loop:
     parallel: bool = False
     split: bool = False
     cyclic: bool = False
+    prefetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class TileOp:
     """A hardware tile: ``name`` and its sizes, e.g. ``fma`` with (("m", 14), ("n", 32), ("k", 512)).
 
     ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
-    ``prefetch``: of a stage of a group, software prefetch of what its loads read where the loop over rows goes next.
+    ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none.
     """
 
     name: str
@@ -93,7 +96,7 @@ class TileOp:
     stage: int = 0
     lanes: int = 0
     stream: bool = False
-    prefetch: bool = False
+    prefetch: int = 0
 
     def size(self, axis: str) -> int:
         return dict(self.sizes).get(axis, 1)
@@ -126,14 +129,14 @@ def around(nest: Nest, inner: Nest) -> Nest:
 def show(nest: Nest) -> str:
     """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``."""
     match nest:
-        case Loop(axis, block, step, body, parallel, split, cyclic):
-            marks = "+" * split + "*" * parallel
-            return f"{axis}{marks}:{block}/{step}{' cyclic' * cyclic} > {show(body)}"
+        case Loop(axis, block, step, body, parallel, split, cyclic, prefetch):
+            marks, how = "+" * split + "*" * parallel, " cyclic" * cyclic + " prefetch" * prefetch
+            return f"{axis}{marks}:{block}/{step}{how} > {show(body)}"
         case Pack(operand, body, ahead):
             return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
         case Seq(bodies):
             return "[" + "; ".join(map(show, bodies)) + "]"
         case TileOp(name, sizes, _, lanes, stream, prefetch):
             named = [f"{a}={n}" for a, n in sizes] + [f"lanes={lanes}"] * (lanes > 0)
-            named += ["stream"] * stream + ["prefetch"] * prefetch
+            named += ["stream"] * stream + [f"prefetch={prefetch}"] * (prefetch > 0)
             return f"{name}({','.join(named)})"

@@ -41,10 +41,11 @@ def prepacked(nest: Nest, problem: Problem) -> Nest:
 def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
-        case "Loop" | "Par" | "Cyclic" | "Split":
+        case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
             body = _decode(entry.children[0], problem, lanes, target)
-            return Loop(plain_axis(axis), n, step, body, node.op != "Loop", node.op == "Split", node.op == "Cyclic")
+            split, cyclic, asks = (node.op == kind for kind in ("Split", "Cyclic", "Ahead"))
+            return Loop(plain_axis(axis), n, step, body, split or cyclic or node.op == "Par", split, cyclic, asks)
         case "Pack":
             body = _decode(entry.children[0], problem, lanes, target)
             return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)
@@ -72,7 +73,7 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
                 return TileOp("transpose", tuple(sizes), stage, lanes[stage], stream)
             if sizes:
                 sizes[-1] = sizes[-1][0], round_up(sizes[-1][1], lanes[stage])  # whole vectors
-            return TileOp("vector", tuple(sizes), stage, lanes[stage], stream, bool(node.args[-1]))
+            return TileOp("vector", tuple(sizes), stage, lanes[stage], stream, int(node.args[-1]))
     raise ValueError(f"a nest cannot be made of {node.op}: no rule turned it into a tile")
 
 

@@ -92,7 +92,8 @@ class _Check:
                     if not inside or any(not 0 <= tile.stage < len(self.problem.stages) for tile in inside):
                         raise ValueError("a sequence is one of the nests of the group's stages")
                     if not any(tile.name in PRODUCTS for tile in inside):
-                        check_part(body, self.problem.simple, here.sizes["rows"])
+                        rows, problem = here.sizes["rows"], self.problem
+                        check_part(body, problem.simple, rows, rows == problem.rows and bool(problem.shares))
                         found += [tile.stage for tile in inside]
                         continue
                     tile = inside[0]

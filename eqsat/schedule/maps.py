@@ -89,8 +89,15 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
             raise ValueError(f"the loop over axis {loop.axis!r} is inside a reduction by tile {tile.name!r}, {where}")
 
 
-def check_turns(loop: Loop) -> None:
-    """Raise ``ValueError`` where the steps of a loop go in turns to threads that do not share it."""
+def check_turns(loop: Loop, part: bool = False) -> None:
+    """Raise ``ValueError`` where the steps of a loop go in turns to threads that do not share it.
+
+    Or where it asks for what contractions read, and is not the loop over the rows of a ``part`` of a group.
+    """
+    if loop.prefetch and not part:
+        raise ValueError(
+            f"the loop over {loop.axis} asks for data ahead, and is not over the rows of a part of a group"
+        )
     if loop.cyclic and not loop.parallel:
         raise ValueError(f"threads do not share the loop over {loop.axis}, whose steps they take in turns")
 
@@ -128,7 +135,7 @@ def _check_tile(
             raise ValueError(f"the tile's axis {name!r} is none of {', '.join(axes) or 'none'}, {where}")
     if len(set(names)) < len(names) or len(names) > 2:
         raise ValueError(f"a tile takes vectors along one axis, and positions of another, not {names}, {where}")
-    if tile.prefetch and (not shared or len(names) != 1):
+    if tile.prefetch < 0 or (tile.prefetch and (not shared or len(names) != 1)):
         raise ValueError(f"vectors along one axis of a row ask for what the next row reads, not {tile.sizes}, {where}")
     if not names:
         return

@@ -15,6 +15,7 @@ from eqsat.cost import calibration as c
 from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
 from eqsat.ir.kernel import Load
+from eqsat.ir.types import float32
 from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vectors import (
@@ -258,6 +259,22 @@ class Pricer:
     def again(self) -> dict[int, dict[str, tuple[Load, ...]]]:
         """See :func:`~eqsat.schedule.vectors.read_again`."""
         return read_again(self.problem, self.target)
+
+    @cached_property
+    def ahead(self) -> tuple[float, float]:
+        """Seconds that rows take to ask for what contractions read at the next outer position, and that this saves.
+
+        What comes from beyond the second space is waited for where a position begins, as far as traffic does not hide;
+        asked for ahead it hides behind arithmetic.
+        """
+        slots = saved = 0.0
+        for share in self.problem.shares:
+            slots += self.problem.rows * len(share.lines()) * c.LOAD_SLOTS
+            at_hand = self.resident[self.problem.const[share.source]]
+            for number, (bandwidth, _, shown) in enumerate(self.target.rates):
+                if number and not at_hand[number]:
+                    saved += self.problem.rows * share.piece * shown / bandwidth
+        return slots * self.target.slot(float32), saved
 
     def exposed(self, form: StageForm, again: tuple[Load, ...], size: int, seconds: float) -> float:
         """Seconds of a sweep over what an earlier one waited for that stand beside that wait, instead of behind it.

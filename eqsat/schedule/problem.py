@@ -21,6 +21,7 @@ from eqsat.ir.contraction import loads, plain, product_of, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
+from eqsat.schedule.ahead import Share, shares_of
 from eqsat.schedule.domain import Columns, columns_of
 
 Source = tuple[str, int, str]
@@ -210,6 +211,12 @@ class Problem:
         """The group over fewer axes, as kernels are printed."""
         assert self.group is not None, "a problem that was read from a group"
         return simplify(self.group)
+
+    @cached_property
+    def shares(self) -> tuple[Share, ...]:
+        """What rows may ask for of what contractions read at the next outer position."""
+        products = [form.index for form in self.stages if form.contraction]
+        return shares_of(self.simple, products) if self.outer > 1 and self.rows > 1 else ()
 
     def touched(self, stage: int, extents: tuple[int, ...], packed: frozenset[tuple[int, str]]) -> dict[Source, int]:
         """Bytes that one stage touches of each buffer over a block; a packed factor is its copy, without gaps."""

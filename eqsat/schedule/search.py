@@ -35,7 +35,7 @@ from eqsat.schedule.vectors import sizes_of_text
 WIDTH = 6
 """Entries kept in a Pareto set."""
 
-LOOPS = ("Loop", "Par", "Cyclic", "Split")
+LOOPS = ("Loop", "Par", "Cyclic", "Split", "Ahead")
 """The terms that walk an axis."""
 
 
@@ -131,7 +131,7 @@ class Search:
                 i = int(node.args[0])
                 sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
                 return Block(frozenset({i}), sizes, self.pricer.free(i))
-            case "Loop" | "Par" | "Cyclic" | "Split":
+            case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
             case "Pack":
@@ -188,7 +188,7 @@ class Search:
                 seconds = price(*node.args)  # type: ignore[operator]
                 if seconds is not None:
                     yield Entry(seconds, self.summary(number).cold, 0.0, 0.0, node, ())
-            case "Loop":
+            case "Loop" | "Ahead":
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
                 shared = axis in ("rows", "outer")
                 if shared and inside:
@@ -200,16 +200,18 @@ class Search:
                 steps, seconds = loop_steps(pricer, block, axis, n, step)
                 kept = pricer.needed(axis, step)
                 room = sums_bytes(pricer, block, axis, n, step)
+                asking, sooner = pricer.ahead if node.op == "Ahead" else (0.0, 0.0)
                 for child in entries:
                     if not shared and not child.keeps(axis):
                         continue
                     moved = loop_moved(whole, body, child.moved, kept * n / step)
-                    fixed, scratch = child.fixed * steps, child.scratch + room
+                    fixed, scratch = child.fixed * steps - sooner, child.scratch + room
                     below = self.blocks[node.children[0]]
                     more = inner_seconds(pricer, below, axis, n, *child.inside)
                     if more is None:
                         continue
-                    yield Entry((child.compute + more) * steps + seconds, moved, fixed, scratch, node, (child,))
+                    compute = (child.compute + more) * steps + seconds + asking
+                    yield Entry(compute, moved, fixed, scratch, node, (child,))
             case "Par" | "Cyclic" | "Split":
                 if not parallel:
                     return

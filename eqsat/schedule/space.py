@@ -9,7 +9,7 @@ from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
-from eqsat.schedule.vectors import vector_facts
+from eqsat.schedule.vectors import asking_stage, vector_facts
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ def space_of(problem: Problem, target: Target) -> Space:
     facts += ['(splits "rows")', '(splits "outer")']
     if problem.columns is not None:
         facts.append('(unlike "rows")')
+    asking = asking_stage(problem, target)
+    if asking is not None:
+        facts.append(f'(asks "rows{asking}" {problem.rows})')
     nests = []
     for form in problem.stages:
         for block in sorted({*blocks, problem.rows}):

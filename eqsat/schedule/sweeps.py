@@ -101,15 +101,18 @@ def joins(group: KernelGroup, stage: int, others: Sequence[int]) -> bool:
     return True
 
 
-def check_part(part: Nest, group: KernelGroup, rows: int) -> None:
+def check_part(part: Nest, group: KernelGroup, rows: int, asks: bool = False) -> None:
     """Raise ``ValueError`` where a part of the sequence over ``rows`` rows, no contraction, is no legal one.
 
     It names the stage that cannot share a sweep with those before it, or the axis. ``group``: a simplified one.
+    ``asks``: its rows may ask for what contractions read at the next outer position.
     """
     where = f"in {show(part)}"
     over = part if isinstance(part, Loop) and part.axis == "rows" else None
     if over:
-        check_turns(over)
+        check_turns(over, part=True)
+        if over.prefetch and not asks:
+            raise ValueError(f"rows have no shares of what contractions read at the next outer position, {where}")
     if (over or rows > 1) and (over is None or (over.block, over.step, over.parallel) != (rows, 1, False)):
         raise ValueError(f"no loop over the {rows} rows of a block, one by one, {where}")
     for sweep in sweeps(part):
@@ -123,6 +126,8 @@ def check_part(part: Nest, group: KernelGroup, rows: int) -> None:
             raise ValueError(f"a sweep of a row is loops around tiles of maps and reductions, {where}")
         stages = [tile.stage for tile in found]
         for n, tile in enumerate(found):
+            if tile.prefetch > rows:
+                raise ValueError(f"stage {tile.stage} asks {tile.prefetch} rows ahead, a block has {rows}, {where}")
             if n and not joins(group, tile.stage, stages[:n]):
                 raise ValueError(f"stage {tile.stage} cannot share a sweep with what it reads of {stages[:n]}, {where}")
             if len(found) > 1 and (tile.name == "transpose" or len(tile.sizes) > 1 or tile.lanes != found[0].lanes):
@@ -152,8 +157,9 @@ def arranged(nest: Nest, problem: Problem, draws: random.Random | None = None) -
             rows = run[0].block if isinstance(run[0], Loop) and run[0].axis == "rows" else 1
             alone = [own.body if isinstance(own, Loop) and own.axis == "rows" else own for own in run]
             made = _swept(alone, group, draws)
-            body = made[0] if len(made) == 1 else Seq(tuple(made))
-            parts.append(Loop("rows", rows, 1, body) if rows > 1 else body)
+            body = _reaching(made[0] if len(made) == 1 else Seq(tuple(made)), group, rows, draws)
+            asks = any(isinstance(own, Loop) and own.prefetch for own in run)
+            parts.append(Loop("rows", rows, 1, body, prefetch=asks) if rows > 1 else body)
             run.clear()
 
     products = any(tile.name in PRODUCTS for tile in tiles(nest))
@@ -167,6 +173,25 @@ def arranged(nest: Nest, problem: Problem, draws: random.Random | None = None) -
         run.append(own)
     close()
     return Seq(tuple(parts))
+
+
+def _reaching(body: Nest, group: KernelGroup, rows: int, draws: random.Random | None) -> Nest:
+    """The sweeps of a part over ``rows`` rows with prefetches for the next row that nothing has read yet."""
+    stages = members(body)
+    read = {source for stage in stages for source in group.stages[stage].sources}
+    before = any(read.intersection(stage.sources) for stage in group.stages[: stages[0]])  # all rows of the block
+
+    def reach(at: Nest) -> Nest:
+        if isinstance(at, Seq):
+            return Seq(tuple(map(reach, at.bodies)))
+        if not isinstance(at, TileOp):
+            return replace(at, body=reach(at.body))
+        far = rows if before else 1
+        if at.prefetch and draws is not None:
+            far = draws.choice((1, rows))
+        return replace(at, prefetch=far if at.prefetch else 0)
+
+    return reach(body)
 
 
 def _apart(own: Nest, run: Sequence[Nest], group: KernelGroup, products: bool, draws: random.Random | None) -> bool:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from eqsat.cost.calibration import (
     ACROSS,
+    AHEAD,
     FAR_LOAD,
     FAR_STORE,
     FILL,
@@ -267,6 +268,18 @@ def _next_of_siblings(form: StageForm, problem: Problem, target: Target) -> dict
     reduced = (axis for axis in form.own if form.reduced(axis))
     found = {axis: ahead_loads(kernel, form.named[axis][0], (kernel.parallel - 1,)) for axis in reduced}
     return {form.index: {axis: loads for axis, loads in found.items() if loads}}
+
+
+def asking_stage(problem: Problem, target: Target) -> int | None:
+    """The stage whose rows may ask for what contractions read at the next outer position: that with most arithmetic.
+
+    None where there is no such stage, nothing to ask for, or more than may stay in a private cache meanwhile.
+    """
+    rowwise = [form for form in problem.stages if not form.contraction]
+    nbytes = sum(share.piece for share in problem.shares) * problem.rows
+    if not rowwise or not nbytes or nbytes > AHEAD * target.middle[0].capacity:
+        return None
+    return max(rowwise, key=lambda form: (_arithmetic(form), -form.index)).index
 
 
 def _arithmetic(form: StageForm) -> float:

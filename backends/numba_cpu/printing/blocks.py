@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.ir.axes import map_strides, simplify
-from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, plain, product_of
+from eqsat.ir.contraction import Contraction, Product, contraction_of, loads, product_of
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, rewrite_kernel
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, show, tiles
 from eqsat.schedule import below, check, is_parallel
+from eqsat.schedule.ahead import Share, shares_of
 from eqsat.schedule.domain import columns_of, common_grain
 from eqsat.schedule.sweeps import aligned, sweeps
-from eqsat_backends.numba_cpu.printing.ahead import UNIT_BYTES, Share, share_of
 from eqsat_backends.numba_cpu.printing.contract import pack_spec
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, tile_size
 from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.printing.nests import Place, Rows, place_of
-from eqsat_backends.numba_cpu.printing.places import Window, weight
+from eqsat_backends.numba_cpu.printing.places import Window
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
 from eqsat_backends.numba_cpu.target import Target
@@ -248,7 +248,8 @@ class _Blocks:
                 if nest.cyclic:
                     bounds = f"tid, {block}, 1 * nt"
                 with p.scope(f"for {position} in range({bounds}):", position):
-                    asks = self._asks(position) if self.block >= self.rows else []
+                    asking = any(isinstance(part, Loop) and part.prefetch for part in self.parts)
+                    asks = self._asks(f"{position} + {'nt' if nest.cyclic else 1}") if asking else []
                     self._walk(body, self._coordinates(position), asks)
             case Loop("rows", block, step, body, parallel) if parallel or step < block:
                 position, steps = p.fresh("rows"), -(-block // step)
@@ -271,26 +272,17 @@ class _Blocks:
                 raise ValueError(f"{show(nest)}: a sequence of stages is inside of the loop over rows")
 
     def _asks(self, outer: str) -> list[tuple[str, Share]]:
-        """Addresses, and shares of each row, of what the products of the next outer position read."""
-        p, fixed = self.p, self.fixed
-        wanted: dict[tuple[int, Load], Share] = {}
-        for number, product in self.products.items():
-            c, sources = product.contraction, self.group.stages[number].sources
-            for load in (plain(c.a, c.dtype), plain(c.b, c.dtype)):
-                source = sources[load.operand] if load else None
-                share = share_of(load, c.kernel.extents, fixed, self.rows) if load else None
-                if load and share and isinstance(source, int):
-                    wanted[source, replace(load, operand=0)] = share
-        if not wanted or sum(share.piece for share in wanted.values()) * self.rows > UNIT_BYTES:
-            return []
+        """Addresses, and shares of each row, of what the products of the outer position ``outer`` read."""
+        p = self.p
         following = p.fresh("following")
-        p.bind(following, f"{outer} + 1")
+        p.bind(following, outer)
         where = self._coordinates(following)
         asks = []
-        for (source, load), share in wanted.items():
+        for share in shares_of(self.group, self.products):
+            load = share.load
             ahead, size = p.fresh("ahead"), load.dtype.itemsize
             terms = [(size * stride, at) for stride, at in zip(load.strides, where, strict=False)]
-            p.bind(ahead, address(self.bases[source], (size, str(load.offset)), *terms))
+            p.bind(ahead, address(self.bases[share.source], (size, str(load.offset)), *terms))
             asks.append((ahead, share))
         return asks
 
@@ -326,8 +318,6 @@ class _Blocks:
             p.bind(place.base, address("scratch", (1, str(offset)), (-pitch, start)))
         rows = Rows(p, group, self.bases, self.places, lambda n: address("scratch", (1, str(self.scratch.take(n)))))
         rows.window = self._window(rows, fixed, start, stop)
-        work = {part: sum(weight(group.stages[tile.stage].kernel) for tile in tiles(part)) for part in self._swept()}
-        busiest = max(work, key=lambda part: work[part], default=None)  # requests hide best behind arithmetic
         for part in self.parts:
             number = tiles(part)[0].stage
             if number in self.products:
@@ -341,16 +331,12 @@ class _Blocks:
                 printer.walk(product.nest)
                 p.mark(f"stage {number}")
                 continue
-            stages = [tile.stage for tile in tiles(part)]
-            read = {source for n in stages for source in group.stages[n].sources}
-            before = any(read.intersection(stage.sources) for stage in group.stages[: stages[0]])
-            rows.distance = self.block if before else 1  # the rows of this block have been read
             if not (isinstance(part, Loop) and part.axis == "rows"):
                 rows.emit((*fixed, start)[: group.shared], sweeps(part))
                 continue
             row = p.fresh("rows")
             with p.scope(f"for {row} in range({start}, {stop}):", row):
-                for ahead, share in asks if part is busiest else ():
+                for ahead, share in asks if part.prefetch else ():
                     for line in share.lines():
                         p.line(f"prefetch({address(ahead, (share.step, minus(row, start)), (1, str(line)))})")
                 rows.emit((*fixed, row), sweeps(part))

@@ -52,8 +52,6 @@ class Rows:
         """Positions that an argmax accumulates, where they are not those along its axis."""
         self.extremes: dict[int, str] = {}
         """Addresses for the extremes of an argmax, laid out as its result."""
-        self.distance = 1
-        """From a row to the one that software prefetch asks for."""
 
     # what a block leaves out
 

@@ -1,21 +1,15 @@
-"""Where results of stages lie, shares of loops, and rough costs: what printed loop nests are planned with."""
+"""Where results of stages lie, and windows of loops: what printed loop nests are planned with."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call, Kernel, Load
+from eqsat.ir.kernel import Kernel, Load
 from eqsat.ir.types import row_major
 from eqsat_backends.numba_cpu.printing.printer import Access
 
-__all__ = ["FAR", "Place", "Window", "place_of", "weight"]
-
-FAR = 8192
-"""Bytes from one row to the next at which short pieces of rows defeat prefetching."""
-_HEAVY = {"exp": 14, "expm1": 18, "log": 20, "log1p": 26, "tanh": 22, "erf": 24, "sigmoid": 22, "sin": 40, "cos": 40}
-_HEAVY |= {"pow": 200, "remainder": 100, "floor_divide": 100, "div": 6, "sqrt": 8, "rsqrt": 12, "reciprocal": 6}
+__all__ = ["Place", "Window", "place_of"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +64,3 @@ def place_of(kernel: Kernel, shared: int, base: str, pitches: tuple[int, ...] | 
     rest = [(abs(there), here if there > 0 else -here) for there, here in rest]
     pitches = (0,) * shared if pitches is None else pitches
     return Place(base, kernel.store_offset, pitches, tuple(rest)), math.prod(extents)
-
-
-def weight(kernel: Kernel) -> int:
-    """Rough instructions per vector of a kernel's body."""
-    return sum(_HEAVY.get(e.fn, 1) if isinstance(e, Call) else isinstance(e, Load) for e in unique(kernel.body))

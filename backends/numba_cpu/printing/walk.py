@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from eqsat.cost.calibration import LINE
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Guarded, Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
@@ -21,7 +22,6 @@ from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat.schedule.vectors import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.ahead import LINE
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
@@ -270,12 +270,12 @@ class Walk:
         return self.p.value(kernel.body, View(here, self.vector, rule or self.rows.rule(s), count))
 
     def _next_row(self, s: int, here: tuple[str, ...]) -> None:
-        """Ask for what a stage reads at this vector of the next row."""
+        """Ask for what a stage reads at this vector of the row that the nest says."""
         rows, last = self.rows, self.rows.shared - 1
         assert self.vector is not None
         if here[last].isdigit():
             return  # there is one row
-        following = (*here[:last], f"{here[last]} + {rows.distance}", *here[last + 1 :])
+        following = (*here[:last], f"{here[last]} + {self.prefetches[s]}", *here[last + 1 :])
         for load in ahead_loads(rows.stages[s].kernel, self.vector, range(rows.shared)):
             access = rows.rule(s)(load)
             if not isinstance(rows.stages[s].sources[load.operand], int) or not isinstance(access, Access):
