@@ -96,6 +96,12 @@ LOOP_RULES = (
         """(rule ((inner e) (= e (Loop a n s x)) (divides a s)) ((union e (Split a n s x))) :ruleset {ruleset})""",
     ),
     LoopRule(
+        "loop.peel",
+        "loop(a, n, s, x) = loops over runs of a between which guards that move along a alone change",
+        """(rule ((= e (Loop a n s x)) (peels a n s)) ((union e (Peel a n s x))) :ruleset {ruleset})
+(rule ((= e (Par a n s x)) (peels a n s)) ((union e (PeelPar a n s x))) :ruleset {ruleset})""",
+    ),
+    LoopRule(
         "loop.pack",
         "a tile that reads a factor where it lies = copy the factor's block, then the tile that reads the copy",
         """(rule ((= e (Tile i m n k false b)) (packable i "a"))

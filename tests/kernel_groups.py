@@ -9,14 +9,18 @@ from eqsat.ir.kernel import (
     Acc,
     Call,
     Combine,
+    Expr,
     FromStage,
+    Guarded,
+    Index,
     Kernel,
     KernelGroup,
+    Literal,
     Load,
     Operand,
     Stage,
 )
-from eqsat.ir.types import DType, float32
+from eqsat.ir.types import DType, float32, int64
 
 
 def machine(l1: int = 32 << 10, l2: int = 1 << 20, l3: int = 32 << 20, registers: int = 32, width: int = 64) -> Machine:
@@ -74,6 +78,21 @@ def reduction(extents: tuple[int, ...], parallel: int, order: tuple[int, ...]) -
     body = Load(0, 0, tuple(strides), float32)
     result = Operand(float32, out)
     return single(Kernel(extents, parallel, combine, body, Acc(float32), (operand,), result, 0, tuple(reversed(store))))
+
+
+def padded(rows: int, columns: int, combine: Combine | None = None, first: int = 3, end: int = 5) -> KernelGroup:
+    """A matrix in a frame of ones, ``first`` wide at its start and ``end`` wide at its end; or its rows combined."""
+    inside: Expr = Load(0, -first * (columns + 1), (columns, 1), float32)
+    for axis, extent in ((1, columns), (0, rows)):
+        index = Index(0, (int(axis == 0), int(axis == 1)), int64)
+        inside = Guarded(index, first, first + extent, inside, Literal(1.0, float32))
+    extents = rows + first + end, columns + first + end
+    parallel = 1 if combine else 2
+    store = (1,) if combine else (extents[1], 1)
+    acc = int64 if combine in ("argmax", "argmin") else float32
+    out = Operand(acc, extents[0] * store[0])
+    operand = Operand(float32, rows * columns)
+    return single(Kernel(extents, parallel, combine, inside, Acc(acc), (operand,), out, 0, store))
 
 
 def attention(heads: int, queries: int, keys: int, width: int, shift: int = 0) -> KernelGroup:

@@ -97,7 +97,9 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     trips = pricer.needed(own, step) * n / step
                     moved = loop_moved(pricer.summary(block), pricer.summary(body), child.moved, trips)
                     scratch = child.scratch + sums_bytes(pricer, block, own, n, step)
-                    more = 0.0 if shared else inner_seconds(pricer, body, own, n, *_inside(inside, problem))
+                    more = (
+                        0.0 if shared else inner_seconds(pricer, body, own, n, *_inside(inside, problem), peel=at.peel)
+                    )
                     if more is None:
                         return None
                     asking, saved = pricer.ahead if prefetch else (0.0, 0.0)
@@ -110,7 +112,8 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                 moved = shared_moved(pricer, block, part, body, child.moved, covered / step, threads)
                 fixed = child.fixed * steps + pricer.barrier
                 fixed += split_seconds(pricer, block, own, n, step) if split else 0.0
-                more = 0.0 if shared or split else inner_seconds(pricer, body, own, n, *_inside(inside, problem))
+                around = _inside(inside, problem)
+                more = 0.0 if shared or split else inner_seconds(pricer, body, own, n, *around, peel=at.peel)
                 return Price((child.compute + (more or 0.0)) * steps + control, moved, fixed, child.scratch), block
             case Pack(body=inside, ahead=True):
                 return price(inside, packed, above, spmd, columns)

@@ -566,8 +566,9 @@ def terms_of(nest: Nest) -> set[str]:
     found = set()
     for term in terms(nest):
         match term:
-            case Loop(parallel=parallel, split=split, cyclic=cyclic):
+            case Loop(parallel=parallel, split=split, cyclic=cyclic, peel=peel):
                 found |= {"loop", *["parallel loop"] * parallel, *["split loop"] * split, *["cyclic loop"] * cyclic}
+                found |= {*["peeled loop"] * peel}
             case Pack(ahead=ahead):
                 found.add("packed ahead" if ahead else "packed")
             case Seq(bodies):

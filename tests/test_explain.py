@@ -256,6 +256,18 @@ def test_why_counts_loop_rules() -> None:
     assert "loop.pack" not in without.compile(*args).report["search"]["loop_matches"]
 
 
+def test_peeling_is_a_rule_as_others_are() -> None:
+    args = (normal(60, 500),)
+    f = eqsat.optimize(lambda x: np.pad(x, 2) * 3, threads=1)
+    counts = f.compile(*args).report["search"]["loop_matches"]
+    assert counts["loop.peel"] > 0
+    assert f"matched {counts['loop.peel']} times" in f.explain(*args).why("loop.peel")
+    assert "peeled at guards" in str(f.explain(*args))
+    without = eqsat.optimize(lambda x: np.pad(x, 2) * 3, threads=1, disable="loop.peel")
+    assert "peeled" not in str(without.explain(*args))
+    assert without.source(*args).count("for p") == 2 < f.source(*args).count("for p")
+
+
 def test_why_a_guard_failed() -> None:
     a, _ = eqsat.rules.tensors("a b")
 

@@ -101,8 +101,8 @@ WORDS = {
     "stores backwards", "reads a stage", "contraction of a stage", "side by side",
 }  # fmt: skip
 TERMS = {
-    "loop", "parallel loop", "cyclic loop", "split loop", "packed", "packed ahead", "sequence", "map", "reduce",
-    "transpose", "fma", "jammed", "tiles side by side", "prefetch",
+    "loop", "parallel loop", "cyclic loop", "split loop", "peeled loop", "packed", "packed ahead", "sequence", "map",
+    "reduce", "transpose", "fma", "jammed", "tiles side by side", "prefetch",
 }  # fmt: skip
 
 

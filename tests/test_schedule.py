@@ -52,6 +52,7 @@ from tests.kernel_groups import (
     attention,
     gemm,
     machine,
+    padded,
     perceptron,
     product_and_map,
     reduction,
@@ -95,6 +96,9 @@ GROUPS = {
     "attention": attention(3, 40, 50, 16),
     "mlp": perceptron(60, 32, 48),
     "mlp, unknown weights": perceptron(60, 32, 48, const=False),
+    "padded": padded(50, 300),
+    "padded sums": padded(50, 300, "sum"),
+    "padded maxima": padded(50, 300, "max"),
 }
 
 
@@ -389,6 +393,7 @@ def test_every_rule_has_an_id_a_text_and_fires_somewhere() -> None:
     problems = [(gemm(96, 70, 130), 1), (gemm(4, 900, 700), 1), (attention(3, 40, 50, 16), 2)]
     problems += [(reduction((400, 300), 2, (1, 0)), 1), (reduction((50, 4000), 1, (0, 1)), 2), (softmax(40, 64), 1)]
     problems.append((leave_out(*masked_group(np.tri(40, 50, dtype=bool), 2, 16, float32))[-1].group, 2))
+    problems += [(padded(40, 300, "sum"), 1)]
     sizes = {}
     for disabled in (None, *LOOP_RULES):
         ids = () if disabled is None else (disabled.id,)

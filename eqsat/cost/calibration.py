@@ -137,8 +137,15 @@ GUARD_SLOTS = _figure(
     "GUARD_SLOTS",
     1.0,
     "slots",
-    "a guarded load: a selection",
-    "the instruction; tests that do not move with the lanes are hoisted, and loops over lanes are peeled",
+    "a guarded value: a selection",
+    "the instruction; tests that do not move with the lanes are hoisted",
+)
+MASK_SLOTS = _figure(
+    "MASK_SLOTS",
+    2.0,
+    "slots",
+    "a test that moves with the lanes, beside its selection: positions, two comparisons, masked loads",
+    "rolls and pads of 64 × 1000 float32 peeled and not, Xeon: 0.1 to 0.4 ns a vector and guard, 0.135 ns a slot",
 )
 FUNCTION_SLOTS: dict[str, float] = {
     "div": 2.5, "reciprocal": 2.5, "sqrt": 6, "rsqrt": 7, "floor_divide": 6, "remainder": 8,

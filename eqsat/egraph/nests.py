@@ -6,6 +6,7 @@ acyclic and orders share their tails. Terms (egglog constructors):
     (Loop axis block step body)  (Par axis block step body)  (Cyclic axis block step body)
     (Split axis block step body)  (Ahead axis block step body)  (Seq first rest)  (Pack stage operand body)
     (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)
+    (Peel axis block step body)  (PeelPar axis block step body)
     (Vector stage other count axis size stream prefetch)  (Transpose stage first second lanes stream)
     (Op stage name sizes)
 
@@ -15,8 +16,9 @@ of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` 
 read at the next shared row is asked for. An ``Op`` is a tile
 operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
 ``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards; ``Cyclic`` one whose
-steps threads take in turns; an ``Ahead`` loop over rows asks for what contractions read at the next outer position.
-``Point`` is one point of a stage; ``Block`` is all of one stage for one position of the shared axes.
+steps threads take in turns; an ``Ahead`` loop over rows asks for what contractions read at the next outer position. A
+``Peel`` is a loop that is peeled, a ``PeelPar`` one that threads share. ``Point`` is one point of a stage; ``Block`` is
+all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ SIGNATURE = """
   (Tile i64 i64 i64 i64 bool bool)
   (Update i64 i64 i64 i64 bool)
   (Split String i64 i64 Nest)
+  (Peel String i64 i64 Nest)
+  (PeelPar String i64 i64 Nest)
   (Vector i64 String i64 String i64 bool bool)
   (Transpose i64 String String i64 bool)
   (Op i64 String String)
@@ -70,6 +74,7 @@ SIGNATURE = """
 (relation prefetches (i64 String))
 (relation asks (String i64))
 (relation divides (String i64))
+(relation peels (String i64 i64))
 (relation computes (i64 String String Nest))
 (relation flat (String i64 i64 Nest))
 (relation spmd (Nest))
@@ -80,7 +85,8 @@ SIGNATURE = """
 ``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside one
 over ``b``; ``points a b``: also where those are over single points. ``shared a``: every stage reads earlier ones at
 the same position of ``a``. ``splits a``: steps of ``a`` are independent, so threads may share them; ``unlike a``: some
-take longer than others. ``divides a s``: the steps of s along the reduced axis ``a`` may have results of their own.
+take longer than others. ``peels a n s``: guards that move along ``a`` alone change, few times, within its n positions,
+walked in steps of s. ``divides a s``: the steps of s along the reduced axis ``a`` may have results of their own.
 ``outermost a``: only loops over batches, which every thread may walk. ``layout stage a b``: which factors a tile finds
 packed already. ``packable stage x``: factor x may be packed; ``hoists stage x axis``: its packing may leave a loop
 over ``axis``; ``external stage x``: it is no earlier stage's result. ``register stage m n``: a register tile; ``depth
@@ -135,7 +141,7 @@ class NestGraph:
         return tuple(sorted(found))
 
 
-_CHILDREN = {"Loop": 1, "Par": 1, "Cyclic": 1, "Split": 1, "Ahead": 1, "Seq": 2, "Pack": 1}
+_CHILDREN = dict.fromkeys(("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar", "Pack"), 1) | {"Seq": 2}
 _CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
 
 

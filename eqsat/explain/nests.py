@@ -15,9 +15,8 @@ def listing(nest: Nest) -> list[str]:
     """
     match nest:
         case Loop(axis, block, step, body, parallel):
-            head = (
-                f"for {axis} in 0..{block}" + (f" by {step}" if step > 1 else "") + (", parallel" if parallel else "")
-            )
+            head = f"for {axis} in 0..{block}" + f" by {step}" * (step > 1)
+            head += ", parallel" * parallel + ", peeled at guards" * nest.peel
             return [f"{head}:", *_below(body)]
         case Pack(operand, body):
             name, _, stage = operand.partition("@")

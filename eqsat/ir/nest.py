@@ -52,6 +52,7 @@ class Loop:
     next step. ``split``: of a reduced axis, every step has results of its own, combined in a second pass.
     ``prefetch``: of the loop over the rows of a part of a group, with each row goes software prefetch of its share of
     what the contractions of the group read at the next position of ``outer`` (``eqsat.schedule.ahead``).
+    ``peel``: in runs, such that guards which move along the axis alone are settled in most of them.
     """
 
     axis: str
@@ -62,6 +63,7 @@ class Loop:
     split: bool = False
     cyclic: bool = False
     prefetch: bool = False
+    peel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,13 @@ def around(nest: Nest, inner: Nest) -> Nest:
 
 
 def show(nest: Nest) -> str:
-    """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``."""
+    """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``.
+
+    ``+``: split, ``*``: parallel, ``^``: peeled.
+    """
     match nest:
-        case Loop(axis, block, step, body, parallel, split, cyclic, prefetch):
-            marks, how = "+" * split + "*" * parallel, " cyclic" * cyclic + " prefetch" * prefetch
+        case Loop(axis, block, step, body, parallel, split, cyclic, prefetch, peel):
+            marks, how = "+" * split + "*" * parallel, "^" * peel + " cyclic" * cyclic + " prefetch" * prefetch
             return f"{axis}{marks}:{block}/{step}{how} > {show(body)}"
         case Pack(operand, body, ahead):
             return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"

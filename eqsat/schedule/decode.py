@@ -41,11 +41,12 @@ def prepacked(nest: Nest, problem: Problem) -> Nest:
 def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Target) -> Nest:
     node = entry.node
     match node.op:
-        case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead":
+        case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead" | "Peel" | "PeelPar":
             axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
             body = _decode(entry.children[0], problem, lanes, target)
             split, cyclic, asks = (node.op == kind for kind in ("Split", "Cyclic", "Ahead"))
-            return Loop(plain_axis(axis), n, step, body, split or cyclic or node.op == "Par", split, cyclic, asks)
+            shared, peel = split or cyclic or node.op in ("Par", "PeelPar"), node.op in ("Peel", "PeelPar")
+            return Loop(plain_axis(axis), n, step, body, shared, split, cyclic, asks, peel)
         case "Pack":
             body = _decode(entry.children[0], problem, lanes, target)
             return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)

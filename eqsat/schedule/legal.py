@@ -119,6 +119,8 @@ class _Check:
                 f"the loop over {axis} of {whose} covers {nest.block} positions in steps of {nest.step}; "
                 f"{here.sizes[axis]} are there"
             )
+        if nest.peel:
+            raise ValueError(f"the loop over {axis} of {whose} is peeled, which only those of maps and reductions are")
         threads = here.threads
         check_turns(nest)
         if nest.parallel:

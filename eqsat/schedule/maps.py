@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from eqsat.cost.target import TileOpRow
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import MAPS, Loop, Nest, TileOp, show
+from eqsat.schedule.peel import may_peel
 from eqsat.schedule.tensorize import Match, matches
 
 __all__ = ["axes_of", "check_nest", "check_turns", "match_of", "tile_of"]
@@ -27,12 +28,15 @@ def tile_of(nest: Nest) -> TileOp:
     return nest
 
 
-def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOpRow] = ()) -> None:
+def check_nest(
+    nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOpRow] = (), others: Sequence[Kernel] = ()
+) -> None:
     """Whether a nest computes every result of a normalized kernel once, from every element that it takes.
 
     Raises ``ValueError`` naming the axis: one that the kernel does not have, one that is not covered, or by steps that
     overlap; threads that share a reduced axis whose steps have no results of their own; vectors that a tile cannot
-    take. ``ops``: the tile operations on offer besides those of vectors; one applies where its semantics do.
+    take; a loop that is peeled though no guard moves along its axis alone, or too many do. ``ops``: the tile operations
+    on offer besides those of vectors; one applies where its semantics do. ``others``: kernels by the same loops.
     """
     axes, tile = axes_of(kernel, shared), tile_of(nest)
     where = f"in {show(nest)}"
@@ -73,6 +77,8 @@ def check_nest(nest: Nest, kernel: Kernel, shared: int = 0, ops: Sequence[TileOp
             )
         if positional and name not in reduced and any(loop.axis in reduced and not loop.split for loop in outside):
             raise ValueError(f"positions are kept in registers, so axis {name!r} stays outside the reduction, {where}")
+        if at.peel and (not first or at.split or not may_peel((kernel, *others), axes[name], at.step)):
+            raise ValueError(f"axis {name!r} is not peeled: no few guards change along it alone, {where}")
         left[name] = at.step
         outside.append(at)
         at = at.body

@@ -58,7 +58,8 @@ def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
             _check_product(tile, form, target)
             continue
         own = alone[tile.stage]
-        check_nest(own, form.kernel, len(form.outer) + len(form.rows), target.tiles)
+        if not problem.rows:  # else its sweeps have been checked
+            check_nest(own, form.kernel, 0, target.tiles, kernels if form.siblings else ())
         _check_vectors(own, tile, lanes_of(form, target))
 
 

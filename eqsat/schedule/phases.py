@@ -152,7 +152,7 @@ def check_beside(nest: Nest, kernels: Sequence[Kernel], ops: Sequence[TileOpRow]
     for tile, kernel in zip(found, kernels, strict=True):
         if len(found) > 1 and (tile.name != "reduce" or replace(tile, stage=0) != found[0]):
             raise ValueError(f"reductions side by side have one tile, not {show(nest)}")
-        check_nest(around(nest, tile), kernel, 0, ops)
+        check_nest(around(nest, tile), kernel, 0, ops, kernels)
 
 
 # split reductions

@@ -7,6 +7,7 @@ import math
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.maps import axes_of
+from eqsat.schedule.peel import peeled
 from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
 from eqsat.schedule.vectors import LARGE, PARTS, turned_loads
@@ -19,6 +20,8 @@ _FEW = 16
 
 def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = False, stage: int = 0) -> Nest:
     """Loops in the order of the axes of a normalized kernel, and vectors along the one that most accesses like.
+
+    Loops are peeled where guards change.
 
     ``parallel``: threads share the longest loop over a parallel axis, or parts of a long reduction with few results.
     """
@@ -63,4 +66,4 @@ def plain_nest(kernel: Kernel, lanes: int, shared: int = 0, *, parallel: bool = 
         return Loop(names[split], extents[split], part, nest, True, True)
     if parallel and first is not None and extents[first] > step.get(first, 1):
         nest = Loop(names[first], extents[first], step.get(first, 1), nest, True)
-    return nest
+    return peeled(nest, (kernel,), axes_of(kernel, shared), names)

@@ -24,6 +24,7 @@ from eqsat.schedule.vectors import (
     least_slots,
     loop_slots,
     op_slots,
+    peeled_slots,
     read_again,
     scattered_seconds,
     tile_slots,
@@ -436,19 +437,23 @@ def inner_seconds(
     loops: tuple[str, ...],
     tile: tuple[tuple[str, int], ...],
     stream: bool,
+    peel: bool = False,
 ) -> float | None:
     """Seconds that every step of a loop over ``block`` adds to its body in a map or reduction; None if not legal.
 
     ``loops``: axes of the loops in the body, outermost first; ``tile``: axes and sizes of its tile; ``stream``: its
-    results go past the caches.
+    results go past the caches; ``peel``: the loop is peeled, which takes from what its steps compute.
     """
     form = pricer.problem.stages[min(body.stages)]
     axis = plain_axis(axis)
     if form.contraction or axis not in form.own:
         return 0.0
-    slots = loop_slots(form, pricer.target, {plain_axis(a): n for a, n in body.sizes}, axis, loops, tile)
+    sizes = {plain_axis(a): n for a, n in body.sizes}
+    slots = loop_slots(form, pricer.target, sizes, axis, loops, tile)
     if slots is None:
         return None
+    if peel:
+        slots -= peeled_slots(form, pricer.target, sizes, axis, tile)
     jumps = jump_seconds(form, pricer.problem, pricer.target, dict(body.sizes), axis, block, stream)
     return slots * pricer.target.slot(form.dtype) + jumps
 

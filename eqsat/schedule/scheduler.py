@@ -14,7 +14,8 @@ from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
-from eqsat.ir.kernel import Expr, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
+from eqsat.ir.axes import unique
+from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import float32
@@ -115,12 +116,14 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     stages = []
     beside = are_siblings(group)  # whether they read the same depends on where each starts
     for stage in group.stages:
+        guards = (e for e in unique(stage.kernel.body, stage.kernel.epilogue) if isinstance(e, Guarded))
+        tests = {id(guard.index) for guard in guards}  # where they change decides over how axes are walked
 
-        def fix(expr: Expr, stage: Stage = stage) -> Expr:
+        def fix(expr: Expr, stage: Stage = stage, tests: set[int] = tests) -> Expr:
             match expr:
                 case Load() if isinstance(stage.sources[expr.operand], int) and not beside:
                     return replace(expr, offset=0)
-                case Index():
+                case Index() if id(expr) not in tests:
                     return replace(expr, offset=0)
                 case Literal(_, dtype):
                     return Literal(0, dtype)

@@ -35,7 +35,7 @@ from eqsat.schedule.vectors import sizes_of_text
 WIDTH = 6
 """Entries kept in a Pareto set."""
 
-LOOPS = ("Loop", "Par", "Cyclic", "Split", "Ahead")
+LOOPS = ("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar")
 """The terms that walk an axis."""
 
 
@@ -131,7 +131,7 @@ class Search:
                 i = int(node.args[0])
                 sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
                 return Block(frozenset({i}), sizes, self.pricer.free(i))
-            case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead":
+            case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead" | "Peel" | "PeelPar":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
             case "Pack":
@@ -188,7 +188,7 @@ class Search:
                 seconds = price(*node.args)  # type: ignore[operator]
                 if seconds is not None:
                     yield Entry(seconds, self.summary(number).cold, 0.0, 0.0, node, ())
-            case "Loop" | "Ahead":
+            case "Loop" | "Ahead" | "Peel":
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
                 shared = axis in ("rows", "outer")
                 if shared and inside:
@@ -207,12 +207,12 @@ class Search:
                     moved = loop_moved(whole, body, child.moved, kept * n / step)
                     fixed, scratch = child.fixed * steps - sooner, child.scratch + room
                     below = self.blocks[node.children[0]]
-                    more = inner_seconds(pricer, below, axis, n, *child.inside)
+                    more = inner_seconds(pricer, below, axis, n, *child.inside, peel=node.op == "Peel")
                     if more is None:
                         continue
                     compute = (child.compute + more) * steps + seconds + asking
                     yield Entry(compute, moved, fixed, scratch, node, (child,))
-            case "Par" | "Cyclic" | "Split":
+            case "Par" | "Cyclic" | "Split" | "PeelPar":
                 if not parallel:
                     return
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])
@@ -227,7 +227,8 @@ class Search:
                     if not child.keeps(axis):
                         continue
                     covered = min(n, share * step) / step
-                    more = 0.0 if node.op == "Split" else inner_seconds(pricer, body_block, axis, n, *child.inside)
+                    peel, split = node.op == "PeelPar", node.op == "Split"
+                    more = 0.0 if split else inner_seconds(pricer, body_block, axis, n, *child.inside, peel=peel)
                     if more is None:
                         continue
                     moved = shared_moved(pricer, block, part, body_block, child.moved, covered, threads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from eqsat.cost.calibration import LANES_WAIT
@@ -18,6 +18,7 @@ from eqsat.ir.kernel import FromStage, Kernel, KernelGroup, Load
 from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Pack, Seq, TileOp, around, show, tiles
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, check_turns, tile_of
+from eqsat.schedule.peel import peeled
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem
 
@@ -113,7 +114,7 @@ def check_part(part: Nest, group: KernelGroup, rows: int, asks: bool = False) ->
         check_turns(over, part=True)
         if over.prefetch and not asks:
             raise ValueError(f"rows have no shares of what contractions read at the next outer position, {where}")
-    if (over or rows > 1) and (over is None or (over.block, over.step, over.parallel) != (rows, 1, False)):
+    if (over or rows > 1) and (over is None or replace(over, prefetch=False) != Loop("rows", rows, 1, over.body)):
         raise ValueError(f"no loop over the {rows} rows of a block, one by one, {where}")
     for sweep in sweeps(part):
         found, at = tiles(sweep), sweep
@@ -125,6 +126,7 @@ def check_part(part: Nest, group: KernelGroup, rows: int, asks: bool = False) ->
         if not inner or not all(isinstance(tile, TileOp) and tile.name in MAPS for tile in inner):
             raise ValueError(f"a sweep of a row is loops around tiles of maps and reductions, {where}")
         stages = [tile.stage for tile in found]
+        kernels = [group.stages[stage].kernel for stage in stages]
         for n, tile in enumerate(found):
             if tile.prefetch > rows:
                 raise ValueError(f"stage {tile.stage} asks {tile.prefetch} rows ahead, a block has {rows}, {where}")
@@ -132,7 +134,8 @@ def check_part(part: Nest, group: KernelGroup, rows: int, asks: bool = False) ->
                 raise ValueError(f"stage {tile.stage} cannot share a sweep with what it reads of {stages[:n]}, {where}")
             if len(found) > 1 and (tile.name == "transpose" or len(tile.sizes) > 1 or tile.lanes != found[0].lanes):
                 raise ValueError(f"a shared sweep is by vectors along one axis, not {show(tile)}, {where}")
-            check_nest(_alone(sweep, group, found[0], tile), group.stages[tile.stage].kernel, group.shared)
+            own = _alone(sweep, group, found[0], tile)
+            check_nest(own, group.stages[tile.stage].kernel, group.shared, others=kernels)
 
 
 # what is chosen
@@ -237,6 +240,8 @@ def _joined(nests: Sequence[Nest], group: KernelGroup) -> Nest:
         assert made is not None, "plain nests of groups are vectors along one axis"
     (shared,) = tiles(made)
     at = axes_of(first, group.shared)
+    wanted = {axis for nest, tile in zip(nests, own, strict=True) for axis in _peeled(nest, group, tile)}
+    made = peeled(made, [group.stages[tile.stage].kernel for tile in own], at, wanted)
     same = []
     for tile in own:
         names = {a: name for name, a in axes_of(group.stages[tile.stage].kernel, group.shared).items()}
@@ -244,6 +249,15 @@ def _joined(nests: Sequence[Nest], group: KernelGroup) -> Nest:
         kind = "map" if group.stages[tile.stage].kernel.combine is None else "reduce"
         same.append(replace(tile, name=kind, sizes=sizes, stream=tile.stream and tile.name == "map"))
     return around(made, Seq(tuple(same)))
+
+
+def _peeled(nest: Nest, group: KernelGroup, tile: TileOp) -> Iterator[int]:
+    """The kernel axes along which the nest of a stage is peeled."""
+    axes = axes_of(group.stages[tile.stage].kernel, group.shared)
+    while isinstance(nest, Loop):
+        if nest.peel:
+            yield axes[nest.axis]
+        nest = nest.body
 
 
 def _joint(nests: Sequence[Nest], kernel: Kernel, shared: int = 0) -> Nest | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, partial
 
 from eqsat.cost.calibration import (
     ACROSS,
@@ -15,11 +15,13 @@ from eqsat.cost.calibration import (
     GUARD_SLOTS,
     LANE_SLOTS,
     LOAD_SLOTS,
+    MASK_SLOTS,
     PAGE_BYTES,
     PIECE_APART,
     PIECE_INSIDE,
     PIECE_LOST,
     SCATTERED,
+    START,
     STEPS_IN_SIGHT,
     TLB_ENTRIES,
 )
@@ -27,6 +29,7 @@ from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
+from eqsat.schedule.peel import Held, may_peel, runs, seams, settled
 from eqsat.schedule.problem import Problem, Source, StageForm, lane_axis
 from eqsat.schedule.tensorize import matches, tile_cost, tile_sizes
 from eqsat.schedule.tiles import COMBINE, ceil_div, round_up
@@ -106,6 +109,8 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
                 facts.append(f'(divides "{form.name(axis)}" {part})')
                 steps[axis].add(part)
     for axis, extent in extents.items():
+        walked = [step for step in sorted({1, *steps[axis]}) if may_peel((kernel,), form.named[axis][0], step)]
+        facts += [f'(peels "{form.name(axis)}" {extent} {step})' for step in walked]
         facts += _factors(form.name(axis), extent, steps[axis])
         facts += [f'(points "{form.name(axis)}" "{form.name(other)}")' for other in extents if other != axis]
         if single and not form.reduced(axis):
@@ -362,6 +367,23 @@ def _body_slots(
     return total
 
 
+@lru_cache(maxsize=4096)
+def _guards(
+    kernel: Kernel, lanes: int, vector_bits: int, axis: int | None, vectors: int, other: int | None, count: int
+) -> tuple[tuple[Held | None, bool, float, float], ...]:
+    """Of each guard: how one axis holds it, whether it is the epilogue's, and for a vector of the tile (of results, in
+    an epilogue) the slots of its selections and of its masks."""
+    found, rank = [], len(kernel.extents)
+    for root in (kernel.body, kernel.epilogue):
+        for guard in (e for e in unique(root) if isinstance(e, Guarded)):
+            depends, last = dependences(guard, rank), root is kernel.epilogue
+            times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
+            times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
+            masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
+            found.append((guard.held, last, times * GUARD_SLOTS, times * masks))
+    return tuple(found)
+
+
 def _access(
     strides: tuple[int, ...],
     axis: int | None,
@@ -389,23 +411,64 @@ def _finish(form: StageForm, target: Target, axis: str) -> float:
     return form.epilogue_slots + len(form.results) * ACROSS
 
 
-def tile_slots(form: StageForm, target: Target, other: str, count: int, axis: str, size: int) -> float:
-    """Slots of a tile of vectors, with its share of finishing the results that it is part of."""
+def tile_slots(
+    form: StageForm,
+    target: Target,
+    other: str,
+    count: int,
+    axis: str,
+    size: int,
+    free: Callable[[Held | None], bool] = lambda _: False,
+) -> float:
+    """Slots of a tile of vectors, with its share of finishing the results that it is part of.
+
+    ``free``: of how one axis holds a guard, whether that is settled when code is made.
+    """
     lanes, kernel = lanes_of(form, target), form.kernel
     vectors = ceil_div(size, lanes)
     slots = _body(form, target, axis, count, other, vectors)
+    reduced = max(1, math.prod(kernel.extents[kernel.parallel :]))
+    mine = (size if axis and form.reduced(axis) else 1) * (count if other and form.reduced(other) else 1)
+    results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
+    share = results * min(1.0, mine / reduced)
+    finish = _finish(form, target, axis)
+    at, beside = (form.named[name][0] if name else None for name in (axis, other))
+    for held, last, select, mask in _guards(kernel, lanes, target.vector_bits, at, vectors, beside, count):
+        if last:
+            finish += 0.0 if free(held) else select + mask
+        else:  # the selection is in the body's
+            slots += -select if free(held) else mask
     if kernel.combine is None:
-        return slots + vectors * count * _finish(form, target, axis)
+        return slots + vectors * count * finish
     slots += vectors * count * sum(COMBINE[combine] for combine in form.combines)
     if form.siblings:  # what registers do not hold is loaded and stored
         kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
         slots += 1.5 * max(0, kept - _held(target))
     chains = 4.0 if kernel.combine in ("argmax", "argmin") else 1.0
-    slots = max(slots, target.ports.latency * chains)
-    reduced = max(1, math.prod(kernel.extents[kernel.parallel :]))
-    mine = (size if axis and form.reduced(axis) else 1) * (count if other and form.reduced(other) else 1)
-    results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
-    return slots + results * _finish(form, target, axis) * min(1.0, mine / reduced)
+    return max(slots, target.ports.latency * chains) + share * finish
+
+
+def peeled_slots(
+    form: StageForm, target: Target, body: dict[str, int], axis: str, tile: tuple[tuple[str, int], ...]
+) -> float:
+    """Slots that a step of a loop saves on average where it is peeled: in most runs its axis' guards are settled.
+
+    ``body``: sizes of what a step covers, by own axes; ``tile``: axes and sizes of its tile, the lanes' last.
+    """
+    a, step, sizes = form.named[axis][0], body.get(axis, 1), dict(tile)
+    extent, marks = form.kernel.extents[a], seams((form.kernel,), a)
+    tiles = math.prod(ceil_div(body.get(name, 1), sizes.get(name, 1)) for name in form.own)
+    (other, count), (lanes, size) = (("", 1),) * (2 - len(tile)) + tile
+    usual, saved = tile_slots(form, target, other, count, lanes, size), 0.0
+    found = runs(extent // step * step, step, marks)
+    for start, stop in found:
+
+        def free(held: Held | None, start: int = start, stop: int = stop) -> bool:
+            return held is not None and held[0] == a and settled(held, start, stop)
+
+        less = usual - tile_slots(form, target, other, count, lanes, size, free)
+        saved += (stop - start) // step * tiles * less
+    return (saved - START * (len(found) - 1)) / ceil_div(extent, step)
 
 
 def _held(target: Target) -> int:
@@ -440,13 +503,14 @@ def op_slots(form: StageForm, target: Target, name: str, sizes: dict[str, int]) 
 def least_slots(form: StageForm, target: Target) -> float:
     """Slots of all points of a stage by the tile that takes least, loops aside."""
     extents = {axis: max(1, form.extent(axis)) for axis in form.own}
-    rates = [tile_slots(form, target, "", 1, "", 1)] if not extents else []
+    bare = partial(tile_slots, form, target, free=lambda held: held is not None)  # peeling may settle them
+    rates = [bare("", 1, "", 1)] if not extents else []
     for axis in extents:
         for size in _sizes(form, target, axis, extents[axis]):
-            rates.append(tile_slots(form, target, "", 1, axis, size) / size)
+            rates.append(bare("", 1, axis, size) / size)
         size = min(lanes_of(form, target), extents[axis])
         for other, count in _jams(form, axis, extents):
-            rates.append(tile_slots(form, target, other, count, axis, size) / size / count)
+            rates.append(bare(other, count, axis, size) / size / count)
     for row, blocks in tile_ops(form, target):
         rates.append(op_slots(form, target, row.name, dict(blocks)) / math.prod(n for _, n in blocks))
     return min(rates) * form.kernel.points

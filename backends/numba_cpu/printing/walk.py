@@ -11,17 +11,18 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from eqsat.cost.calibration import LINE
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Guarded, Kernel
+from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.peel import runs, seams
 from eqsat.schedule.vectors import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
+from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
@@ -35,28 +36,7 @@ CHAIN = 256
 """Longest run of additions into one accumulator; longer sums are summed in blocks."""
 BLOCK = 64
 """Additions into an accumulator of such a block."""
-RUNS = 7
-"""Loops at most that a loop is peeled into where guards change: each one is a copy of its body."""
-
-Body = Callable[[], None]
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """Partial results in scratch: the tile's accumulators at every position of the parallel axes within a block.
-
-    ``base``: address expression. ``pitches``: bytes from one position to the next by axis; ``starts``: where the block
-    begins along each.
-    """
-
-    base: str
-    pitches: dict[int, int]
-    starts: dict[int, str]
-
-
-Totals = list[dict[int, Accumulator]]
-"""Accumulators in registers: for every position that the tile takes of a parallel axis, those of each reduction."""
 
 
 class Walk:
@@ -74,7 +54,8 @@ class Walk:
         self.members = list(self.streams)
         kernels = {s: rows.stages[s].kernel for s in self.members}
         self.kernel = kernels[self.members[0]]
-        check_nest(nest, self.kernel, rows.shared, registered())
+        self.kernels = [kernels[s] for s in self.members]
+        check_nest(nest, self.kernel, rows.shared, registered(), self.kernels)
         self.nest, self.tile = nest, tile_of(nest)
         self.names = axes_of(self.kernel, rows.shared)
         self.extents = self.kernel.extents
@@ -89,6 +70,8 @@ class Walk:
         self.end: list[str] = []
         self.unit: list[int] = []
         """Along each axis, what the length of the block at hand is a multiple of."""
+        self.run: list[tuple[int, int]] = []
+        """Along each axis, the run of a peeled loop that the block at hand is in: first position, and the one after."""
         self.count = dict(self.sizes)
         self.empty = 0 in self.extents
         self.tiles: Transposed | None = None
@@ -98,6 +81,7 @@ class Walk:
         """Print the nest at these positions of the shared axes."""
         self.at = [*shared, *("0" for _ in self.extents[len(shared) :])]
         self.end, self.unit = [str(extent) for extent in self.extents], list(self.extents)
+        self.run = [(0, extent) for extent in self.extents]
         if self.column is not None and self.rows.window is not None:
             window = self.rows.window
             self.at[self.column], self.end[self.column] = window.start, window.stop
@@ -117,23 +101,23 @@ class Walk:
         """Outside of every reduction."""
         match nest:
             case Loop() if nest.split:
-                self._over(nest, lambda: self._part(nest))
-            case Loop() if not self._reduced(nest):
-                self._over(nest, lambda: self._walk(nest.body))
+                self.over(nest, lambda: self._part(nest))
+            case Loop() if not self.reduced(nest):
+                self.over(nest, lambda: self._walk(nest.body))
             case _ if self.reductions:
                 self._reduction(nest)
             case _:
-                self._points(None)
+                self.points(None)
 
     def _part(self, loop: Loop) -> None:
         """One part of a split reduction, whose number is ``part``."""
         self.p.bind("part", f"{self.at[self.names[loop.axis]]} // {loop.step}")
         self._walk(loop.body)
 
-    def _reduced(self, loop: Loop) -> bool:
+    def reduced(self, loop: Loop) -> bool:
         return self.names[loop.axis] >= self.kept
 
-    def _over(self, loop: Loop, body: Body, suffix: str = "") -> None:
+    def over(self, loop: Loop, body: Callable[[], None], suffix: str = "") -> None:
         """A loop: whole steps, and behind the innermost one of a tile's axis what is left over, which is fewer."""
         p, a = self.p, self.names[loop.axis]
         extent, tile = self.extents[a], self.sizes.get(a, 1)
@@ -152,12 +136,9 @@ class Walk:
             high = p.fresh("high")
             p.bind(high, self.end[a])
         until = high if whole == extent else f"min({high}, {whole})" if part else str(whole)
-        before = self.at[a], self.end[a], self.unit[a]
+        before, within = (self.at[a], self.end[a], self.unit[a]), self.run[a]
         even = self.unit[a] % loop.step == 0
-        runs = [(0, whole)] if whole else []
-        if innermost and whole and not suffix and not (loop.block < extent and not loop.parallel):
-            runs = _peeled(whole, loop.step, self._seams(a))
-        for start, stop in runs:
+        for start, stop in runs(whole, loop.step, seams(self.kernels, a) if loop.peel else ()) if whole else []:
             i = p.fresh(f"{loop.axis}{suffix}_")
             step = f", {loop.step} * nt" if loop.cyclic else f", {loop.step}" if loop.step != 1 else ""
             first = low if start == 0 else f"max({low}, {start})" if part else str(start)
@@ -165,11 +146,13 @@ class Walk:
                 first = f"{start} + {loop.step} * ((tid + {start // loop.step} * (nt - 1)) % nt)"
             last = until if stop == whole else f"min({until}, {stop})" if part else str(stop)
             with p.scope(f"for {i} in range({first}, {last}{step}):", i):
+                self.run[a] = start, stop = max(start, within[0]), min(stop, within[1])
                 p.reach(i, start, stop - loop.step + 1 if stop % loop.step == 0 else stop)
                 self.at[a], self.unit[a] = i, math.gcd(before[2], loop.step)
                 self.end[a] = f"{i} + {loop.step}" if even else f"min({i} + {loop.step}, {high})"
                 body()
-        if whole < extent:
+        self.run[a] = within
+        if whole < within[1]:
             self.at[a], self.count[a] = str(whole), extent - whole
             with ExitStack() as stack:
                 if part:
@@ -178,13 +161,6 @@ class Walk:
                 body()
             self.count[a] = tile
         self.at[a], self.end[a], self.unit[a] = before
-
-    def _seams(self, axis: int) -> list[int]:
-        """Positions of an axis at which a guard that moves along it alone begins or ceases to hold."""
-        kernels = (self.rows.stages[s].kernel for s in self.members)
-        guards = (e for k in kernels for e in unique(k.body, k.epilogue) if isinstance(e, Guarded))
-        held = (guard.held for guard in guards)
-        return sorted({at for bounds in held if bounds is not None and bounds[0] == axis for at in bounds[1:]})
 
     def _chunks(self) -> list[tuple[str, str | None]]:
         """Position of the first lane, and how many lanes are in use (None: all), of each vector of the tile."""
@@ -217,7 +193,7 @@ class Walk:
 
     # tiles
 
-    def _points(self, totals: Totals | None) -> None:
+    def points(self, totals: Totals | None) -> None:
         """The tile: bodies at its vectors; maps are stored, reductions combined into ``totals``."""
         if self.tiles is not None:
             self.tiles.print(totals)
@@ -287,7 +263,7 @@ class Walk:
 
     # reductions
 
-    def _totals(self) -> Totals:
+    def totals(self) -> Totals:
         """Accumulators of what the tile takes at once."""
         beside = len(self._beside()) if self.other is not None and self.other < self.kept else 1
         if self.vector is not None and self.vector < self.kept:
@@ -300,27 +276,27 @@ class Walk:
 
     def _reduction(self, nest: Nest) -> None:
         """All of a reduction at this position of the parallel axes outside of it."""
-        cells = self._cells(nest)
-        if cells is None:
-            totals = self._totals()
-            if not self._begin(nest, totals):
-                _start(totals)
+        if keeps_scratch(self, nest):
+            cells = Cells(self, nest)
+            cells.start()
             if not self.empty:
-                self._reduce(nest, totals)
-            self._finish(totals)
+                cells.gather(nest)
+            cells.each(lambda: self._finish(cells.load()))
             return
-        self._fill(nest, cells)
+        totals = self.totals()
+        if not self._begin(nest, totals):
+            start_totals(totals)
         if not self.empty:
-            self._gather(nest, cells)
-        self._sweep(nest, lambda: self._finish(self._load(cells)))
+            self.reduce(nest, totals)
+        self._finish(totals)
 
-    def _reduce(self, nest: Nest, totals: Totals) -> None:
+    def reduce(self, nest: Nest, totals: Totals) -> None:
         """Loops over reduced axes, into registers."""
         if not isinstance(nest, Loop):
-            self._points(totals)
+            self.points(totals)
             return
-        inner = self._chain(nest.body, False)
-        self._chained(nest, lambda into: self._reduce(nest.body, into), inner, totals, self._apart)
+        inner = self.chain(nest.body, False)
+        self.chained(nest, lambda into: self.reduce(nest.body, into), inner, totals, self._apart)
 
     def _begin(self, nest: Nest, totals: Totals) -> bool:
         """Whether the first values of a whole reduction by one tile begin its totals: nothing is added to zeros."""
@@ -333,42 +309,7 @@ class Walk:
             total.unset.update(range(len(total.names)))
         return True
 
-    def _gather(self, nest: Nest, cells: _Cells) -> None:
-        """Loops over reduced and parallel axes, into scratch."""
-        if not _parallel_in(nest, self):
-            totals = self._load(cells) if isinstance(nest, TileOp) else self._totals()
-            if isinstance(nest, TileOp):
-                self._points(totals)
-                self._store(cells, totals)
-                return
-            _start(totals)
-            self._reduce(nest, totals)
-            before = self._load(cells)
-            _merge(before, totals)
-            self._store(cells, before)
-            return
-        assert isinstance(nest, Loop)
-        if not self._reduced(nest):
-            self._over(nest, lambda: self._gather(nest.body, cells))
-            return
-
-        def apart(body: Callable[[_Cells], None], into: _Cells) -> None:
-            own = self._cells(nest)
-            assert own is not None
-            self._fill(nest, own)
-            body(own)
-
-            def add() -> None:
-                total, part = self._load(into), self._load(own)
-                _merge(total, part)
-                self._store(into, total)
-
-            self._sweep(nest, add)
-
-        inner = self._chain(nest.body, True)
-        self._chained(nest, lambda into: self._gather(nest.body, into), inner, cells, apart)
-
-    def _chained(
+    def chained(
         self,
         loop: Loop,
         body: Callable[[_T], None],
@@ -380,29 +321,29 @@ class Walk:
         """A loop over a reduced axis whose body adds ``inner`` times to each total: in blocks where that gets long."""
         trips = self._trips(loop)
         if not self.bounded or trips * inner <= CHAIN:
-            self._over(loop, lambda: body(totals), suffix)
+            self.over(loop, lambda: body(totals), suffix)
         elif inner >= BLOCK // 2:
-            self._chained(loop, lambda into: apart(body, into), 1, totals, apart, suffix)
+            self.chained(loop, lambda into: apart(body, into), 1, totals, apart, suffix)
         else:
             block = loop.step * (BLOCK // inner)
-            part = replace(loop, block=block, parallel=False, split=False)
+            part = replace(loop, block=block, parallel=False, split=False, peel=False)
             outer = replace(loop, step=block, body=part)
-            within = lambda into: apart(lambda own: self._over(part, lambda: body(own), suffix), into)  # noqa: E731
-            self._chained(outer, within, 1, totals, apart, "_sum")
+            within = lambda into: apart(lambda own: self.over(part, lambda: body(own), suffix), into)  # noqa: E731
+            self.chained(outer, within, 1, totals, apart, "_sum")
 
     def _trips(self, loop: Loop) -> int:
         return -(-min(loop.block, max(1, self.extents[self.names[loop.axis]])) // loop.step)
 
-    def _chain(self, nest: Nest, cells: bool) -> int:
+    def chain(self, nest: Nest, cells: bool) -> int:
         """How often a nest adds to each total that it is given; ``cells``: in scratch, once for a tile's registers."""
-        if cells and not _parallel_in(nest, self):
+        if cells and not keeps_scratch(self, nest):
             return 1
         if not isinstance(nest, Loop):
             return (
                 self.p.lanes // min(COPIES, self.p.lanes) if nest == self.tile and self.tile.name == "transpose" else 1
             )
-        inner = self._chain(nest.body, cells)
-        if cells and not self._reduced(nest):
+        inner = self.chain(nest.body, cells)
+        if cells and not self.reduced(nest):
             return inner
         trips = self._trips(nest)
         while self.bounded and trips * inner > CHAIN:
@@ -412,9 +353,9 @@ class Walk:
     def _apart(self, body: Callable[[Totals], None], totals: Totals) -> None:
         """Into accumulators of its own, then those into the totals."""
         own = [{s: self.rows.accumulator(s, len(total.names)) for s, total in row.items()} for row in totals]
-        _start(own)
+        start_totals(own)
         body(own)
-        _merge(totals, own)
+        merge_totals(totals, own)
 
     def _finish(self, totals: Totals) -> None:
         """Epilogues of whole reductions, and their stores."""
@@ -448,119 +389,10 @@ class Walk:
         here = self.here(beside, position)
         return (*here[: kernel.parallel], *("0" for _ in here[kernel.parallel :]))
 
-    # partial results in scratch
-
-    def _cells(self, nest: Nest) -> _Cells | None:
-        """Scratch for a reduction within which loops over parallel axes stand; None if there are none."""
-        loops: dict[int, Loop] = {}
-        at = nest
-        while isinstance(at, Loop):
-            if not self._reduced(at):
-                loops.setdefault(self.names[at.axis], at)
-            at = at.body
-        if not loops:
-            return None
-        sizes = (self.rows.stages[s].kernel.body.dtype.itemsize for s in self.reductions)
-        totals = self.p.lanes * sum(sizes)  # bytes of the tile's accumulators
-        for a in self.sizes:
-            if a == self.vector:
-                totals *= max(1, self.sizes[a] // self.p.lanes) if self.tile.name != "transpose" else COPIES
-            elif a < self.kept:
-                totals *= self.sizes[a]
-        pitches: dict[int, int] = {}
-        for a in sorted(loops, reverse=True):
-            unit = self.sizes.get(a, 1)
-            pitches[a] = totals // unit
-            totals *= -(-min(loops[a].block, self.extents[a]) // unit)
-        return _Cells(self.take(totals), pitches, {a: self.at[a] for a in loops})
-
-    def _cell(self, cells: _Cells) -> str:
-        terms = [cells.base]
-        for a, pitch in cells.pitches.items():
-            start, here = cells.starts[a], self.at[a]
-            if here == start:
-                continue
-            distance = here if start == "0" else f"({here} - {start})"
-            terms.append(f"{pitch} * {distance}")
-        return " + ".join(terms)
-
-    def _each(self, cells: _Cells, totals: Totals) -> list[tuple[str, Accumulator, int]]:
-        """Address, accumulator and copy of all that is kept for the tile."""
-        base = self._cell(cells)
-        found, offset = [], 0
-        for row in totals:
-            for total in row.values():
-                for copy in range(len(total.names)):
-                    found.append((f"{base} + {offset}" if offset else base, total, copy))
-                    offset += self.p.lanes * total.dtype.itemsize
-        return found
-
-    def _load(self, cells: _Cells) -> Totals:
-        totals = self._totals()
-        for address, total, copy in self._each(cells, totals):
-            self.p.bind(total.names[copy], f"load_{self.p.type(total.dtype)}({address})")
-        return totals
-
-    def _store(self, cells: _Cells, totals: Totals) -> None:
-        for address, total, copy in self._each(cells, totals):
-            self.p.line(f"store({address}, {total.names[copy]})")
-
-    def _fill(self, nest: Nest, cells: _Cells) -> None:
-        def start() -> None:
-            totals = self._totals()
-            _start(totals)
-            self._store(cells, totals)
-
-        self._sweep(nest, start)
-
-    def _sweep(self, nest: Nest, body: Body) -> None:
-        """The nest's loops over parallel axes alone."""
-        if not isinstance(nest, Loop):
-            body()
-        elif self._reduced(nest):
-            self._sweep(nest.body, body)
-        else:
-            self._over(nest, lambda: self._sweep(nest.body, body))
-
-
-def _peeled(extent: int, step: int, seams: Sequence[int]) -> list[tuple[int, int]]:
-    """``extent`` elements in runs of whole steps, such that steps across a seam are not in one run with others.
-
-    One run where there would be too many.
-    """
-    marks = {0, extent}
-    for seam in seams:
-        if 0 < seam < extent:
-            marks |= {seam // step * step, -(-seam // step) * step}
-    runs = list(itertools.pairwise(sorted(marks)))
-    return runs if len(runs) <= RUNS else [(0, extent)]
-
-
-def _start(totals: Totals) -> None:
-    for row in totals:
-        for total in row.values():
-            total.start()
-
-
-def _merge(totals: Totals, parts: Totals) -> None:
-    for row, part in zip(totals, parts, strict=True):
-        for s, total in row.items():
-            for copy in range(len(total.names)):
-                total.merge(copy, part[s])
-
 
 def _has(nest: Nest, axis: str) -> bool:
     while isinstance(nest, Loop):
         if nest.axis == axis:
-            return True
-        nest = nest.body
-    return False
-
-
-def _parallel_in(nest: Nest, walk: Walk) -> bool:
-    """Whether a loop over a parallel axis stands in a nest."""
-    while isinstance(nest, Loop):
-        if walk.names[nest.axis] < walk.kept:
             return True
         nest = nest.body
     return False

@@ -66,10 +66,10 @@ class OpWalk(Walk):
         axis = self.match.assigned.get(name)
         return 1 if axis is None else min(self.sizes[axis], max(1, self.extents[axis]))
 
-    def _chain(self, nest: Nest, cells: bool) -> int:
+    def chain(self, nest: Nest, cells: bool) -> int:
         if isinstance(nest, TileOp):
             return math.prod(size for a, size in self.sizes.items() if a >= self.kept)
-        return super()._chain(nest, cells)
+        return super().chain(nest, cells)
 
     def _reduction(self, nest: Nest) -> None:
         sums = self._filled()
@@ -92,8 +92,8 @@ class OpWalk(Walk):
         if not isinstance(nest, Loop):
             self._call(sums)
             return
-        inner = self._chain(nest.body, False)
-        self._chained(nest, lambda into: self._blocks(nest.body, into), inner, sums, self._aside)
+        inner = self.chain(nest.body, False)
+        self.chained(nest, lambda into: self._blocks(nest.body, into), inner, sums, self._aside)
 
     def _aside(self, body: Callable[[str], None], sums: str) -> None:
         """Into accumulators of its own, then those into the others."""
