@@ -173,12 +173,12 @@ ROWS_APART = _count(
     "of a group up to which it may run stage by stage",
     "bounds the search; so many are shared evenly enough",
 )
-LANES_WAIT = _count(
-    "LANES_WAIT",
-    16,
-    "vectors",
-    "of a row up to which combining lanes at its end takes longest",
-    "softmax, *tuned* on Zen 4",
+OVERLAPPED = _figure(
+    "OVERLAPPED",
+    10.6,
+    "latencies of a multiply-add",
+    "of a row's chain of dependent instructions that out-of-order execution hides behind other rows",
+    "Xeon: softmax and layer norm of rows of 64 to 512, each arrangement of their stages timed",
 )
 START = _figure("START", 8.0, "slots", "to enter and leave a loop once", _TUNED_XEON)
 STEPS_IN_SIGHT = _count(

@@ -14,9 +14,10 @@ from eqsat.ir.nest import Loop, Nest, Pack, Seq, show
 from eqsat.schedule.decode import decode
 from eqsat.schedule.phases import in_phases
 from eqsat.schedule.price import Pricer
+from eqsat.schedule.runs import Runs
 from eqsat.schedule.scheduler import phased, search_graph
 from eqsat.schedule.search import WIDTH, Entry, Search
-from eqsat.schedule.sweeps import arranged
+from eqsat.schedule.sweeps import drawn
 
 TURNS = 0.2
 """How often threads take turns at steps that are alike, which takes as long, so that the search does not offer it."""
@@ -72,17 +73,18 @@ def sample(
         deadline.check("drawing schedules")
         before = len(found)
         search = _Sampling(graph, Pricer(problem, target), target.threads > 1, deadline, draws)
+        runs = Runs(search.pricer)
         for entry in search.roots(1 << 20):
             if len(found) < count:
-                nest = arranged(decode(entry, problem, target), problem, draws)
+                nest = drawn(decode(entry, problem, target), problem, draws)
                 if problem.columns is None and draws.random() < TURNS:
                     nest = in_turns(nest)
-                found.setdefault(nest, search.seconds(entry) + target.step)
+                found.setdefault(nest, search.seconds(entry) + target.step + (runs.of(nest) if problem.rows else 0.0))
         stale = stale + 1 if len(found) == before else 0
     parts = [sample(one, target, count, seed=seed, disable=disable) for one in phased(group, problem, target)]
-    for drawn in itertools.islice(zip(*parts, strict=False), count // 2):  # of the phases that it may run in, too
-        nest = in_phases([own for own, _ in drawn], group)
-        found[nest] = sum(seconds for _, seconds in drawn) + (len(drawn) - 1) * target.barrier
+    for phase in itertools.islice(zip(*parts, strict=False), count // 2):  # of the phases that it may run in, too
+        nest = in_phases([own for own, _ in phase], group)
+        found[nest] = sum(seconds for _, seconds in phase) + (len(phase) - 1) * target.barrier
         if len(found) > count:
             found.pop(next(iter(found)))
     return sorted(found.items(), key=lambda item: show(item[0]))

@@ -24,6 +24,7 @@ from eqsat.schedule.phases import apart, in_phases
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.rule import select
+from eqsat.schedule.runs import Runs
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.sweeps import arranged
@@ -148,11 +149,12 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
             searches[on] = Search(graph, Pricer(problem, on), parallel, deadline)
         search = searches[on]
         search.parallel = parallel  # what the threads' loop stands on is priced once
+        runs = Runs(search.pricer)
         for entry in search.roots(CANDIDATES):
-            nest = arranged(decode(entry, problem, on), problem)
+            nest = arranged(decode(entry, problem, on), problem, runs.cuts)
             if on == target and problem.stages[0].contraction and not problem.rows:
                 nest = shareable(nest, problem.stages[0].extent("n"))
-            seconds = search.seconds(entry) + on.step
+            seconds = search.seconds(entry) + on.step + (runs.of(nest) if problem.rows else 0.0)
             if nest not in ranked or seconds < ranked[nest][0]:
                 ranked[nest] = (seconds, entry, on)
     if not ranked and disable:

@@ -10,7 +10,9 @@ from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import prepacked
 from eqsat.schedule.phases import apart, beside, in_phases, with_combining
 from eqsat.schedule.plain import plain_nest
+from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.runs import Runs
 from eqsat.schedule.sweeps import arranged
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
 from eqsat.schedule.vectors import lanes_of
@@ -33,7 +35,7 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
     step = max([_tile_rows(form, problem, target) for form in problem.stages if form.contraction], default=1) * TILES
     step = min(step, problem.rows)
     nest: Nest = Seq(tuple(_stage(form, step, target) for form in problem.stages))
-    nest = arranged(nest, problem)
+    nest = arranged(nest, problem, Runs(Pricer(problem, target)).cuts)
     alone = problem.outer <= 1
     nest = Loop("rows", problem.rows, step, nest, alone, cyclic=alone and problem.columns is not None)
     for form in reversed(problem.stages):

@@ -7,12 +7,11 @@ axes, where what one makes the next reads from a register. What is legal, and wh
 
 from __future__ import annotations
 
-import math
+import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.cost.calibration import LANES_WAIT
 from eqsat.ir.axes import loads
 from eqsat.ir.kernel import FromStage, Kernel, KernelGroup, Load
 from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Pack, Seq, TileOp, around, show, tiles
@@ -22,7 +21,9 @@ from eqsat.schedule.peel import peeled
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.problem import Problem
 
-__all__ = ["aligned", "arranged", "check_part", "joins", "members", "stage_nests", "sweeps"]
+__all__ = ["aligned", "arranged", "check_part", "drawn", "joins", "members", "stage_nests", "sweeps"]
+
+Cuts = Callable[[Sequence[Nest], int], Collection[int]]
 
 
 def members(nest: Nest) -> list[int]:
@@ -141,40 +142,46 @@ def check_part(part: Nest, group: KernelGroup, rows: int, asks: bool = False) ->
 # what is chosen
 
 
-def arranged(nest: Nest, problem: Problem, draws: random.Random | None = None) -> Nest:
+def arranged(nest: Nest, problem: Problem, cuts: Cuts = lambda own, rows: ()) -> Nest:
     """A group's nest with its stages in runs of rows and in sweeps, from one with a nest of its own for each stage.
 
-    ``draws``: choose at random among what is legal.
+    ``cuts``: of the stages between two contractions, as nests of one row each, and the rows of a block: those that
+    wait until the ones before them are done for all of these rows. The others run row by row.
     """
+    return _arranged(nest, problem, cuts, None)
+
+
+def drawn(nest: Nest, problem: Problem, draws: random.Random) -> Nest:
+    """The same, at random among what is legal."""
+
+    def cuts(own: Sequence[Nest], rows: int) -> list[int]:
+        return [tile_of(one).stage for one in own[1:] if draws.random() < 0.3]
+
+    return _arranged(nest, problem, cuts, draws)
+
+
+def _arranged(nest: Nest, problem: Problem, cuts: Cuts, draws: random.Random | None) -> Nest:
     if not problem.rows:
         return nest
     if not isinstance(nest, Seq):
         assert not isinstance(nest, TileOp), "the nest of several stages"
-        return replace(nest, body=arranged(nest.body, problem, draws))
-    group = problem.simple
+        return replace(nest, body=_arranged(nest.body, problem, cuts, draws))
     parts: list[Nest] = []
-    run: list[Nest] = []
-
-    def close() -> None:
-        if run:
-            rows = run[0].block if isinstance(run[0], Loop) and run[0].axis == "rows" else 1
-            alone = [own.body if isinstance(own, Loop) and own.axis == "rows" else own for own in run]
-            made = _swept(alone, group, draws)
-            body = _reaching(made[0] if len(made) == 1 else Seq(tuple(made)), group, rows, draws)
-            asks = any(isinstance(own, Loop) and own.prefetch for own in run)
-            parts.append(Loop("rows", rows, 1, body, prefetch=asks) if rows > 1 else body)
-            run.clear()
-
-    products = any(tile.name in PRODUCTS for tile in tiles(nest))
-    for own in nest.bodies:
-        if any(tile.name in PRODUCTS for tile in tiles(own)):
-            close()
-            parts.append(own)
+    for product, bodies in itertools.groupby(nest.bodies, lambda own: any(t.name in PRODUCTS for t in tiles(own))):
+        between = list(bodies)
+        if product:
+            parts += between
             continue
-        if run and _apart(own, run, group, products, draws):
-            close()
-        run.append(own)
-    close()
+        first = between[0]
+        rows = first.block if isinstance(first, Loop) and first.axis == "rows" else 1
+        own = [one.body if isinstance(one, Loop) and one.axis == "rows" else one for one in between]
+        begins = {tile_of(own[0]).stage, *cuts(own, rows)}
+        starts = [n for n, one in enumerate(own) if tile_of(one).stage in begins]
+        for start, stop in itertools.pairwise((*starts, len(own))):
+            made = _swept(own[start:stop], problem.simple, draws)
+            body = _reaching(made[0] if len(made) == 1 else Seq(tuple(made)), problem.simple, rows, draws)
+            asks = any(isinstance(one, Loop) and one.prefetch for one in between[start:stop])
+            parts.append(Loop("rows", rows, 1, body, prefetch=asks) if rows > 1 else body)
     return Seq(tuple(parts))
 
 
@@ -195,25 +202,6 @@ def _reaching(body: Nest, group: KernelGroup, rows: int, draws: random.Random | 
         return replace(at, prefetch=far if at.prefetch else 0)
 
     return reach(body)
-
-
-def _apart(own: Nest, run: Sequence[Nest], group: KernelGroup, products: bool, draws: random.Random | None) -> bool:
-    """Whether a stage waits until those of a run are done for all rows of a block.
-
-    The latency of combining a vector's lanes at the end of a short row hides behind other rows, where row by row it
-    would stand between a row's sweeps. Where rows stay in no scratch for a contraction, they go one by one.
-    """
-    if draws is not None:
-        return draws.random() < 0.3
-    (tile,) = tiles(own)
-    before = {stage for one in run for stage in members(one)}
-    for source in group.stages[tile.stage].sources if products else ():
-        if isinstance(source, FromStage) and source.stage in before:
-            kernel = group.stages[source.stage].kernel
-            reduced = math.prod(kernel.extents[kernel.parallel :])
-            if kernel.combine is not None and reduced <= LANES_WAIT * tile.lanes:
-                return True
-    return False
 
 
 def _swept(run: Sequence[Nest], group: KernelGroup, draws: random.Random | None) -> list[Nest]:
