@@ -404,7 +404,7 @@ def cases(draw: st.DrawFn) -> Case:
         if empty and draw(st.booleans()):
             own[-1] = 0
         room = max(1, POINTS // max(1, math.prod(shared)))
-        while math.prod(own) > room:
+        while math.prod(max(1, n) for n in own) > room:
             own[own.index(max(own))] = max(1, min(max(own) // 3, 17))
         if kind in ("max", "min", "argmax", "argmin"):
             own[parallel:] = [max(1, n) for n in own[parallel:]]

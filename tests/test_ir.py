@@ -127,6 +127,13 @@ def test_integer_power() -> None:
     assert got.tolist() == [1024, 1, -8, 1]
 
 
+def test_an_empty_space_takes_no_memory_whatever_its_other_axes() -> None:
+    extents = (1 << 12, 1 << 12, 1 << 12, 0)
+    one = Operand(float32, 0)
+    kernel = Kernel(extents, 4, None, Load(0, 0, (0, 1, 1, 0), float32), Acc(float32), (one,), one, 0, (1, 1, 1, 0))
+    run_kernel(kernel, [np.empty(0, np.float32)], np.empty(0, np.float32))
+
+
 @st.composite
 def view_maps(draw: Any) -> tuple[tuple[int, ...], ViewMap]:
     """A shape and a view of it made of a few of the constructors, composed where they compose."""

@@ -234,6 +234,25 @@ def test_phases_are_those_of_the_group() -> None:
                 refuse(wrong)
 
 
+def test_a_product_that_is_a_contraction_only_by_itself_runs_in_no_phase() -> None:
+    """Two vectors times two constant matrices, and the sum of each result: tiles of a contraction have no phases."""
+    x, y, z = Operand(float32, 32), Operand(float32, 512, True), Operand(float32, 32)
+    product = call("mul", Load(0, 0, (16, 0, 1), float32), Load(1, 0, (256, 1, 16), float32))
+    first = Kernel((2, 16, 16), 2, "sum", product, Acc(float32), (x, y), z, 0, (16, 1))
+    total = Kernel((2, 16), 1, "sum", Load(0, 0, (16, 1), float32), Acc(float32), (z,), Operand(float32, 2), 0, (1,))
+    stages = (Stage(first, (0, 1), None), Stage(total, (FromStage(0),), 2))
+    group = KernelGroup(stages, 1, (x, y, Operand(float32, 2)), (2,), "product and sum")
+    for threads in (1, 2):
+        target = cpu_target(HOST, threads)
+        each = [schedule(one, target).nest for one in apart(group, 16)]
+        assert any(tile.name == "fma" for tile in tiles(each[0]))
+        with pytest.raises(ValueError, match="register tiles of a contraction run in no phase"):
+            check_offered(in_phases(each, group), group, target)
+        for nest in (schedule(group, target).nest, *(nest for nest, _ in sample(group, target, 12))):
+            check_offered(nest, group, target)
+            runs_right(group, nest, threads)
+
+
 def test_maps_are_cut_where_that_is_cheaper() -> None:
     """A guard keeps blocks from being transposed; its parts are maps without one."""
     index = Index(0, (1, 0), int64)

@@ -20,6 +20,8 @@ class _Points:
 
     def affine(self, strides: Sequence[int], offset: int) -> np.ndarray:
         """``offset + Σ strides·axis`` at every point."""
+        if 0 in self.shape:  # the sum over the other axes alone may be of any size
+            return np.zeros(self.shape, np.int64)
         total = np.full((1,) * len(self.shape), offset, np.int64)
         for positions, stride in zip(self.axes, strides, strict=False):
             total = total + positions * stride

@@ -14,7 +14,7 @@ from dataclasses import replace
 from eqsat.cost.target import TileOpRow
 from eqsat.ir.axes import loads, map_strides, normalized, unique
 from eqsat.ir.kernel import FromStage, Guarded, Kernel, KernelGroup, Load, Operand, Stage, part_of, unconditional
-from eqsat.ir.nest import Loop, Nest, Seq, TileOp, around, show, tiles
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Seq, TileOp, around, show, tiles
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import row_major
 from eqsat.schedule.maps import axes_of, check_nest
@@ -96,6 +96,8 @@ def phases(group: KernelGroup, nest: Nest) -> list[tuple[KernelGroup, Nest]]:
     groups = apart(group, found[0].lanes) if found else ()
     if len(bodies) < 2 or len(bodies) != len(groups):
         raise ValueError(f"{len(bodies)} phases, the group may run in {len(groups)}, in {show(nest)}")
+    if any(tile.name in PRODUCTS for tile in found):
+        raise ValueError(f"register tiles of a contraction run in no phase of a group, in {show(nest)}")
     for number, body in enumerate(bodies):
         stage = number if len(group.stages) > 1 else 0
         if any(tile.stage != stage for tile in tiles(body)):

@@ -178,7 +178,9 @@ def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[Kernel
     if problem.rows and max(1, problem.outer) * problem.rows > ROWS_APART * target.threads:
         return ()
     found = apart(group, lanes_of(problem.stages[0], target))
-    return found if len(found) > 1 else ()
+    if len(found) == 1 or any(problem_of(one, target).stages[0].contraction for one in found):
+        return ()  # apart, a matrix times a vector may be a contraction, whose tiles and packings run in no phase
+    return found
 
 
 def _with(found: Scheduled, nest: Nest, each: list[Scheduled], target: Target) -> Scheduled:
