@@ -414,6 +414,28 @@ def cases(draw: st.DrawFn) -> Case:
     return _case(draw, group, made)
 
 
+@st.composite
+def long_cases(draw: st.DrawFn) -> Case:
+    """Kernels that other cases are too short for: maps of results that may go past the caches, products of few rows
+    whose second factor is read once."""
+    group = _Maker(draw, np.random.default_rng(draw(st.integers(0, 1 << 16))), draw(st.integers(0, 5)) == 0)
+    dtype = draw(st.sampled_from([float32, float32, float64]))
+    if draw(st.booleans()):
+        rows = draw(st.sampled_from([1, 2, 3, 5]))
+        columns = draw(st.sampled_from([(1 << 16) // rows + 16, 22_000, 65_552 // rows]))
+        maker = _StageMaker(group, (rows, columns), 2)
+        kernel = maker.draw_kernel("map", dtype, True)
+    else:
+        columns, summed = draw(st.sampled_from([(300, 90), (520, 64), (130, 300), (1000, 17)]))
+        maker = _StageMaker(group, (draw(st.integers(2, 4)), columns, summed), 2)
+        first, bound = maker.folded(maker.value([0, 2], dtype, 1), True)
+        row, offset = columns + draw(st.sampled_from([0, 0, 3])), draw(st.sampled_from([0, 5]))
+        rows = maker.local(group.operand(group.numbers(offset + row * summed, dtype), dtype, group.chance(6)))
+        second = Load(rows, offset, (0, 1, row), dtype)
+        kernel = maker.kernel("sum", (Call("mul", (first, second), dtype), 3 * bound * summed), True)
+    return _case(draw, group, [(kernel, tuple(maker.sources))])
+
+
 def _beside(draw: st.DrawFn, group: _Maker, count: int) -> Case:
     """So many reductions over one iteration space, side by side."""
     own = [draw(st.sampled_from(EXTENTS)) for _ in range(draw(st.integers(1, 4)))]

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from eqsat_backends.numba_cpu.printing.emit import emit_group
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, attention, machine, perceptron, turned_values
 from tests.kernel_groups import gemm as product
-from tests.random_groups import Case, cases, features, same, terms_of, wanted
+from tests.random_groups import Case, cases, features, long_cases, same, terms_of, wanted
 from tests.test_contract import attention as causal_attention
 from tests.test_contract import perceptron as normalized
 from tests.test_contract import random_buffers, verify
@@ -42,19 +43,28 @@ GROUPS_DRAWN = 850
 """Groups that Hypothesis draws; about every third is one that it drew before."""
 NESTS = 4
 """Nests at most of each."""
+LONG_DRAWN = 40
+"""Groups of long axes that Hypothesis draws."""
 PARTS = 10
 """Parts that all pairs are run in."""
 
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def drawn(part: int, parts: int) -> list[tuple[Case, int, int, int]]:
+def drawn(
+    part: int, parts: int, groups: st.SearchStrategy[Case] | None = None, count: int = GROUPS_DRAWN
+) -> list[tuple[Case, int, int, int]]:
     """Every ``parts``-th of the different groups that one seed gives, with lanes, threads, and a seed for nests."""
     found: dict[KernelGroup, tuple[Case, int, int, int]] = {}
 
     @seed(7)
-    @settings(quiet, max_examples=GROUPS_DRAWN, phases=[Phase.generate], database=None)
-    @given(cases(), st.sampled_from([16, 16, 8, 4]), st.integers(1, 3), st.integers(0, 1 << 20))
+    @settings(quiet, max_examples=count, phases=[Phase.generate], database=None)
+    @given(
+        cases() if groups is None else groups,
+        st.sampled_from([16, 16, 8, 4]),
+        st.integers(1, 3),
+        st.integers(0, 1 << 20),
+    )
     def each(case: Case, lanes: int, threads: int, nests: int) -> None:
         found.setdefault(case[0], (case, lanes, threads, nests))
 
@@ -67,10 +77,10 @@ def made_up(lanes: int) -> Machine:
     return machine(l1=8 << 10, l2=64 << 10, width=4 * lanes, registers=32 if lanes == 16 else 16)
 
 
-def sweep(part: int, parts: int) -> int:
+def sweep(part: int, parts: int, *groups: Any) -> int:
     """Run random legal nests of random groups, compare each with the interpreter, and say how many pairs there were."""
     pairs, terms, words = 0, Counter[str](), Counter[str]()
-    for case, lanes, threads, nests in drawn(part, parts):
+    for case, lanes, threads, nests in drawn(part, parts, *groups):
         host, want = made_up(lanes), wanted(case)
         words.update(features(case[0]))
         for nest, _ in sample(case[0], cpu_target(host, threads), NESTS, seed=nests):
@@ -83,6 +93,15 @@ def sweep(part: int, parts: int) -> int:
 
 def test_any_legal_nest_computes_the_same() -> None:
     assert sweep(0, 8 * PARTS) >= 15
+
+
+def test_any_legal_nest_of_long_axes_computes_the_same() -> None:
+    assert sweep(0, 6, long_cases(), LONG_DRAWN) >= 8
+
+
+@pytest.mark.slow
+def test_any_legal_nest_of_long_axes_computes_the_same_at_length() -> None:
+    assert sweep(0, 1, long_cases(), LONG_DRAWN) >= 60
 
 
 @pytest.mark.slow
@@ -116,6 +135,16 @@ def test_what_is_drawn_is_all_that_kernels_and_nests_can_be() -> None:
         if terms >= TERMS:
             break
     assert terms >= TERMS, TERMS - terms
+
+
+def test_long_axes_have_nests_of_their_own() -> None:
+    terms = set()
+    for (group, _), lanes, threads, nests in drawn(0, 1, long_cases(), LONG_DRAWN):
+        for nest, _ in sample(group, cpu_target(made_up(lanes), threads), NESTS, seed=nests):
+            terms |= terms_of(nest)
+        if terms >= {"update", "streamed"}:
+            return
+    raise AssertionError(f"only {terms}")
 
 
 def test_the_comparison_sees_a_wrong_element() -> None:
