@@ -84,11 +84,14 @@ LOOP_RULES = (
     LoopRule(
         "loop.prefetch",
         "vectors of a row that an earlier sweep waited for = vectors that ask for the same places of a later row; "
-        "a loop over rows = one that asks for what contractions read at the next position outside of it",
+        "a loop over rows = one that asks for what contractions read at the next position outside of it; "
+        "register tiles side by side = tiles that also ask, a share each, for the next panel of their second factor",
         """(rule ((= e (Vector i "" 1 a l s false)) (prefetches i a))
       ((union e (Vector i "" 1 a l s true))) :ruleset {ruleset})
 (rule ((= e (Loop a n s x)) (asks a n))
-      ((union e (Ahead a n s x))) :ruleset {ruleset})""",
+      ((union e (Ahead a n s x))) :ruleset {ruleset})
+(rule ((= e (Loop m n r y)) (= y (Tile i r c d a b)) (panels i m c))
+      ((union e (Ask m n i r c d a b))) :ruleset {ruleset})""",
     ),
     LoopRule(
         "loop.split",

@@ -32,6 +32,7 @@ from eqsat.ir.types import DType, float32, float64
 from eqsat.schedule import (
     LoopRule,
     ScheduleError,
+    check,
     installed_loop_rules,
     least_of,
     schedule,
@@ -500,3 +501,17 @@ def test_no_schedule_beats_the_least_that_one_can_take(at: Machine, threads: int
     for name, group in GROUPS.items():
         target = target_of(at, threads)
         assert 0 < least_of(group, target).seconds(target) <= 1.02 * schedule(group, target).predicted_seconds, name
+
+
+def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None:
+    target = target_of(DESK)
+
+    def asking(group: KernelGroup, *disable: str) -> bool:
+        return any(tile.prefetch for tile in tiles(schedule(group, target, disable=disable).nest))
+
+    assert asking(gemm(64, 768, 3072)) and not asking(gemm(64, 768, 3072), "loop.prefetch")
+    assert not asking(gemm(64, 64, 64)) and not asking(gemm(8, 4096, 4096, const="b"))
+    assert asking(gemm(64, 768, 768, const="b")) and not asking(gemm(64, 768, 768, const="b"), "loop.prefetch")
+    nest = Loop("k", 512, 256, TileOp("fma", (("m", 4), ("n", 16), ("k", 256)), prefetch=True))
+    with pytest.raises(ValueError, match="next panel"):
+        check(nest, gemm(4, 16, 512), 16, 32)

@@ -60,6 +60,13 @@ FAR_ROW_BYTES = _count(
     "FAR_ROW_BYTES", 1024, "bytes", "between rows from where FAR_ROW counts: a new page every few steps", TUNED
 )
 FAR_ROW = _figure("FAR_ROW", 4.0, "slots", "a step of a register tile to a row of its second factor that far", TUNED)
+ASKED = _figure(
+    "ASKED",
+    0.25,
+    "share",
+    "of the wait for a panel from beyond the second space that is saved where the tiles before ask for it",
+    "Xeon: 64 × 3072 × 768, a third; less, for it is not worth an order that reads more from the second space",
+)
 RESTART = _figure(
     "RESTART",
     0.5e-6,

@@ -8,7 +8,7 @@ acyclic and orders share their tails. Terms (egglog constructors):
     (Tile stage m n k a b)  (Update stage m n k a)  (Point stage)  (Block stage)
     (Peel axis block step body)  (PeelPar axis block step body)
     (Vector stage other count axis size stream prefetch)  (Transpose stage first second lanes stream)
-    (Op stage name sizes)
+    (Op stage name sizes)  (Ask axis block stage m n k a b)
 
 ``Tile``'s last two arguments say whether it reads factors a and b packed; an ``Update`` reads b where it lies, all
 of n. A ``Vector`` takes ``size`` elements of ``axis`` by vectors, at ``count`` positions of ``other`` (none: ``""``,
@@ -17,8 +17,9 @@ read at the next shared row is asked for. An ``Op`` is a tile
 operation of the target's table; ``sizes`` says how many elements it takes of which axis (``p0_0=4,p1_0=64``). A
 ``Split`` is a parallel loop over a reduced axis, whose steps' results are combined afterwards; ``Cyclic`` one whose
 steps threads take in turns; an ``Ahead`` loop over rows asks for what contractions read at the next outer position. A
-``Peel`` is a loop that is peeled, a ``PeelPar`` one that threads share. ``Point`` is one point of a stage; ``Block`` is
-all of one stage for one position of the shared axes.
+``Peel`` is a loop that is peeled, a ``PeelPar`` one that threads share. An ``Ask`` is a loop over ``axis`` around a
+``Tile`` whose steps ask, a share each, for the next panel of its second factor. ``Point`` is one point of a stage;
+``Block`` is all of one stage for one position of the shared axes.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SIGNATURE = """
   (Par String i64 i64 Nest)
   (Cyclic String i64 i64 Nest)
   (Ahead String i64 i64 Nest)
+  (Ask String i64 i64 i64 i64 i64 bool bool)
   (Seq Nest Nest)
   (Pack i64 String Nest)
   (Tile i64 i64 i64 i64 bool bool)
@@ -73,6 +75,7 @@ SIGNATURE = """
 (relation streams (i64 String))
 (relation prefetches (i64 String))
 (relation asks (String i64))
+(relation panels (i64 String i64))
 (relation divides (String i64))
 (relation peels (String i64 i64))
 (relation computes (i64 String String Nest))
@@ -97,7 +100,8 @@ are loaded along ``a`` and used along ``b``. ``streams stage a``: results may go
 ``a``. ``computes stage name sizes points``: a tile operation computes what those loops over single points do. ``flat a
 n stage body``: a block of n positions of the shared axis ``a`` of that stage is the nest ``body``. ``prefetches stage
 a``: its loads with lanes along ``a`` may be asked for ahead; ``asks a n``: a loop over n rows may ask for what
-contractions read next. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
+contractions read next. ``panels stage m n``: tiles of n columns side by side along ``m`` may ask for the next panel of
+their second factor. ``spmd``, ``inner``: nests that every thread runs, filled in by rules.
 """
 
 
@@ -142,7 +146,7 @@ class NestGraph:
 
 
 _CHILDREN = dict.fromkeys(("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar", "Pack"), 1) | {"Seq": 2}
-_CHILDREN |= {"Tile": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
+_CHILDREN |= {"Tile": 0, "Ask": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
 
 
 ROUNDS = 1000

@@ -90,7 +90,8 @@ class TileOp:
     """A hardware tile: ``name`` and its sizes, e.g. ``fma`` with (("m", 14), ("n", 32), ("k", 512)).
 
     ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
-    ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none.
+    ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none. Of
+    ``fma``, in a loop over m (1), of the second factor's panel that the loops around read next, a share each step.
     """
 
     name: str

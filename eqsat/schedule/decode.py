@@ -47,6 +47,9 @@ def _decode(entry: Entry, problem: Problem, lanes: tuple[int, ...], target: Targ
             split, cyclic, asks = (node.op == kind for kind in ("Split", "Cyclic", "Ahead"))
             shared, peel = split or cyclic or node.op in ("Par", "PeelPar"), node.op in ("Peel", "PeelPar")
             return Loop(plain_axis(axis), n, step, body, shared, split, cyclic, asks, peel)
+        case "Ask":
+            block, i, m, n, k = (int(x) for x in node.args[1:6])
+            return Loop("m", block, m, TileOp("fma", (("m", m), ("n", n), ("k", k)), i, prefetch=1))
         case "Pack":
             body = _decode(entry.children[0], problem, lanes, target)
             return Pack(f"{node.args[1]}@{node.args[0]}" if isinstance(below(body), Seq) else str(node.args[1]), body)

@@ -175,6 +175,11 @@ class _Check:
                 raise ValueError(
                     f"stage {tile.stage}: the nest ends in {here.sizes[axis]} positions of {axis}, its tile has {most}"
                 )
+        if tile.prefetch and (not here.loops or here.loops[-1][0] != "m" or {"n", "k"}.isdisjoint(dict(here.loops))):
+            raise ValueError(
+                f"stage {tile.stage}: the tile asks for a next panel of its second factor, but is not in a loop over m "
+                "inside of one over n or k"
+            )
         lanes = max(1, self.lanes * 4 // form.dtype.itemsize)
         rows = min(tile.size("m"), max(1, form.extent("m")))
         columns = round_up(min(tile.size("n"), max(1, form.extent("n"))), lanes)

@@ -196,6 +196,24 @@ class Pricer:
                 seconds += k * n * size * m / form.extent("m") * self.first_read(form, second)
         return seconds
 
+    def ask(self, stage: int, m: int, n: int, k: int) -> tuple[float, float]:
+        """Seconds of the units in which a tile asks for its share of the next panel, and the wait that this saves.
+
+        A factor that fits into the second space is there as often as not, unless it is constant: those of other
+        kernels have passed since.
+        """
+        form = self.problem.stages[stage]
+        asks = k * c.LOAD_SLOTS * self.target.slot(form.dtype)
+        (access,) = form.factors[1].accesses
+        kind, index, _ = form.source(access)
+        if kind != "operand" or form.extent("m") <= c.FEW_ROWS:  # a stream, prefetched further ahead
+            return asks, 0.0
+        size = self.problem.sizes[index]
+        if not self.problem.const[index] and size <= self.target.middle[0].capacity:
+            return asks, 0.0
+        waits = k * n * form.dtype.itemsize * m / form.extent("m") * self.first_read(form, form.factors[1])
+        return asks, c.ASKED * waits
+
     def first_read(self, form: StageForm, factor: Factor) -> float:
         """Seconds a byte until pieces of a factor's rows have come from beyond the second space, where they are.
 

@@ -87,6 +87,12 @@ def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
     return ()
 
 
+def tile_block(i: int, m: int, n: int, k: int, a: bool, b: bool) -> Block:
+    """The block of a register tile of a contraction."""
+    packed = frozenset((i, name) for name, flag in (("a", a), ("b", b)) if flag)
+    return Block(frozenset({i}), ((f"k{i}", k), (f"m{i}", m), (f"n{i}", n)), packed)
+
+
 def streams(node: ENode) -> bool:
     """Whether the results of a tile of vectors go past the caches."""
     match node.op, node.args:
@@ -118,9 +124,7 @@ class Search:
         node = self.graph.classes[number][0]
         match node.op:
             case "Tile":
-                i, m, n, k, a, b = node.args
-                packed = {(i, name) for name, flag in (("a", a), ("b", b)) if flag}
-                return Block(frozenset({i}), ((f"k{i}", k), (f"m{i}", m), (f"n{i}", n)), frozenset(packed))  # type: ignore[arg-type]
+                return tile_block(*node.args)  # type: ignore[arg-type]
             case "Update":
                 i, m, n, k, a = node.args
                 copied = frozenset({(int(i), "a")}) if a else frozenset()
@@ -131,6 +135,9 @@ class Search:
                 i = int(node.args[0])
                 sizes = ((f"point{i}", 1),) if node.op == "Point" else ()
                 return Block(frozenset({i}), sizes, self.pricer.free(i))
+            case "Ask":
+                axis, n, *tile = node.args
+                return widen(tile_block(*tile), str(axis), int(n))  # type: ignore[arg-type]
             case "Loop" | "Par" | "Cyclic" | "Split" | "Ahead" | "Peel" | "PeelPar":
                 body = self.blocks[node.children[0]]
                 return widen(body, str(node.args[0]), int(node.args[1]))
@@ -212,6 +219,9 @@ class Search:
                         continue
                     compute = (child.compute + more) * steps + seconds + asking
                     yield Entry(compute, moved, fixed, scratch, node, (child,))
+            case "Ask":
+                if not parallel:
+                    yield from self._asking(number, node)
             case "Par" | "Cyclic" | "Split" | "PeelPar":
                 if not parallel:
                     return
@@ -281,6 +291,19 @@ class Search:
                         )
                         compute, fixed = one.compute + two.compute, one.fixed + two.fixed
                         yield Entry(compute, moved, fixed, one.scratch + two.scratch, node, (one, two))
+
+    def _asking(self, number: int, node: ENode) -> Iterable[Entry]:
+        """A loop over register tiles that ask for the next panel."""
+        pricer, block = self.pricer, self.blocks[number]
+        axis, n, step, tile = str(node.args[0]), int(node.args[1]), int(node.args[3]), node.args[2:]
+        run = pricer.tile(*tile)  # type: ignore[arg-type]
+        if run is None:
+            return
+        body = pricer.summary(tile_block(*tile))  # type: ignore[arg-type]
+        steps, control = loop_steps(pricer, block, axis, n, step)
+        asked, saved = pricer.ask(*tile[:4])  # type: ignore[arg-type]
+        moved = loop_moved(self.summary(number), body, body.cold, n / step)
+        yield Entry((run + asked) * steps + control, moved, -saved * steps, 0.0, node, ())
 
     def _pareto(self, found: list[Entry]) -> tuple[Entry, ...]:
         """The undominated entries, fastest first, ties by e-node, at most ``WIDTH``."""

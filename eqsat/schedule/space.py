@@ -148,6 +148,9 @@ def contraction_blocks(
     for rows, columns in tiles:
         steps["m"].append(rows)
         steps["n"].append(columns)
+    if second.external and (second.direct or second.free):
+        asking = sorted({columns for rows, columns in tiles if rows < m and columns < n})
+        facts += [f'(panels {form.index} "{form.name("m")}" {columns})' for columns in asking]
     if single:
         rows, columns = tiles[0]
         deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])  # what a cached block is deep

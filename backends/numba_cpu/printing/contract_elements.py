@@ -8,7 +8,7 @@ from dataclasses import replace
 from eqsat.ir.contraction import Contraction, plain
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
-from eqsat_backends.numba_cpu.printing.contract_layout import Factor, Range, Sums, Target, tile_size
+from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, Value, View, affine
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
 
@@ -52,6 +52,8 @@ class ContractElements:
         self.batch = "0"
         self.sums: Sums | None = None
         self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
+        self.around: list[Around] = []
+        self.asking: Ask | None = None  # how the tiles of the loop at hand ask for the next panel
         self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
         self.sources |= {which: self.constant(which) for which in ahead}
 

@@ -47,6 +47,30 @@ class Factor:
         )
 
 
+Around = tuple[str, str, int, str, str]
+"""A loop in print: its axis, its variable, its step, and expressions of where it starts and stops."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How tiles from ``m`` on, up to ``stop`` (none: all), ask for the next panel: bytes between rows, lines of a row.
+
+    Each takes ``each`` lines of every ``ASK_STEPS`` rows, other ones than the tiles beside it.
+    """
+
+    base: str
+    row: int
+    m: str
+    stop: str
+    lines: int
+    each: int
+
+    def share(self, rows: int, m: str) -> str:
+        """Where the tile at ``m``, of ``rows`` rows, starts."""
+        first = address("0", (self.each, f"({minus(m, self.m)}) // {rows}"))
+        return address(self.base, (self.row, f"({first}) // {self.lines}"), (64, f"({first}) % {self.lines}"))
+
+
 @dataclass(frozen=True)
 class Sums:
     """Partial sums of a block whose k is cut: address, bytes between rows, and where the block starts."""

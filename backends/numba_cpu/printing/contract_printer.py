@@ -9,6 +9,8 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
     KEEP_AHEAD,
     PREFETCH,
     STREAMED,
+    Around,
+    Ask,
     Factor,
     Range,
     Sums,
@@ -19,6 +21,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 )
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
+from eqsat_backends.numba_cpu.tiles.micro_kernels import ASK_STEPS
 
 
 class ContractPrinter(ContractPacking):
@@ -65,12 +68,16 @@ class ContractPrinter(ContractPacking):
         target = self.target() if innermost else None
         variable = self.p.fresh(axis)
         by = f", {step} * nt" if nest.cyclic else f", {step}" if step > 1 else ""
+        asking = self.asking
+        if isinstance(nest.body, TileOp) and nest.body.prefetch:
+            self.asking = self.ask()
         with self.p.scope(f"for {variable} in range({start}, {stop}{by}):", variable):
             end = f"{variable}_stop"
             if axis == "k" or walks(nest.body, axis):
                 self.p.bind(end, f"min({variable} + {step}, {stop})")
             self.range[axis], self.limit[axis] = (variable, end), stop
             self.sizes[axis] = frozenset({min(n, step) for n in kept[1]} | {n % step for n in kept[1]}) - {0}
+            self.around.append((axis, variable, step, start, stop))
             if axis == "b" and step == 1:
                 self.batch = variable
                 self.coordinates.update(self.split("b", variable))
@@ -78,10 +85,39 @@ class ContractPrinter(ContractPacking):
                 self.multiply(innermost, target)
             else:
                 self.walk(nest.body)
+            self.around.pop()
         self.range[axis], self.sizes[axis], self.limit[axis] = kept[:3]
+        self.asking = asking
         if target:
             self.finish(target)
         self.coordinates, self.batch, self.sums = kept[3:]
+
+    def ask(self) -> Ask | None:
+        """Print where the loops around the loop at hand, over m, read the second factor next; how its tiles ask."""
+        loops = [loop for loop in self.around if loop[0] in "nk"]
+        tiles = -(-self.span("m") // self.rows)
+        if not loops:
+            return None
+        at = {axis: self.p.fresh(f"{axis}_next") for axis in "nk"}
+        for axis, name in at.items():
+            self.p.bind(name, self.range[axis][0])
+        self.step_on(at, loops)
+        place = self.direct("b") if self.keeping is not None else self.source("b")
+        assert place is not None
+        lines = -(-self.columns * self.size // 64)
+        each = min(n for n in range(1, lines + 1) if lines % n == 0 and (n * tiles >= ASK_STEPS * lines or n == lines))
+        m, stop = self.range["m"][0], ASK_STEPS * lines // each
+        until = address(m, (1, str(stop * self.rows))) if stop < tiles else ""
+        return Ask(place.at(at["n"], at["k"]), place.k_step, m, until, lines, each)
+
+    def step_on(self, at: dict[str, str], loops: list[Around]) -> None:
+        """Print where loops, outermost first, go next: a step of the innermost, at its end one of that around it."""
+        *outer, (axis, variable, step, start, stop) = loops
+        self.p.line(f"{at[axis]} = {variable} + {step}")
+        if outer:
+            with self.p.scope(f"if {at[axis]} >= {stop}:"):
+                self.p.line(f"{at[axis]} = {start}")
+                self.step_on(at, outer)
 
     def share(self, nest: Loop) -> Range:
         """Print this thread's share of an axis: a contiguous run of steps, or where its turns begin."""
@@ -163,7 +199,7 @@ class ContractPrinter(ContractPacking):
         a, b = self.source("a"), self.source("b")
         if op.name == "fma":
             self.claim(target)
-        arguments, on_the_fly = [a.at(m, k), b.at(n, k), target.base], {}
+        arguments, special = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == {self.ends['k'][0]}"]
             depths = sorted(self.sizes["k"], reverse=True)
@@ -173,6 +209,8 @@ class ContractPrinter(ContractPacking):
             if self.sums:
                 arguments.append(f"{k} == {self.ends['k'][0]}")
             tests = {}
+            ask = self.asking
+            last = [ask.share(self.rows, m)] if ask else []
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
                 for rows in sorted(self.sizes["m"], reverse=True):
@@ -180,12 +218,17 @@ class ContractPrinter(ContractPacking):
                     if self.keeping is not None:
                         place = self.direct("b")
                         assert place is not None
-                        name = self.fma(a, place, rows, columns, target, keep=b.k_step)
+                        name = self.fma(a, place, rows, columns, target, ask, keep=b.k_step)
                         tests[name] = [*test, f"{m} == {self.keeping}"]
-                        on_the_fly[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k)]
-                    tests[self.fma(a, b, rows, columns, target)] = test
+                        special[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k), *last]
+                    if ask and (rows == self.rows or not ask.stop):
+                        name = self.fma(a, b, rows, columns, target, ask)
+                        tests[name] = [*test, f"{m} < {ask.stop}"] if ask.stop else test
+                        special[name] = [*arguments, *last]
+                    if not ask or ask.stop:
+                        tests[self.fma(a, b, rows, columns, target)] = test
         for number, (name, test) in enumerate(tests.items()):
-            call = f"{name}({', '.join(on_the_fly.get(name, arguments))})"
+            call = f"{name}({', '.join(special.get(name, arguments))})"
             if len(tests) == 1:
                 self.p.line(call)
                 continue
@@ -193,7 +236,9 @@ class ContractPrinter(ContractPacking):
             with self.p.scope("else:" if number == len(tests) - 1 else f"{word} {' and '.join(test)}:"):
                 self.p.line(call)
 
-    def fma(self, a: Factor, b: Factor, rows: int, columns: int, target: Target, keep: int = 0) -> str:
+    def fma(
+        self, a: Factor, b: Factor, rows: int, columns: int, target: Target, ask: Ask | None = None, keep: int = 0
+    ) -> str:
         self.module.use("tiles.micro_kernels", "fma_tile")
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
         options = ", accumulate=True" if self.sums else ""
@@ -204,8 +249,10 @@ class ContractPrinter(ContractPacking):
             options += f", ahead={KEEP_AHEAD}, keep={keep}"
         elif streamed and not b.in_place:
             options += f", ahead={max(1, PREFETCH // b.k_step)}"
+        if ask:
+            options += f", ask=({ask.each}, {ask.row})"
         return self.module.define(
-            f"tile_{rows}x{columns}" + ("_pack" if keep else ""),
+            f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
             f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '
             f"{a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
         )

@@ -70,6 +70,10 @@ def _macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable
     return tile
 
 
+ASK_STEPS = 2
+"""Steps of k of a register tile that asks for the next panel, from one request to the next."""
+
+
 @functools.cache
 def fma_tile(
     dtype: str,
@@ -84,6 +88,7 @@ def fma_tile(
     ahead: int = 0,
     tail: int = 0,
     keep: int = 0,
+    ask: tuple[int, int] = (0, 0),
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
 
@@ -94,18 +99,21 @@ def fma_tile(
     ``tail``: only so many lanes of the last vector exist; no other memory is touched (0: all exist).
     ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
     fly, hidden behind the arithmetic.
+    ``ask``: (n, row): n cache lines from a last argument on are prefetched every ``ASK_STEPS`` steps of k, which then
+    moves by so many rows of ``row`` bytes: a share of the next panel, into the second-level cache.
     """
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
-    unroll = 4 if rows * vectors < 4 else 2 if rows * vectors < 16 or keep else 1
+    unroll = 4 if rows * vectors < 4 and not ask[0] else 2 if rows * vectors < 16 or keep or ask[0] else 1
     # several chains an accumulator where there are too few accumulators to hide the latency of fma
     chains = unroll if rows * vectors < 2 else 2 if rows * vectors < 4 else 1
     cells = [(i, j) for i in range(rows) for j in range(vectors)]
 
     def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
         width, c = lanes * e.size, memory.pointer(e, c)
-        a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[-1] if keep else b)
-        streams = [(a_at, a_k), (b_at, b_k), (to_at, keep)][: 3 if keep else 2]
+        a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
+        ask_at = e.moving(more[-1] if ask[0] else b)
+        streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep), *[(ask_at, ask[1])] * bool(ask[0])]
         sums = [[e.variable(e.const(e.of, 0.0)) for _ in cells] for _ in range(chains)]
 
         def used(j: int) -> Value | None:
@@ -125,6 +133,8 @@ def fma_tile(
 
         for steps, count in ((unroll, k), (1, e.left(k, unroll))):
             with e.loop(count, steps):
+                for line in range(ask[0] if steps == ASK_STEPS else 0):
+                    memory.prefetch(e, e.at(ask_at.now, 64 * line), 2)
                 for offset in range(steps):
                     step(offset)
                 for stream, stride in streams:
@@ -147,7 +157,9 @@ def fma_tile(
             with otherwise:
                 finish(True)
 
-    return _macro(f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep), dtype, lanes, generate)
+    return _macro(
+        f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep) + bool(ask[0]), dtype, lanes, generate
+    )
 
 
 @functools.cache

@@ -103,6 +103,7 @@ def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None 
         4: lambda typingctx, a, b, c, d: resolve(a, b, c, d),
         5: lambda typingctx, a, b, c, d, e: resolve(a, b, c, d, e),
         6: lambda typingctx, a, b, c, d, e, f: resolve(a, b, c, d, e, f),
+        7: lambda typingctx, a, b, c, d, e, f, g: resolve(a, b, c, d, e, f, g),
     }
     implementation = implementations[arity]
     implementation.__name__ = implementation.__qualname__ = name
