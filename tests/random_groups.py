@@ -591,12 +591,14 @@ def terms_of(nest: Nest) -> set[str]:
             case Loop(parallel=parallel, split=split, cyclic=cyclic, peel=peel):
                 found |= {"loop", *["parallel loop"] * parallel, *["split loop"] * split, *["cyclic loop"] * cyclic}
                 found |= {*["peeled loop"] * peel}
-            case Pack(ahead=ahead):
+            case Pack(ahead=ahead, fused=fused, piece=piece):
                 found.add("packed ahead" if ahead else "packed")
+                found |= {*["fused copy"] * fused, *["copied in pieces"] * (piece > 0)}
             case Seq(bodies):
                 found.add("sequence")
                 found |= {"tiles side by side"} if all(isinstance(body, TileOp) for body in bodies) else set()
-            case TileOp(name, sizes, stream=stream, prefetch=prefetch):
+            case TileOp(name, sizes, stream=stream, prefetch=prefetch, ahead=ahead, claim=claim):
                 jams = name in ("map", "reduce") and len(sizes) > 1
                 found |= {name, *["streamed"] * stream, *["jammed"] * jams, *["prefetch"] * (prefetch > 0)}
+                found |= {*["claim"] * claim, *["panels ahead"] * (ahead > 0)}
     return found

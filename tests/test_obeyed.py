@@ -31,7 +31,7 @@ from eqsat_backends.numba_cpu.printing.emit import emit_group
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, attention, machine, perceptron, turned_values
 from tests.kernel_groups import gemm as product
-from tests.random_groups import Case, cases, features, long_cases, same, terms_of, wanted
+from tests.random_groups import Case, cases, features, long_cases, same, terms, terms_of, wanted
 from tests.test_contract import attention as causal_attention
 from tests.test_contract import perceptron as normalized
 from tests.test_contract import random_buffers, verify
@@ -121,7 +121,8 @@ WORDS = {
 }  # fmt: skip
 TERMS = {
     "loop", "parallel loop", "cyclic loop", "split loop", "peeled loop", "packed", "packed ahead", "sequence", "map",
-    "reduce", "transpose", "fma", "jammed", "tiles side by side", "prefetch",
+    "reduce", "transpose", "fma", "jammed", "tiles side by side", "prefetch", "copied in pieces", "claim",
+    "panels ahead",
 }  # fmt: skip
 
 
@@ -174,6 +175,16 @@ def test_any_legal_nest_of_a_group_that_rounds(name: str) -> None:
     for lanes, threads in ((16, 1), (8, 2)):
         for nest, _ in sample(group, cpu_target(made_up(lanes), threads), 2, seed=lanes):
             verify(group, random_buffers(group), nest=nest, lanes=lanes, threads=threads)
+
+
+def test_a_copy_computes_the_same_whoever_makes_it() -> None:
+    group, seen = product(100, 130, 300), set()
+    for lanes, threads in ((16, 1), (8, 2)):
+        for nest, _ in sample(group, cpu_target(made_up(lanes), threads), 12, seed=lanes):
+            if made := terms_of(nest) & {"fused copy", "copied in pieces"}:
+                verify(group, random_buffers(group), nest=nest, lanes=lanes, threads=threads)
+                seen |= made
+    assert seen == {"fused copy", "copied in pieces"}
 
 
 @settings(quiet, max_examples=8, derandomize=True)
@@ -267,9 +278,32 @@ def holds(group: KernelGroup, nest: Nest, host: object = DESK) -> None:
     asks = any(isinstance(part, Loop) and part.prefetch for part in parts)
     assert ("prefetch(ahead" in emitted.source) == asks, show(nest)
     assert asks or ("prefetch(" in emitted.source) <= any(tile.prefetch for tile in tiles(nest)), show(nest)
+    copies_hold(emitted.source, nest)
     for tile in tiles(nest):
         if tile.name == "fma":
             assert f"tile_{tile.size('m')}x" in emitted.source
+
+
+def copies_hold(source: str, nest: Nest) -> None:
+    """What tiles copy and ask for by the way, and how threads share a copy, is what the nest says."""
+    packs = [term for term in terms(nest) if isinstance(term, Pack)]
+    products = [tile for tile in tiles(nest) if tile.name == "fma"]
+    printed_tiles = re.findall(r"= fma_tile\((.*)\)", source)
+    copying, others = ([tile for tile in printed_tiles if ("keep=" in tile) == keeps] for keeps in (True, False))
+    on_the_way = [pack for pack in packs if pack.fused]
+    assert bool(copying) == bool(on_the_way), show(nest)
+    for made, want in (
+        (copying, [pack.prefetch for pack in on_the_way]),
+        (others, [tile.ahead for tile in products]),
+    ):
+        steps = {int(found) for tile in made for found in re.findall(r"ahead=(\d+)", tile)}
+        assert steps == set(want) - {0}, show(nest)
+        assert all("ahead=" in tile for tile in made) or 0 in want, show(nest)
+    assert ("claim_rows(" in source) <= any(tile.claim for tile in products), show(nest)
+    pieces = []
+    for phase in re.findall(r"def pack_\w+\(args.*?\n\n\n", source, re.DOTALL):
+        pieces.append(int(found[1]) if (found := re.search(r"_stop = min\(\w+ \+ (\d+), ", phase)) else 0)
+    assert pieces == [pack.piece for pack in packs if not pack.ahead and is_parallel(pack.body)], show(nest)
 
 
 class Searched(BaseException):
@@ -404,6 +438,12 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile, True))), "factor b .* every step of the loop over n"),
         (Pack("b", Loop("n", 70, 32, inner), ahead=True), "factor b .* cannot be packed at compile time"),
         (Pack("c", Loop("n", 70, 32, inner)), "'c', which is no factor"),
+        (Loop("n", 70, 32, Pack("b", tile, fused=True)), "factor b .* is not copied by the first tiles along m"),
+        (Loop("m", 60, 14, Pack("a", Loop("n", 70, 32, tile), fused=True), True), "factor a .* is not copied by the"),
+        (Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, tile), True), fused=True), "factor b .* is not copied by the"),
+        (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), piece=16), True), "factor b .* in pieces of k"),
+        (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), prefetch=16), True), "factor b .* and no tile copies it"),
+        (Loop("n", 70, 32, Loop("m", 60, 14, Loop("k", 200, 64, replace(tile, claim=True)))), "a part of its sums"),
         (Seq((Loop("n", 70, 32, inner),)), "sequence"),
         (Loop("n", 70, 32, inner, cyclic=True), "threads do not share the loop over n"),
     ]

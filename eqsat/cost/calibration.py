@@ -230,6 +230,30 @@ AHEAD = _figure(
     TUNED + ": attention over heads of up to 256 KiB",
 )
 
+COPY_PIECE = _count(
+    "COPY_PIECE", 16, "rows", "of a second factor that threads copy at once: whole lines of every panel", TUNED
+)
+COPY_AHEAD = _count(
+    "COPY_AHEAD",
+    16,
+    "steps of k",
+    "that a tile which copies what it reads asks for it before: rows are far apart",
+    TUNED,
+)
+STREAM_BYTES = _count(
+    "STREAM_BYTES", 1 << 20, "bytes", "of a factor that is read once, past which it comes from memory", TUNED
+)
+STREAM_AHEAD = _count(
+    "STREAM_AHEAD", 6144, "bytes", "that the panels of such a factor are asked for ahead", TUNED + ": few rows"
+)
+CLAIM_STEPS = _count(
+    "CLAIM_STEPS",
+    24,
+    "steps of k",
+    "of a tile that asks for its results' lines: about what one takes from memory",
+    TUNED,
+)
+
 # Threads
 
 WAKE_US = _figure(

@@ -10,7 +10,9 @@ Axes are named as follows.
   the second), ``k`` (reduced). Its innermost term is ``TileOp("fma", m, n, k)``: a register tile of
   m × n, run over k. ``Pack("a")`` and ``Pack("b")`` copy a factor's block into the tile's layout; what has none is
   read where it lies. A ``Pack`` outside the parallel loop is shared by all threads, one inside is private. A factor
-  that is packed at compile time has a ``Pack`` with ``ahead`` around the whole nest.
+  that is packed at compile time has a ``Pack`` with ``ahead`` around the whole nest. Threads copy a shared block in
+  contiguous shares of equal pieces: panels of its layout, or ``piece`` positions of k across all panels. A private
+  block is copied before what reads it, or is ``fused`` with the first row of tiles that does.
   ``TileOp("update", m, n, k)`` in its place, for few rows of the first factor, is a rank-k update without a
   register tile: the block of results stays in cache and k rows of the second factor, which is read where it lies,
   are streamed over it, each scaled by one element per result row and added. The first step over ``k`` overwrites
@@ -77,12 +79,17 @@ class Seq:
 class Pack:
     """Copy what ``body`` touches of ``operand`` into scratch, in the layout ``body`` wants (staging).
 
-    ``ahead``: the copy is made at compile time.
+    ``ahead``: the copy is made at compile time. ``fused``: the first tiles along m read a second factor where it lies,
+    and store what they load to the copy, which the others read. ``prefetch``: so many steps of k before, these ask for
+    it; 0: never. ``piece``: threads share a second factor's copy by so many positions of k; 0: by panels.
     """
 
     operand: str
     body: Nest
     ahead: bool = False
+    fused: bool = False
+    prefetch: int = 0
+    piece: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class TileOp:
     ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
     ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none. Of
     ``fma``, in a loop over m (1), of the second factor's panel that the loops around read next, a share each step.
+    ``ahead``: of ``fma``, software prefetch of its own panel so many steps of k further on; 0: none.
+    ``claim``: of ``fma``, it asks for the cache lines of its results, where they lie in rows, before it multiplies.
     """
 
     name: str
@@ -100,6 +109,8 @@ class TileOp:
     lanes: int = 0
     stream: bool = False
     prefetch: int = 0
+    ahead: int = 0
+    claim: bool = False
 
     def size(self, axis: str) -> int:
         return dict(self.sizes).get(axis, 1)
@@ -129,6 +140,16 @@ def around(nest: Nest, inner: Nest) -> Nest:
     return replace(nest, body=around(nest.body, inner)) if isinstance(nest, Loop) else inner
 
 
+def is_parallel(nest: Nest) -> bool:
+    """Whether threads share a loop of this nest."""
+    match nest:
+        case Loop(body=body, parallel=parallel):
+            return parallel or is_parallel(body)
+        case Pack(body=body):
+            return is_parallel(body)
+    return False
+
+
 def show(nest: Nest) -> str:
     """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``.
 
@@ -138,11 +159,13 @@ def show(nest: Nest) -> str:
         case Loop(axis, block, step, body, parallel, split, cyclic, prefetch, peel):
             marks, how = "+" * split + "*" * parallel, "^" * peel + " cyclic" * cyclic + " prefetch" * prefetch
             return f"{axis}{marks}:{block}/{step}{how} > {show(body)}"
-        case Pack(operand, body, ahead):
-            return f"{'prepack' if ahead else 'pack'} {operand} > {show(body)}"
+        case Pack(operand, body, ahead, fused, prefetch, piece):
+            how = " fused" * fused + f" prefetch={prefetch}" * (prefetch > 0) + f" by {piece}" * (piece > 0)
+            return f"{'prepack' if ahead else 'pack'} {operand}{how} > {show(body)}"
         case Seq(bodies):
             return "[" + "; ".join(map(show, bodies)) + "]"
-        case TileOp(name, sizes, _, lanes, stream, prefetch):
+        case TileOp(name, sizes, _, lanes, stream, prefetch, ahead, claim):
             named = [f"{a}={n}" for a, n in sizes] + [f"lanes={lanes}"] * (lanes > 0)
             named += ["stream"] * stream + [f"prefetch={prefetch}"] * (prefetch > 0)
+            named += [f"ahead={ahead}"] * (ahead > 0) + ["claim"] * claim
             return f"{name}({','.join(named)})"

@@ -1,6 +1,7 @@
 """Schedules: loop nests of kernel groups, found in an e-graph by data movement."""
 
-from eqsat.schedule.decode import below, is_parallel
+from eqsat.ir.nest import is_parallel
+from eqsat.schedule.decode import below
 from eqsat.schedule.legal import check
 from eqsat.schedule.offered import check_offered
 from eqsat.schedule.problem import ScheduleError, lane_axis

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eqsat.cost.target import Target
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel
+from eqsat.schedule.copies import with_copies
 from eqsat.schedule.phases import beside, with_combining
 from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.search import Entry, streams, tile_sizes
@@ -26,7 +27,7 @@ def decode(entry: Entry, problem: Problem, target: Target) -> Nest:
         nest = with_combining(nest, problem.stages[0].kernel)
         if problem.stages[0].siblings:
             nest = beside(nest, len(problem.stages[0].results))
-    return prepacked(nest, problem)
+    return with_copies(prepacked(nest, problem), problem, target)
 
 
 def prepacked(nest: Nest, problem: Problem) -> Nest:
@@ -131,13 +132,3 @@ def shareable(nest: Nest, columns: int) -> Nest:
     if isinstance(nest, Loop) and nest.axis != "k":
         return replace(nest, parallel=True)
     return Loop("n", columns, columns, nest, True)
-
-
-def is_parallel(nest: Nest) -> bool:
-    """Whether threads share a loop of this nest."""
-    match nest:
-        case Loop(body=body, parallel=parallel):
-            return parallel or is_parallel(body)
-        case Pack(body=body):
-            return is_parallel(body)
-    return False

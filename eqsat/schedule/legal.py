@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from eqsat.ir.axes import simplify
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, tiles
+from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.ir.siblings import are_siblings
-from eqsat.schedule.decode import is_parallel
+from eqsat.schedule.copies import cuts, fusible
 from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
@@ -65,6 +65,8 @@ class _Check:
             form, factor = self._factor(nest, here)
             if not factor.free:
                 raise ValueError(f"{_what(form, factor)} cannot be packed at compile time")
+            if nest.fused or nest.prefetch or nest.piece:
+                raise ValueError(f"{_what(form, factor)} is packed at compile time, by no tile and no thread")
             here = replace(here, packed=(*here.packed, (form.index, factor.name, 0, PANELS[factor.name])))
             nest = nest.body
         found = self._walk(nest, here)
@@ -160,6 +162,13 @@ class _Check:
         shared = is_parallel(nest.body)
         if shared and here.loops:
             raise ValueError(f"{what} is packed by all threads in every step of the loop over {here.loops[-1][0]}")
+        if nest.piece and not (shared and factor.name == "b" and factor.direct):
+            raise ValueError(f"{what} is not copied by threads in pieces of k")
+        if nest.prefetch and not nest.fused:
+            raise ValueError(f"{what} is asked for ahead, and no tile copies it")
+        single = here.stage is not None and here.sizes["b"] <= 1
+        if nest.fused and (shared or factor.name != "b" or not factor.direct or not single or not fusible(nest.body)):
+            raise ValueError(f"{what} is not copied by the first tiles along m that read it")
         panels = PANELS[factor.name] if shared or factor.name == "b" else None
         return replace(here, packed=(*here.packed, (form.index, factor.name, len(here.loops), panels)))
 
@@ -180,6 +189,10 @@ class _Check:
                 f"stage {tile.stage}: the tile asks for a next panel of its second factor, but is not in a loop over m "
                 "inside of one over n or k"
             )
+        if tile.name == "update" and (tile.ahead or tile.claim):
+            raise ValueError(f"stage {tile.stage}: a rank update asks for nothing ahead")
+        if tile.claim and cuts(here.loops):
+            raise ValueError(f"stage {tile.stage}: a tile asks for its results' lines, and leaves a part of its sums")
         lanes = max(1, self.lanes * 4 // form.dtype.itemsize)
         rows = min(tile.size("m"), max(1, form.extent("m")))
         columns = round_up(min(tile.size("n"), max(1, form.extent("n"))), lanes)

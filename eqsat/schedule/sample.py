@@ -11,6 +11,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, show
+from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import decode
 from eqsat.schedule.phases import in_phases
 from eqsat.schedule.price import Pricer
@@ -76,7 +77,8 @@ def sample(
         runs = Runs(search.pricer)
         for entry in search.roots(1 << 20):
             if len(found) < count:
-                nest = drawn(decode(entry, problem, target), problem, draws)
+                nest = with_copies(decode(entry, problem, target), problem, target, draws)
+                nest = drawn(nest, problem, draws)
                 if problem.columns is None and draws.random() < TURNS:
                     nest = in_turns(nest)
                 found.setdefault(nest, search.seconds(entry) + target.step + (runs.of(nest) if problem.rows else 0.0))

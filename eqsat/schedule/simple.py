@@ -7,6 +7,7 @@ from eqsat.cost.target import Target
 from eqsat.ir.axes import normalized
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import prepacked
 from eqsat.schedule.phases import apart, beside, in_phases, with_combining
 from eqsat.schedule.plain import plain_nest
@@ -31,7 +32,8 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
     if not any(form.contraction for form in problem.stages):
         return plain_group_nest(group, lanes_of(problem.stages[0], target))
     if not problem.rows:
-        return prepacked(_shared(problem, _stage(problem.stages[0], None, target)), problem)
+        whole = prepacked(_shared(problem, _stage(problem.stages[0], None, target)), problem)
+        return with_copies(whole, problem, target)
     step = max([_tile_rows(form, problem, target) for form in problem.stages if form.contraction], default=1) * TILES
     step = min(step, problem.rows)
     nest: Nest = Seq(tuple(_stage(form, step, target) for form in problem.stages))
@@ -42,7 +44,8 @@ def simple_nest(group: KernelGroup, target: Target) -> Nest:
         for factor in form.factors:
             if factor.name == "b" and factor.external and not (factor.free or factor.direct):
                 nest = Pack(f"b@{form.index}", nest)
-    return prepacked(Loop("outer", max(1, problem.outer), 1, nest, not alone), problem)
+    nest = prepacked(Loop("outer", max(1, problem.outer), 1, nest, not alone), problem)
+    return with_copies(nest, problem, target)
 
 
 def plain_group_nest(group: KernelGroup, lanes: int) -> Nest:

@@ -225,7 +225,7 @@ class _Blocks:
                     with self.p.scope(f"def pack_{number}(args, tid, nt):", "args", "tid", "nt"):
                         self._arguments()
                         printer = self._printer(number, ("0",) * self.fixed)
-                        offset = printer.pack_shared("b", self.shared)
+                        offset = printer.pack_shared(nest, self.shared)
                     self.packed[number] = printer.panels("b", address("shared", (1, str(offset))))
                     self.p.line("")
                     self.p.line("")

@@ -41,12 +41,12 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     width = target.lanes(c.dtype.bits)
     printer, module = Printer(width), Module(f"{group.name}: {describe(c)}: {show(nest)}")
     scratch, shared = Scratch(), Scratch()
-    ahead, factors, body = "", [], nest
+    ahead, factors, body = "", list[Pack](), nest
     while isinstance(body, Pack) and (body.ahead or is_parallel(body.body)):
         if body.ahead:
             ahead += body.operand
         else:
-            factors.append(body.operand)
+            factors.append(body)
         body = body.body
 
     def printing(used: set[int]) -> ContractPrinter:
@@ -61,9 +61,9 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         return ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
 
     offsets = {}
-    for which in factors:
-        with printer.scope(f"def pack_{which}(args, tid, nt):", "args", "tid", "nt"):
-            offsets[which] = printing(set(places)).pack_shared(which, shared)
+    for pack in factors:
+        with printer.scope(f"def pack_{pack.operand}(args, tid, nt):", "args", "tid", "nt"):
+            offsets[pack.operand] = printing(set(places)).pack_shared(pack, shared)
         printer.line("")
         printer.line("")
     with printer.scope("def contract(args, tid, nt):", "args", "tid", "nt"):
@@ -79,7 +79,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
                 nests.walk(body)
     thread_bytes = -(-scratch.bytes // 64) * 64
     source = module.render(printer.text().replace("THREAD_BYTES", str(thread_bytes)))
-    phases = (*(f"pack_{which}" for which in factors), "contract")
+    phases = (*(f"pack_{pack.operand}" for pack in factors), "contract")
     packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
     return Emitted(source, phases, shared.bytes, thread_bytes, packs)
 

@@ -51,7 +51,8 @@ class ContractElements:
         self.coordinates = dict(enumerate(fixed))
         self.batch = "0"
         self.sums: Sums | None = None
-        self.keeping: str | None = None  # the first m of a block whose second factor is packed by its first tiles
+        self.keeping: tuple[str, int] | None = None
+        """Of a block whose second factor its first tiles copy: the first m, and steps of k that they ask ahead."""
         self.around: list[Around] = []
         self.asking: Ask | None = None  # how the tiles of the loop at hand ask for the next panel
         self.sources: dict[str, Factor | None] = dict.fromkeys("ab")

@@ -11,18 +11,6 @@ from eqsat_backends.numba_cpu.printing.source import address, minus
 Range = tuple[str, str]
 """Python expressions of the first position and of the end."""
 
-STREAMED = 1024 * 1024
-"""Bytes past which a factor that is read once is taken to come from memory."""
-
-KEEP_AHEAD = 16
-"""Steps of k at which a factor that is packed on the fly is prefetched."""
-
-CLAIM_DEPTH = 24
-"""Least steps of k of a tile that asks for its results' cache lines: about what a line takes from memory."""
-
-PREFETCH = 6144
-"""Bytes ahead at which such a factor is prefetched."""
-
 
 @dataclass(frozen=True)
 class Factor:
@@ -106,16 +94,6 @@ def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     rows = min(tile.size("m"), max(1, c.extent("m")))
     columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
     return rows, columns
-
-
-def loops_over(nest: Nest, axis: str) -> bool:
-    match nest:
-        case Loop(axis=other, body=body):
-            return other == axis or loops_over(body, axis)
-        case Pack(body=body):
-            return loops_over(body, axis)
-        case _:
-            return False
 
 
 def walks(nest: Nest, axis: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eqsat.ir.contraction import plain
+from eqsat.ir.nest import Pack
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
 from eqsat_backends.numba_cpu.printing.source import Scratch, address, minus
@@ -13,14 +14,15 @@ from eqsat_backends.numba_cpu.printing.source import Scratch, address, minus
 class ContractPacking(ContractElements):
     """Copies of factors, for one thread or shared by all."""
 
-    def pack_shared(self, which: str, shared: Scratch) -> int:
+    def pack_shared(self, nest: Pack, shared: Scratch) -> int:
         """Print this thread's share of packing all of a factor to the shared scratch, at the offset returned."""
+        which = nest.operand[0]
         group, width = ("m" if which == "a" else "n"), self.width(which)
         packed = self.panels(which, "0")
         extent, k = self.extent[group], self.extent["k"]
         offset = shared.take(self.extent["b"] * packed.batch_step)
-        by_depth = which == "b" and self.direct(which) is not None
-        piece = 16 if by_depth else width
+        by_depth = nest.piece > 0
+        piece = nest.piece or width
         per_batch = -(-(k if by_depth else extent) // piece)
         units = self.extent["b"] * per_batch
         unit, start = self.p.fresh("unit"), self.p.fresh("k" if by_depth else group)
@@ -40,10 +42,10 @@ class ContractPacking(ContractElements):
                 self.copy_panel(packed, which, start, "0", str(k))
         return offset
 
-    def pack_private(self, which: str, on_the_fly: bool = False) -> Factor:
+    def pack_private(self, which: str, fused: bool = False, asks: int = 0) -> Factor:
         """Copy the current block of a factor to this thread's scratch, of every batch of the range at hand.
 
-        ``on_the_fly``: a second factor may be copied by the first row of tiles, which reads it where it lies.
+        ``fused``, ``asks``: the first row of tiles makes the copy, and asks ahead for what it reads.
         """
         group = "m" if which == "a" else "n"
         start, k = self.range[group][0], self.range["k"][0]
@@ -63,8 +65,8 @@ class ContractPacking(ContractElements):
         room = size * (self.extent["b"] if batches > 1 else 1)
         packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(room)))))
         if batches == 1:
-            if which == "b" and on_the_fly and self.direct("b") is not None:
-                self.keeping = self.range["m"][0]
+            if fused:
+                self.keeping = self.range["m"][0], asks
             else:
                 self.copy_block(packed, which)
             return replace(packed, batch_step=0)

@@ -5,17 +5,12 @@ from __future__ import annotations
 from eqsat.ir.contraction import is_accumulator
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import (
-    CLAIM_DEPTH,
-    KEEP_AHEAD,
-    PREFETCH,
-    STREAMED,
     Around,
     Ask,
     Factor,
     Range,
     Sums,
     Target,
-    loops_over,
     padded_row,
     walks,
 )
@@ -37,10 +32,10 @@ class ContractPrinter(ContractPacking):
         match nest:
             case Loop():
                 self.loop(nest)
-            case Pack(which, body):
+            case Pack(which, body, fused=fused):
                 kept = self.sources[which[0]], self.keeping
                 self.p.line(f"# pack {which}")
-                self.sources[which[0]] = self.pack_private(which[0], on_the_fly=loops_over(body, "m"))
+                self.sources[which[0]] = self.pack_private(which[0], fused, nest.prefetch)
                 self.walk(body)
                 self.sources[which[0]], self.keeping = kept
             case Seq():
@@ -175,7 +170,7 @@ class ContractPrinter(ContractPacking):
 
     def claim(self, target: Target) -> None:
         """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
-        if target.place is None or self.span("k") < CLAIM_DEPTH:
+        if target.place is None:
             return
         self.module.use("tiles.micro_kernels", "claim_rows")
         width = self.columns * self.c.kernel.out.dtype.itemsize
@@ -197,7 +192,7 @@ class ContractPrinter(ContractPacking):
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.source("b")
-        if op.name == "fma":
+        if op.claim:
             self.claim(target)
         arguments, special = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
@@ -218,15 +213,16 @@ class ContractPrinter(ContractPacking):
                     if self.keeping is not None:
                         place = self.direct("b")
                         assert place is not None
-                        name = self.fma(a, place, rows, columns, target, ask, keep=b.k_step)
-                        tests[name] = [*test, f"{m} == {self.keeping}"]
+                        first, steps = self.keeping
+                        name = self.fma(a, place, rows, columns, target, steps, ask, keep=b.k_step)
+                        tests[name] = [*test, f"{m} == {first}"]
                         special[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k), *last]
                     if ask and (rows == self.rows or not ask.stop):
-                        name = self.fma(a, b, rows, columns, target, ask)
+                        name = self.fma(a, b, rows, columns, target, op.ahead, ask)
                         tests[name] = [*test, f"{m} < {ask.stop}"] if ask.stop else test
                         special[name] = [*arguments, *last]
                     if not ask or ask.stop:
-                        tests[self.fma(a, b, rows, columns, target)] = test
+                        tests[self.fma(a, b, rows, columns, target, op.ahead)] = test
         for number, (name, test) in enumerate(tests.items()):
             call = f"{name}({', '.join(special.get(name, arguments))})"
             if len(tests) == 1:
@@ -237,20 +233,24 @@ class ContractPrinter(ContractPacking):
                 self.p.line(call)
 
     def fma(
-        self, a: Factor, b: Factor, rows: int, columns: int, target: Target, ask: Ask | None = None, keep: int = 0
+        self,
+        a: Factor,
+        b: Factor,
+        rows: int,
+        columns: int,
+        target: Target,
+        steps: int,
+        ask: Ask | None = None,
+        keep: int = 0,
     ) -> str:
         self.module.use("tiles.micro_kernels", "fma_tile")
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
         options = ", accumulate=True" if self.sums else ""
         if (b.in_place or target.stored) and tail:
             options += f", tail={tail}"
-        streamed = self.extent["m"] <= self.rows and self.extent["k"] * self.extent["n"] * self.size > STREAMED
-        if keep:
-            options += f", ahead={KEEP_AHEAD}, keep={keep}"
-        elif streamed and not b.in_place:
-            options += f", ahead={max(1, PREFETCH // b.k_step)}"
-        if ask:
-            options += f", ask=({ask.each}, {ask.row})"
+        options += f", ahead={steps}" if steps else ""
+        options += f", keep={keep}" if keep else ""
+        options += f", ask=({ask.each}, {ask.row})" if ask else ""
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
             f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '
