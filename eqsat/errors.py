@@ -44,6 +44,20 @@ class BoundsError(EqsatError, IndexError):
     """
 
 
+class ReadOnlyError(EqsatError, ValueError):
+    """The function writes to an array that may not be written to, as ``numpy.broadcast_to`` and ``diagonal`` return.
+
+    >>> @eqsat.optimize
+    ... def f(x):
+    ...     np.broadcast_to(x, (3, 4))[0] = 1
+    ReadOnlyError: assignment destination is read-only
+
+    Mend: write to a copy.
+
+    >>> y = np.broadcast_to(x, (3, 4)).copy()
+    """
+
+
 class UnsupportedOpError(EqsatError, NotImplementedError):
     """A function, method or option that traced arrays do not have. The message says what to use instead.
 

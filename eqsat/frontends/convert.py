@@ -10,10 +10,11 @@ import numpy as np
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, TracedArray
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.repeats import cut, still_axes
 from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
+from eqsat.ir.views import ViewMap
 
 Weak = int | float
 """A Python number: it takes the element type of the arrays it meets (NEP 50)."""
@@ -176,9 +177,37 @@ def with_axis(node: Node) -> Node:
     return build.reshape(node, (1,)) if node.type.ndim == 0 else node
 
 
-def view_of(base: TracedArray, node: Node) -> TracedArray:
-    """A result that shares ``base``'s memory in NumPy."""
-    return TracedArray(node, base)
+def view_of(base: TracedArray, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray:
+    """What ``map`` shows of an array, sharing its memory as in NumPy."""
+    made = base.view(map, label, readonly=readonly)
+    if made is None:
+        made = TracedArray(build.view(base.node, map, label))
+        base.memory.doubt(made.memory)
+    return made
+
+
+def range_map(shape: Sequence[int], axis: int, start: int, stop: int) -> ViewMap:
+    """The map of ``x[start:stop]`` along one axis."""
+    starts, sizes = [0] * len(shape), list(shape)
+    starts[axis], sizes[axis] = start, stop - start
+    return views.slices(shape, starts, [1] * len(shape), sizes)
+
+
+def reshaped(base: TracedArray, shape: Sequence[int], label: str = "reshape") -> TracedArray:
+    """A reshaped array: a view where NumPy makes one, else a copy."""
+    map = views.reshape(base.shape, shape)
+    memory = base.memory
+    if [n for n in shape if n != 1] == [n for n in base.shape if n != 1]:
+        return view_of(base, map, label)
+    if not memory.orderly:
+        made = TracedArray(build.view(base.node, map, label))
+        memory.doubt(made.memory)
+        return made
+    memory.reshaped = True
+    found = base.view(map, label)
+    if found is not None and found.map is not None and found.map.strides is None:
+        found = None
+    return found if found is not None else TracedArray(build.view(base.node, map, label))
 
 
 def truth(node: Node) -> Node:

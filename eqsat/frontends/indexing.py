@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, Unsuppo
 from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of, with_axis
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.table import make
@@ -109,63 +110,100 @@ def _axes_used(item: Any) -> int:
     return 1 if mask is None else mask.ndim
 
 
-def getitem(x: TracedArray, index: Any) -> TracedArray:
+def getitem(x: TracedArray, index: Any) -> Any:
     """``x[index]`` with NumPy's meaning; views where NumPy has views."""
-    given = index if isinstance(index, tuple) else (index,)
+    given = listed_index(index)
     for item in given:
         access = getattr(item, "__eqsat_access__", None)
         if access is not None:
             element: TracedArray = access(x, given)
             return element
-    node = x.node
-    entries = _entries(index, node.shape)
+    index = settled(index)
+    if any(isinstance(item, TracedArray) and item.dtype == np.bool_ for item in listed_index(index)):
+        from eqsat.frontends.selections import selected
+
+        return selected(x, index)
+    found = picked(x, index)
+    if found.indexed:
+        return TracedArray(_gather(found.view.node, found.indexed, found.adjacent))
+    if found.element:
+        return TracedArray(found.view.node)
+    return found.view
+
+
+def listed_index(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def settled(index: Any) -> Any:
+    """An index with NumPy arrays for the known traced ones."""
+    if isinstance(index, TracedArray):
+        return index if index.known is None else index.known
+    if isinstance(index, (tuple, list)) and type(index) in (tuple, list):
+        return type(index)(settled(item) for item in index)
+    return index
+
+
+@dataclass(frozen=True)
+class Picked:
+    """An index taken apart: ``view`` shows what slices, ints and Nones leave, with the axes under index arrays whole.
+
+    ``indexed``: those axes of the view, each with its indices, or 0 for an int beside arrays. ``adjacent``: whether
+    they stand side by side. ``element``: NumPy returns a scalar, not a view.
+    """
+
+    view: TracedArray
+    indexed: list[tuple[int, Indices]]
+    adjacent: bool
+    element: bool
+
+
+def picked(x: TracedArray, index: Any) -> Picked:
+    entries = _entries(index, x.shape)
     advanced = any(isinstance(e, (Node, np.ndarray)) for e in entries)
-    starts, steps, sizes = [], [], []
+    strides = row_major(x.shape)
+    offset, steps = 0, []
     shape: list[int] = []  # after slices and None; axes under an index kept
     indexed: list[tuple[int, Indices]] = []
     where: list[int] = []  # positions of indices among the entries
     axis = 0
     for position, entry in enumerate(entries):
         if entry is None or entry is Ellipsis:
-            shape.extend([1] if entry is None else [])
+            if entry is None:
+                shape.append(1)
+                steps.append(0)
             continue
-        n = node.shape[axis]
+        n = x.shape[axis]
         if isinstance(entry, slice):
             start, stop, step = _slice(entry).indices(n)
             size = len(range(start, stop, step))
-            starts.append(start if size else 0)
-            steps.append(step)
-            sizes.append(size)
+            offset += start * strides[axis] if size else 0
+            steps.append(step * strides[axis])
             shape.append(size)
         elif isinstance(entry, int):
             if not -n <= entry < n:
                 raise BoundsError(f"index {entry} is out of bounds for axis {axis} with size {n}", LINE.get())
-            starts.append(entry % n)
-            steps.append(1)
-            sizes.append(1)
+            offset += entry % n * strides[axis]
             if advanced:
                 # Beside index arrays an int is one too, and decides where the result's axes go.
                 indexed.append((len(shape), 0))
                 where.append(position)
                 shape.append(1)
+                steps.append(0)
         else:
             if isinstance(entry, np.ndarray):
                 bad = entry[(entry < -n) | (entry >= n)]
                 if bad.size:
                     raise BoundsError(f"index {bad.flat[0]} is out of bounds for axis {axis} with size {n}", LINE.get())
                 entry = constant(entry)
-            starts.append(0)
-            steps.append(1)
-            sizes.append(n)
             indexed.append((len(shape), entry))
             where.append(position)
             shape.append(n)
+            steps.append(strides[axis])
         axis += 1
-    cut = build.slices(node, starts, steps, sizes)
-    if not advanced:
-        return view_of(x, build.reshape(cut, shape))
-    adjacent = where[-1] - where[0] == len(where) - 1
-    return TracedArray(_gather(build.reshape(cut, shape), indexed, adjacent))
+    view = view_of(x, views.strided(shape, steps, offset if 0 not in shape else 0), "slice")
+    element = not shape and not any(item is Ellipsis for item in listed_index(index))
+    return Picked(view, indexed, bool(where) and where[-1] - where[0] == len(where) - 1, element)
 
 
 def _slice(entry: slice) -> slice:

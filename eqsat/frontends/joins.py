@@ -13,12 +13,15 @@ import numpy as np
 from eqsat.errors import ConcretizationError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import (
     check_casts,
+    holds_traced,
     known_dtype,
     lift,
     listed,
     normalize_axes,
     normalize_axis,
     promote,
+    range_map,
+    reshaped,
     together,
     traced,
     truth,
@@ -117,6 +120,13 @@ def dstack(tup: Any) -> Any:
     return _shaped("dstack", tup, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (*s, 1)}.get(len(s), s), 2)
 
 
+def array_of(value: Any) -> Any:
+    """A nested list with traced arrays in it as one array; anything else as it is."""
+    if isinstance(value, (list, tuple)) and holds_traced(value):
+        return stack([traced(array_of(item)) for item in value])
+    return value
+
+
 @implements(np.append)
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
     return concatenate((traced(arr), traced(values)), axis=axis)
@@ -141,7 +151,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> list[Trace
     else:
         marks = [0, *(operator.index(i) for i in indices_or_sections), n]
         ranges = [slice(a, b).indices(n)[:2] for a, b in itertools.pairwise(marks)]
-    return [view_of(x, build.take_range(x.node, at, a, max(a, b))) for a, b in ranges]
+    return [view_of(x, range_map(x.shape, at, a, max(a, b)), "slice") for a, b in ranges]
 
 
 @implements(np.split)
@@ -176,7 +186,8 @@ def unstack(x: Any, /, *, axis: Any = 0) -> tuple[TracedArray, ...]:
         raise TypeError("unstack: the axis must be an integer, not None")
     (at,) = normalize_axes(listed(axis), a.ndim)
     rest = (*a.shape[:at], *a.shape[at + 1 :])
-    return tuple(view_of(a, build.reshape(build.take_range(a.node, at, i, i + 1), rest)) for i in range(a.shape[at]))
+    parts = (view_of(a, range_map(a.shape, at, i, i + 1), "slice") for i in range(a.shape[at]))
+    return tuple(reshaped(part, rest) for part in parts)
 
 
 @implements(np.meshgrid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from eqsat.frontends.convert import (
     normalize_axes,
     normalize_axis,
     reduced_axes,
+    reshaped,
     traced,
     view_of,
     with_axis,
@@ -28,6 +30,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import DType, row_major
+from eqsat.ir.views import ViewMap
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
@@ -44,11 +47,6 @@ def _row_order(name: str, order: str) -> None:
         raise UnsupportedOpError(f"{name}(order={order!r}) is not supported: transpose before and after", LINE.get())
 
 
-def _shared(a: Any, node_of: Any) -> TracedArray:
-    x = traced(a)
-    return view_of(x, node_of(x.node))
-
-
 @implements(np.reshape)
 def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: Any = None) -> TracedArray:
     _row_order("reshape", order)
@@ -63,7 +61,7 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
         target[target.index(-1)] = x.size // known
     if math.prod(target) != x.size or any(n < 0 for n in target):
         raise ValueError(f"cannot reshape array of shape {x.shape} and size {x.size} into shape {tuple(target)}")
-    return view_of(x, build.reshape(x.node, tuple(target)))
+    return reshaped(x, target)
 
 
 @implements(np.ravel)
@@ -80,7 +78,7 @@ def transpose(a: Any, axes: Any = None) -> TracedArray:
         order = tuple(normalize_axis(i, x.ndim) for i in shape_of(axes))
         if sorted(order) != list(range(x.ndim)):
             raise ValueError(f"axes {tuple(axes)} don't match array of shape {x.shape}")
-    return view_of(x, build.transpose(x.node, order))
+    return view_of(x, views.transpose(x.shape, order), "transpose")
 
 
 @implements(np.swapaxes)
@@ -89,7 +87,7 @@ def swapaxes(a: Any, axis1: Any, axis2: Any) -> TracedArray:
     order = list(range(x.ndim))
     i, j = normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)
     order[i], order[j] = order[j], order[i]
-    return view_of(x, build.transpose(x.node, order))
+    return view_of(x, views.transpose(x.shape, order), "transpose")
 
 
 @implements(np.matrix_transpose, np.linalg.matrix_transpose)
@@ -109,7 +107,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> TracedArray:
     order = [i for i in range(x.ndim) if i not in origin]
     for to, source_axis in sorted(zip(target, origin, strict=True)):
         order.insert(to, source_axis)
-    return view_of(x, build.transpose(x.node, order))
+    return view_of(x, views.transpose(x.shape, order), "transpose")
 
 
 @implements(np.rollaxis)
@@ -125,7 +123,7 @@ def expand_dims(a: Any, axis: Any) -> TracedArray:
     x = traced(a)
     new = tuple(shape_of(axis))
     axes = normalize_axes(new, x.ndim + len(new))
-    return view_of(x, build.expand_dims(x.node, axes))
+    return reshaped(x, build.expand_dims(x.node, axes).shape)
 
 
 @implements(np.squeeze)
@@ -134,7 +132,7 @@ def squeeze(a: Any, axis: Any = None) -> TracedArray:
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else reduced_axes(axis, x.node)
     if any(x.shape[i] != 1 for i in axes):
         raise ValueError(f"cannot squeeze axis {axis} of shape {x.shape}: its size is not 1")
-    return view_of(x, build.reshape(x.node, [n for i, n in enumerate(x.shape) if i not in axes]))
+    return reshaped(x, [n for i, n in enumerate(x.shape) if i not in axes])
 
 
 def _at_least(ndim: int, before: dict[int, tuple[int, int]]) -> Any:
@@ -143,7 +141,7 @@ def _at_least(ndim: int, before: dict[int, tuple[int, int]]) -> Any:
         for a in arrays:
             x = traced(a)
             low, high = before.get(x.ndim, (0, 0))
-            results.append(view_of(x, build.reshape(x.node, (*[1] * low, *x.shape, *[1] * high))))
+            results.append(reshaped(x, (*[1] * low, *x.shape, *[1] * high)))
         return results[0] if len(results) == 1 else tuple(results)
 
     return run
@@ -160,7 +158,7 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> TracedArray:
     lead = len(target) - x.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, target[lead:], strict=True)):
         raise ValueError(f"shape {x.shape} does not broadcast to {target}")
-    return view_of(x, build.broadcast_to(x.node, target))
+    return view_of(x, views.broadcast(x.shape, target), "broadcast_to", readonly=True)
 
 
 @implements(np.broadcast_arrays)
@@ -170,16 +168,19 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
+def flip_map(shape: Sequence[int], axes: tuple[int, ...]) -> ViewMap:
+    starts = [n - 1 if i in axes and n else 0 for i, n in enumerate(shape)]
+    return views.slices(shape, starts, [-1 if i in axes else 1 for i in range(len(shape))], shape)
+
+
 def flip_node(node: Node, axes: tuple[int, ...]) -> Node:
-    starts = [n - 1 if i in axes and n else 0 for i, n in enumerate(node.shape)]
-    steps = [-1 if i in axes else 1 for i in range(node.type.ndim)]
-    return build.slices(node, starts, steps, node.shape)
+    return build.view(node, flip_map(node.shape, axes), "slice")
 
 
 @implements(np.flip)
 def flip(m: Any, axis: Any = None) -> TracedArray:
     x = traced(m)
-    return view_of(x, flip_node(x.node, normalize_axes(listed(axis), x.ndim)))
+    return view_of(x, flip_map(x.shape, normalize_axes(listed(axis), x.ndim)), "slice")
 
 
 @implements(np.flipud)
@@ -211,7 +212,8 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> TracedArray:
 @implements(np.diagonal)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TracedArray:
     x = traced(a)
-    return view_of(x, diagonal_node(x.node, offset, normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)))
+    map = diagonal_map(x.shape, offset, normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim))
+    return view_of(x, map, "diagonal", readonly=True)
 
 
 @implements(np.linalg.diagonal)
@@ -221,16 +223,20 @@ def linalg_diagonal(x: Any, /, *, offset: int = 0) -> TracedArray:
 
 def diagonal_node(x: Node, offset: int, first: int, second: int) -> Node:
     """The diagonal over two axes, as the last axis."""
+    return build.view(x, diagonal_map(x.shape, offset, first, second), "diagonal")
+
+
+def diagonal_map(extents: Sequence[int], offset: int, first: int, second: int) -> ViewMap:
     if first == second:
         raise ValueError("axis1 and axis2 cannot be the same")
-    strides = row_major(x.shape)
+    strides = row_major(tuple(extents))
     row, col = max(-offset, 0), max(offset, 0)
-    length = max(min(x.shape[first] - row, x.shape[second] - col), 0)
-    rest = [i for i in range(x.type.ndim) if i not in (first, second)]
+    length = max(min(extents[first] - row, extents[second] - col), 0)
+    rest = [i for i in range(len(extents)) if i not in (first, second)]
     start = row * strides[first] + col * strides[second] if length else 0
-    shape = [*(x.shape[i] for i in rest), length]
+    shape = [*(extents[i] for i in rest), length]
     steps = [*(strides[i] for i in rest), strides[first] + strides[second]]
-    return build.view(x, views.strided(shape, steps, start), "diagonal")
+    return views.strided(shape, steps, start)
 
 
 @implements(np.diag)

@@ -13,10 +13,11 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
-from eqsat.frontends import contractions, indexing, joins, reductions, shapes  # noqa: F401
+from eqsat.frontends import contractions, indexing, joins, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
 from eqsat.frontends.registry import located
+from eqsat.frontends.selections import Selection
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
@@ -75,6 +76,8 @@ def const_inputs(const: Sequence[str], names: Sequence[str], parameters: Sequenc
 
 
 def _is_output(value: Any) -> bool:
+    if isinstance(value, Selection):
+        value.returned()
     return isinstance(value, (TracedArray, np.ndarray, np.generic))
 
 
@@ -123,7 +126,9 @@ def trace(
         output=output,
         _ranks=tuple(node.type.ndim for node in outputs),
         name=spec.name,
-        written=tuple((name, a.written) for name, a in zip(names, arguments, strict=True) if a.written is not None),
+        written=tuple(
+            (name, a.memory.line) for name, a in zip(names, arguments, strict=True) if a.memory.line is not None
+        ),
         repeated=any(axes),
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
     )

@@ -1,10 +1,9 @@
 """Traced arrays: what a user's function sees while it is traced. They behave as NumPy arrays of known
 shape and type and unknown values.
 
-In-place operators and ``out=`` give the Python object a new value, so every name of it sees the change,
-as in NumPy. An array that would share memory with it in NumPy (a view of it) goes stale, and reading
-that raises: eqsat never returns the value from before. Arguments themselves are not modified: what the function would
-write to them is noted, and verification refuses it.
+A traced array is a view of :class:`~eqsat.frontends.memory.Memory`, most often of all of it. Writing to it gives the
+memory a new value, so every array that shares the memory in NumPy sees the change. Values of which nothing depends on
+the arguments are *known*: NumPy computes with them, and Python may ask for them.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from eqsat.deadline import NEVER, Deadline
-from eqsat.errors import ConcretizationError, UnsupportedOpError
+from eqsat.errors import ConcretizationError, ReadOnlyError, UnsupportedOpError
 from eqsat.frontends import registry
+from eqsat.frontends.memory import Memory
 from eqsat.frontends.source import scipy_function, user_line
-from eqsat.ir.node import Node, Source
+from eqsat.ir import build, views
+from eqsat.ir.node import Node
+from eqsat.ir.types import TensorType, dtype_of
+from eqsat.ir.views import ViewMap
 from eqsat.scoped import Scoped
 
 
 class Trace:
-    """One run of a user's function, on the thread that makes this; traced arrays belong to one."""
+    """One run of a user's function, on the thread that makes this; traced arrays belong to one.
 
-    __slots__ = ("deadline", "thread")
+    ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
+    depends on arguments being in that order.
+    """
+
+    __slots__ = ("deadline", "disorderly", "rows", "thread")
 
     def __init__(self, deadline: Deadline = NEVER) -> None:
         self.deadline = deadline
         self.thread = get_ident()
+        self.disorderly = False
+        self.rows = False
 
 
 CURRENT: Scoped[Trace | None] = Scoped(None)
-
-
-class _Memory:
-    """What arrays that share memory in NumPy have in common: how often it was written, and last where."""
-
-    __slots__ = ("line", "version")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.line: Source | None = None
 
 
 def _ufunc(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
@@ -83,7 +82,7 @@ def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
 
 def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: TracedArray, other: object) -> Any:
-        if self.ndim == 0 and self.node.op != "input":
+        if self.is_scalar:
             # NumPy's 0-d results are scalars, for which y += a means y = y + a, and 0-d arrays keep their type
             result = _ufunc(ufunc, self, other)
             if result.shape != () or result.dtype != self.dtype:
@@ -92,6 +91,7 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
                     "write y = y + … for a new value, or make the operand's type and shape those of y",
                     user_line(),
                 )
+            return result
         return _ufunc(ufunc, self, other, out=self)
 
     return operator
@@ -140,15 +140,108 @@ def power_function(exponent: object) -> np.ufunc | None:
 class TracedArray:
     """An array of known shape and element type whose values are not known yet."""
 
-    __slots__ = ("__weakref__", "_memory", "_node", "_trace", "_version")
+    __slots__ = (
+        "__weakref__",
+        "_array",
+        "_map",
+        "_readonly",
+        "_seen",
+        "_trace",
+        "_type",
+        "_version",
+        "is_scalar",
+        "memory",
+    )
     __array_priority__ = 1000.0
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, node: Node, base: TracedArray | None = None) -> None:
-        self._node = node
+    def __init__(self, node: Node) -> None:
+        """An array of its own memory with a node's value."""
         self._trace = CURRENT.get()
-        self._memory: _Memory = base._memory if base is not None else _Memory()
-        self._version = self._memory.version
+        self._type = node.type
+        self._seen: Node | None = node
+        self._map: ViewMap | None = None
+        self._array: np.ndarray | None = None
+        self._readonly = False
+        self._version = 0
+        self.memory = Memory(node)
+        self.is_scalar = not node.type.shape
+        if self._trace is not None and self._trace.disorderly:
+            # Results of arrays in another order are in that order, too; which results these are is not looked at.
+            self.memory.orderly = False
+
+    @classmethod
+    def of_memory(cls, memory: Memory, type: TensorType, map: ViewMap | None, readonly: bool = False) -> TracedArray:
+        """A view of memory; ``map`` None shows all of it."""
+        made = cls.__new__(cls)
+        made._trace = CURRENT.get()
+        made._type, made._map, made._readonly = type, map, readonly
+        made._seen = made._array = None
+        made._version = -1
+        made.memory, made.is_scalar = memory, False
+        return made
+
+    @classmethod
+    def of_known(cls, array: np.ndarray, base: TracedArray | None = None) -> TracedArray:
+        """A known array, which shares ``base``'s memory if that is given."""
+        if base is not None:
+            type = TensorType(array.shape, dtype_of(array.dtype))
+            made = cls.of_memory(base.memory, type, None, base._readonly or not array.flags.writeable)
+            made._array = array
+            return made
+        order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        rows = array.transpose(order)
+        if not rows.flags.c_contiguous:
+            array = rows = np.array(array, order="C")
+        made = cls.of_memory(Memory(None, rows), TensorType(array.shape, dtype_of(array.dtype)), None)
+        made._array = array
+        return made
+
+    def view(self, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray | None:
+        """What ``map`` shows of this array, sharing its memory; None where that is not a view of the memory."""
+        whole = self.map
+        both = map if whole is None else views.compose(whole, map)
+        if both is None:
+            return None
+        type = TensorType(map.shape, self._type.dtype)
+        kept = None if map.shape == self.memory.shape and both.is_identity(map.shape) else both
+        made = TracedArray.of_memory(self.memory, type, kept, readonly or self._readonly)
+        if self._trace is not None and not made.ordered():
+            self._trace.disorderly = True
+        if self.memory.ready and self.memory.stale is None:
+            made._seen, made._version = build.view(self.node, map, label), self.memory.version
+        return made
+
+    @property
+    def map(self) -> ViewMap | None:
+        """Which elements of the memory it shows; None for all of them as they lie."""
+        if self._map is None and self._array is not None and self._array is not self.memory.array:
+            base, array = self.memory.array, self._array
+            assert base is not None
+            item = array.itemsize
+            offset = (array.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // item
+            self._map = views.strided(array.shape, [s // item for s in array.strides], offset if array.size else 0)
+        return self._map
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """The NumPy array that this is, if nothing of it depends on the arguments; not to be written through if the
+        memory is protected."""
+        memory = self.memory
+        if memory.known is None:
+            return None
+        if self._array is None:
+            self._array = memory.known
+            if self._map is not None:
+                steps = self._map.strides
+                assert steps is not None
+                flat = memory.known.reshape(-1)[self._map.offset :]
+                item = flat.itemsize
+                self._array = np.lib.stride_tricks.as_strided(flat, self._map.shape, [s * item for s in steps])
+        if (memory.protected or self._readonly) and self._array.flags.writeable:
+            self._array = self._array.view()
+            self._array.flags.writeable = False
+        return self._array
 
     @property
     def node(self) -> Node:
@@ -160,58 +253,79 @@ class TracedArray:
                 "storing it, and pass arrays from outside as arguments",
                 user_line(),
             )
-        if self._version != self._memory.version:
-            raise UnsupportedOpError(
-                f"this array shares memory with one that was modified in place at {self._memory.line}; "
-                "copy it before (x.copy()), or write y = y + … instead of y += …",
-                user_line(),
-            )
+        memory = self.memory
+        if self._version != memory.version or self._seen is None:
+            self._seen = memory.read(self.map)
+            self._version = memory.version
         trace.deadline.check("tracing")  # on the way of every operator
-        return self._node
+        return self._seen
 
     def assign(self, node: Node) -> None:
-        """Give it a new value of the same type; arrays that share its memory go stale."""
-        assert node.type == self.node.type
-        self._node = node
-        self._memory.version += 1
-        self._memory.line = user_line()
-        self._version = self._memory.version
+        """Write a value of its type to its memory."""
+        assert node.type == self._type
+        self.check_writable()
+        memory = self.memory
+        if memory.reshaped and self._trace is not None:
+            self._trace.rows = True
+        memory.write(self.map, node)
+        if self.map is None:
+            self._seen, self._version = node, memory.version
+
+    def check_writable(self) -> None:
+        """``ReadOnlyError`` if NumPy would not write to it."""
+        if self.memory.protected:
+            raise ReadOnlyError(self.memory.protected, user_line())
+        if self._readonly:
+            raise ReadOnlyError("assignment destination is read-only", user_line())
+
+    def is_same_view(self, other: object) -> bool:
+        """Whether it shows the same elements of the same memory."""
+        if not isinstance(other, TracedArray) or other.memory is not self.memory or other._type != self._type:
+            return False
+        return other.map == self.map
+
+    def ordered(self) -> bool:
+        """Whether NumPy makes results of it that lie in row-major order."""
+        if not self.memory.orderly:
+            return False
+        if self.map is None:
+            return True
+        steps = self.map.strides
+        if steps is None or any(s <= 0 for s, n in zip(steps, self.shape, strict=True) if n > 1):
+            return False
+        moving = [s for s, n in zip(steps, self.shape, strict=True) if n > 1]
+        return moving == sorted(moving, reverse=True)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """``numpy.ndarray``: ``isinstance(x, np.ndarray)`` holds in the user's function, as when NumPy runs it."""
         return np.ndarray
 
-    @property
-    def written(self) -> Source | None:
-        """The line that last wrote to its memory, or to that of an array which shares it; None if there is none."""
-        return self._memory.line
-
     # What is known
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._node.shape
+        return self._type.shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self._node.dtype.numpy
+        return self._type.dtype.numpy
 
     @property
     def ndim(self) -> int:
-        return self._node.type.ndim
+        return self._type.ndim
 
     @property
     def size(self) -> int:
-        return self._node.type.size
+        return self._type.size
 
     @property
     def itemsize(self) -> int:
-        return self._node.dtype.itemsize
+        return self._type.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        return self._node.type.nbytes
+        return self._type.nbytes
 
     @property
     def device(self) -> str:
@@ -228,36 +342,53 @@ class TracedArray:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"TracedArray({self._node.type})"
+        return f"TracedArray({self._type})" if self.known is None else repr(self.known)
+
+    def __str__(self) -> str:
+        return repr(self) if self.known is None else str(self.known)
 
     def __format__(self, spec: str) -> str:
+        if self.known is not None:
+            return format(self.known, spec)
         return repr(self) if not spec else self._unknown("the formatted value", "return it and print it outside")
 
     # What is not
 
     def _unknown(self, what: str, advice: str) -> NoReturn:
         raise ConcretizationError(
-            f"{what} of a traced array of type {self._node.type} is not known while the function is traced: {advice}",
+            f"{what} of a traced array of type {self._type} is not known while the function is traced: {advice}",
             user_line(),
         )
 
     def __bool__(self) -> bool:
-        self._unknown(
+        if self.known is not None:
+            return bool(self.known)
+        return self._unknown(
             "the truth value",
             "replace if/else by np.where(condition, a, b), and/or/not by np.logical_and/or/not, min/max by "
             "np.minimum/maximum",
         )
 
     def __int__(self) -> int:
-        self._unknown("the int value", "use x.astype(np.int64), or pass it as a Python int argument")
+        if self.known is not None:
+            return int(self.known)
+        return self._unknown("the int value", "use x.astype(np.int64), or pass it as a Python int argument")
 
     def __float__(self) -> float:
-        self._unknown("the float value", "use np. functions instead of math., or pass it as a Python float argument")
+        if self.known is not None:
+            return float(self.known)
+        return self._unknown(
+            "the float value", "use np. functions instead of math., or pass it as a Python float argument"
+        )
 
     def __complex__(self) -> complex:
-        self._unknown("the complex value", "eqsat computes with real numbers")
+        if self.known is not None:
+            return complex(self.known)
+        return self._unknown("the complex value", "eqsat computes with real numbers")
 
     def __round__(self, ndigits: int | None = None) -> Any:
+        if self.known is not None:
+            return round(self.known, ndigits)  # type: ignore[call-overload]
         if self.ndim:
             raise TypeError(f"round() takes scalars, not an array of shape {self.shape}: use np.round")
         if ndigits is None:
@@ -265,20 +396,24 @@ class TracedArray:
         return registry.call(np.round, self, ndigits)
 
     def __index__(self) -> int:
-        self._unknown(
+        if self.known is not None:
+            return self.known.__index__()
+        return self._unknown(
             "the integer value",
             "to index a NumPy array write eqsat.asarray(table)[i] or pass the table as an argument; build masks with "
             "np.arange(n) == i; pass sizes as Python int arguments",
         )
 
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray:
+        if self.known is not None:
+            return np.array(self.known, dtype)
         scipy = scipy_function()
         if scipy:
             raise registry.refuse(
                 f"scipy's {scipy}",
                 "use eqsat.nn (softmax, log_softmax, erf, sigmoid…) or write it with NumPy functions",
             )
-        self._unknown(
+        return self._unknown(
             "the array of values",
             "a traced array needs no np.asarray or np.array; make arrays of several with np.stack or np.concatenate, "
             "also instead of filling one (out[i] = x) or np.full; to index a NumPy array by a traced one write "
@@ -289,20 +424,19 @@ class TracedArray:
         self._unknown("the memory", "return it and convert it outside")
 
     def __contains__(self, value: object) -> bool:
-        self._unknown("membership in the values", "use (x == value).any()")
+        if self.known is not None:
+            return value in self.known
+        return self._unknown("membership in the values", "use (x == value).any()")
 
-    def item(self, *args: object) -> object:
-        self._unknown("the value", "keep it as a 0-d array")
+    def item(self, *args: Any) -> object:
+        if self.known is not None:
+            return self.known.item(*args)
+        return self._unknown("the value", "keep it as a 0-d array")
 
     def tolist(self) -> object:
-        self._unknown("the list of values", "return it and convert it outside")
-
-    def __setitem__(self, index: object, value: object) -> None:
-        raise UnsupportedOpError(
-            "assignment to elements of a traced array is not supported; write x = np.where(mask, value, x), or build "
-            "it with np.concatenate or np.stack",
-            user_line(),
-        )
+        if self.known is not None:
+            return self.known.tolist()
+        return self._unknown("the list of values", "return it and convert it outside")
 
     # Indexing
 
@@ -310,6 +444,11 @@ class TracedArray:
         from eqsat.frontends.indexing import getitem
 
         return registry.located("indexing", getitem, self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        from eqsat.frontends.writes import setitem
+
+        registry.located("assignment", setitem, self, index, value)
 
     def __iter__(self) -> Iterator[TracedArray]:
         if not self.shape:
@@ -383,9 +522,35 @@ class TracedArray:
     def real(self) -> TracedArray:
         return self
 
+    @real.setter
+    def real(self, value: Any) -> None:
+        self[...] = value
+
+    @property
+    def imag(self) -> Any:
+        return np.zeros_like(self)
+
     @property
     def flat(self) -> Any:
-        raise registry.refuse("ndarray.flat", "use x.reshape(-1)")
+        from eqsat.frontends.writes import Flat
+
+        return Flat(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[:] = value
+
+    def fill(self, value: Any) -> None:
+        """As ``numpy.ndarray.fill``."""
+        self[...] = value
+
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+        """As ``numpy.ndarray.put``."""
+        registry.call(np.put, self, indices, values, mode)
+
+    def itemset(self, *args: Any) -> None:
+        """As ``numpy.ndarray.itemset``, which NumPy 2 has no more."""
+        raise AttributeError("`itemset` was removed from the ndarray class in NumPy 2.0: write x[index] = value")
 
     def astype(self, dtype: DTypeLike, order: str = "K", casting: Any = "unsafe", **kwargs: Any) -> Any:
         """As ``numpy.ndarray.astype``; always a copy."""
@@ -427,6 +592,8 @@ class TracedArray:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and hasattr(np.ndarray, name):
+            if self.known is not None:
+                return getattr(self.known, name)
             raise AttributeError(str(registry.refuse(f"ndarray.{name}")))
         raise AttributeError(f"'TracedArray' object has no attribute {name!r}")
 

@@ -288,7 +288,7 @@ def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype:
     if ufunc is np.divmod:
         results = [apply(f, operands, dtype=dtype) for f in (np.floor_divide, np.remainder)]
         outs = (None, None) if out is None else out
-        return tuple(r if o is None else _into(o, r) for r, o in zip(results, outs, strict=True))
+        return tuple(r if o is None else into(o, r) for r, o in zip(results, outs, strict=True))
     if ufunc in registry.FUNCTIONS:
         if dtype is not None:
             types = loop_types(ufunc, operands, dtype)
@@ -296,7 +296,7 @@ def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype:
         result = registry.FUNCTIONS[ufunc](*operands, **options)
     else:
         result = TracedArray(_elementwise(ufunc, operands, dtype))
-    return result if out is None else _into(out, result)
+    return result if out is None else into(out, result)
 
 
 def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node:
@@ -327,8 +327,8 @@ def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node
     return build.cast(builder(*nodes), types[-1])
 
 
-def _into(out: Any, result: TracedArray) -> TracedArray:
-    """``out=`` and in-place operators: the result cast to what ``out`` is, which takes its value."""
+def out_array(out: Any, result: TracedArray) -> TracedArray:
+    """The array that ``out=`` names, if it takes the result."""
     if isinstance(out, tuple):
         (out,) = out
     if not isinstance(out, TracedArray):
@@ -337,16 +337,46 @@ def _into(out: Any, result: TracedArray) -> TracedArray:
             "let the function make a new array, y = a + b",
             LINE.get(),
         )
+    out.check_writable()
     fits = all(n in (1, m) for n, m in zip(result.shape[::-1], out.shape[::-1], strict=False))
     if result.ndim > out.ndim or not fits:
-        raise ShapeError(f"in place: the result has shape {result.shape}, the output {out.shape}", LINE.get())
+        raise ShapeError(
+            f"in place: non-broadcastable output operand with shape {out.shape} doesn't match the shape {result.shape} "
+            "of the result",
+            LINE.get(),
+        )
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
         raise UnsupportedDTypeError(
             f"in place: cannot cast the result from {result.dtype} to {out.dtype} (same_kind); write y = a + b instead",
             LINE.get(),
         )
-    out.assign(build.broadcast_to(build.cast(result.node, out.node.dtype), out.shape))
     return out
+
+
+def into(out: Any, result: TracedArray) -> TracedArray:
+    """``out=`` and in-place operators: the result cast to what ``out`` is, which takes its value."""
+    target = out_array(out, result)
+    target.assign(build.broadcast_to(build.cast(result.node, target.node.dtype), target.shape))
+    return target
+
+
+def _partly(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], where: Any, given: dict[str, Any]) -> Any:
+    """``where=``: elements elsewhere keep what ``out=`` holds; a new array's are not defined, and 0."""
+    out = given.pop("out", None)
+    if method != "__call__" or ufunc.nout != 1:
+        raise UnsupportedOpError(
+            f"np.{ufunc.__name__}(where=…) is not supported on traced arrays: use np.where on its result", LINE.get()
+        )
+    from eqsat.frontends.writes import write_where
+
+    result = apply(ufunc, inputs, **given)
+    if out is None:
+        shape = np.broadcast_shapes(result.shape, np.shape(where))
+        target = TracedArray(build.broadcast_to(scalar(0, result.node), shape))
+    else:
+        target = out_array(out, result)
+    write_where(target, result, where)
+    return target
 
 
 def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -356,10 +386,9 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         if ignored in ("casting", "signature", "sig") and ignored in given and given[ignored] not in ("same_kind",):
             raise UnsupportedOpError(f"np.{ufunc.__name__}({ignored}=…) is not supported on traced arrays", LINE.get())
         given.pop(ignored, None)
-    if given.pop("where", True) is not True:
-        raise UnsupportedOpError(
-            f"np.{ufunc.__name__}(where=…) is not supported on traced arrays: use np.where on its result", LINE.get()
-        )
+    where = given.pop("where", True)
+    if where is not True:
+        return _partly(ufunc, method, inputs, where, given)
     if method == "__call__":
         for option in given.keys() - {"out", "dtype"}:
             if option not in ("axis", "axes", "keepdims"):
@@ -372,6 +401,11 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         if ufunc is np.vecdot and kwargs.get("axis", -1) is None:
             raise TypeError("vecdot: the axis must be an integer, not None")
         return apply(ufunc, inputs, **given)
+    if method == "at":
+        from eqsat.frontends.writes import ufunc_at
+
+        ufunc_at(ufunc, *inputs)
+        return None
     if method == "outer":
         a, b = (traced(value) for value in inputs)
         left = TracedArray(build.reshape(a.node, (*a.shape, *[1] * b.ndim)))

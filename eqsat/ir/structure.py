@@ -463,3 +463,35 @@ _opaque("sort_heapsort", partial(np.sort, kind="heapsort"), 500, sorts=True)
 _opaque("argsort", partial(np.argsort, kind="quicksort"), 160, int64, sorts=True)
 _opaque("argsort_stable", partial(np.argsort, kind="stable"), 450, int64, sorts=True)
 _opaque("argsort_heapsort", partial(np.argsort, kind="heapsort"), 600, int64, sorts=True)
+
+
+def _scatter_type(types: Sequence[TensorType], attrs: object) -> TensorType:
+    table, index, value = types
+    assert isinstance(attrs, str)
+    if index.dtype.kind != "int" or index.ndim != 1:
+        raise ValueError(f"scatter: positions must be integers along one axis, not {index}")
+    if value.shape != (*index.shape, *table.shape[1:]) or value.dtype != table.dtype:
+        raise ValueError(f"scatter: {value} at {index} of {table}")
+    return table
+
+
+def _scatter(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    table, index, value = arrays
+    out = np.array(table)
+    if attrs == "set":
+        out[index] = value
+    else:
+        getattr(np, str(attrs)).at(out, index, value)
+    return out
+
+
+register(
+    Op(
+        "scatter",
+        "opaque",
+        _scatter_type,
+        _scatter,
+        cost=30,
+        doc="rows of a table at positions in range, set to or combined with rows of values one after the other",
+    )
+)

@@ -152,8 +152,7 @@ def operand_boxes(node: Node, box: Box) -> list[Box]:
             table, index = node.inputs
             middle = attrs + index.type.ndim
             return [(*box[:attrs], (0, table.shape[attrs]), *box[middle:]), box[attrs:middle]]
-        case "opaque":
-            assert isinstance(attrs, int)
+        case "opaque" if isinstance(attrs, int):
             return [(*box[:attrs], (0, node.shape[attrs]), *box[attrs + 1 :])]
         case _:
             return [whole(operand.shape) for operand in node.inputs]
@@ -182,12 +181,11 @@ def compute(node: Node, box: Box, boxes: Sequence[Box], arrays: Sequence[np.ndar
                 at = zip(inner, box, attrs.widths, strict=True)
                 out[tuple(slice(a + w - low, b + w - low) for (a, b), (low, _), (w, _) in at)] = arrays[0]
             return out
-        case "opaque":
-            assert isinstance(attrs, int)
+        case "opaque" if isinstance(attrs, int):
             full = row.reference(arrays, attrs)
             low, high = box[attrs]
             return full[(slice(None),) * attrs + (slice(low, high),)]
-        case "composite":
+        case "composite" | "opaque":
             return part(row.reference(arrays, attrs), box)
         case "contract":
             assert isinstance(attrs, Spec)

@@ -1,0 +1,241 @@
+"""Writing to arrays inside a traced function means what it means in NumPy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsat.errors import UnsupportedOpError
+from eqsat.frontends.boxes import Box, Write, assembled, common, evenly, frame_for, place, positions
+from eqsat.frontends.trace import trace
+from eqsat.ir import build, views
+from eqsat.ir.evaluate import evaluate, evaluate_nodes
+
+TYPES = (np.float64, np.float32, np.int64, np.int32, np.bool_)
+
+
+def traced(fn: Callable[..., Any], *args: Any) -> Any:
+    """``fn`` traced, and evaluated by the reference."""
+    made = trace(fn, args, {})
+    return made.rebuild(evaluate(made.graph, made.given(args)))
+
+
+# boxes
+
+
+@st.composite
+def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> Box:
+    starts, steps, sizes = [], [], []
+    for n in shape:
+        start, step = draw(st.integers(0, n - 1)), draw(st.integers(1, 4))
+        starts.append(start)
+        steps.append(step)
+        sizes.append(draw(st.integers(1, (n - 1 - start) // step + 1)))
+    return Box(tuple(starts), tuple(steps), tuple(sizes))
+
+
+def slices_of(box: Box) -> tuple[slice, ...]:
+    parts = zip(box.starts, box.steps, box.sizes, strict=True)
+    return tuple(slice(start, start + step * size, step) for start, step, size in parts)
+
+
+@given(*[st.integers(0, 12), st.integers(1, 6), st.integers(1, 9)] * 2)
+def test_common_positions_of_two_ranges(s: int, t: int, n: int, start: int, step: int, size: int) -> None:
+    want = [k for k in range(n) if (s + t * k) in range(start, start + step * size, step)]
+    found = common(s, t, n, start, step, size)
+    assert want == ([] if found is None else [found[0] + found[1] * i for i in range(found[2])])
+
+
+@given(st.data())
+def test_writes_are_put_together_in_their_order(data: st.DataObject) -> None:
+    shape = data.draw(st.tuples(*[st.integers(1, 9)] * data.draw(st.integers(0, 3))))
+    base = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    want, writes = base.copy(), []
+    for number in range(data.draw(st.integers(0, 5))):
+        box = data.draw(boxes(shape))
+        value = 1000 * (number + 1) + np.arange(np.prod(box.sizes, dtype=int)).reshape(box.sizes)
+        writes.append(Write(box, build.const(value)))
+        want[slices_of(box)] = value
+    (found,) = evaluate_nodes([assembled(build.const(base), writes)], {})
+    np.testing.assert_array_equal(found, want)
+
+
+@st.composite
+def numpy_views(draw: st.DrawFn, shape: tuple[int, ...]) -> np.ndarray:
+    """A view of an arange: its elements are their positions."""
+    view = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    for _ in range(draw(st.integers(0, 3))):
+        view = a_view(view, random.Random(draw(st.integers(0, 10**6))))
+    return view
+
+
+@given(st.data())
+def test_views_as_boxes(data: st.DataObject) -> None:
+    shape = data.draw(st.tuples(*[st.integers(1, 6)] * data.draw(st.integers(1, 3))))
+    view = data.draw(numpy_views(shape))
+    if not np.shares_memory(view, view.base if view.base is not None else view) or not view.size:
+        return
+    item = view.itemsize
+    map = views.strided(view.shape, [s // item for s in view.strides], int(view.reshape(-1)[0]))
+    np.testing.assert_array_equal(positions(map), view)
+    even = evenly(np.asarray(view))
+    assert even is not None and (positions(even) == view).all()
+    frames: list[tuple[int, ...]] = [shape]
+    made = frame_for(map, int(np.prod(shape)))
+    frames += [made] if made is not None else []
+    for frame in frames:
+        placed = place(map, frame)
+        if placed is None:
+            continue
+        memory = np.arange(np.prod(frame)).reshape(frame)
+        (seen,) = evaluate_nodes([placed.as_view(build.const(memory[slices_of(placed.box)]))], {})
+        np.testing.assert_array_equal(seen, view)
+        (back,) = evaluate_nodes([placed.as_box(build.const(seen))], {})
+        np.testing.assert_array_equal(back, memory[slices_of(placed.box)])
+
+
+# random programs
+
+
+def an_index(shape: tuple[int, ...], rng: random.Random, *, scalar: bool = True) -> tuple[Any, ...]:
+    """A basic index: ints, slices of either direction, an Ellipsis, Nones."""
+    items: list[Any] = []
+    for n in shape[: rng.randint(0, len(shape))]:
+        kind = rng.random()
+        if kind < 0.3 and n and scalar:
+            items.append(rng.randrange(-n, n))
+        elif kind < 0.4:
+            items.append(slice(None))
+        else:
+            ends = [rng.choice([None, rng.randint(-n - 1, n + 1)]) for _ in range(2)]
+            items.append(slice(*ends, rng.choice([None, 1, 1, 2, 3, -1, -2])))
+    if rng.random() < 0.3:
+        items.insert(rng.randint(0, len(items)), None)
+    if rng.random() < 0.3:
+        at = rng.randint(0, len(items))
+        used = [i for i in items if i is not None]
+        after = sum(1 for i in items[at:] if i is not None)
+        # what follows an Ellipsis indexes the last axes
+        items[at:] = [..., *[slice(None, None, rng.choice([1, -1])) for _ in range(min(after, len(shape)))]]
+        assert len(used) <= len(shape)
+    return tuple(items)
+
+
+def a_view(x: Any, rng: random.Random) -> Any:
+    kind = rng.randrange(8)
+    if kind == 0:
+        return x.T
+    if kind == 1 and x.ndim:
+        return x.reshape(-1)
+    if kind == 2 and x.ndim > 1:
+        return x.swapaxes(rng.randrange(x.ndim), rng.randrange(x.ndim))
+    if kind == 3 and x.ndim and x.shape[0] % 2 == 0 and x.size:
+        return x.reshape(x.shape[0] // 2, 2, *x.shape[1:])
+    if kind == 4 and x.ndim:
+        return np.flip(x, rng.randrange(x.ndim))
+    if kind == 5 and x.ndim:
+        return np.split(x, [rng.randint(0, x.shape[0])])[rng.randrange(2)]
+    return x[an_index(x.shape, rng, scalar=False)] if x.ndim else x[...]
+
+
+def a_value(shape: tuple[int, ...], dtype: Any, env: list[Any], rng: random.Random) -> Any:
+    """Something that broadcasts to a shape: a number, an array of the program, or one made of it."""
+    number: Any = rng.choice([0, 1, 2, 3, True])
+    if dtype.kind == "f" and rng.random() < 0.5:
+        number = rng.choice([0.5, -1.25, 2.0])
+    if rng.random() < 0.3:
+        return number
+
+    def fitting(given: tuple[int, ...]) -> bool:
+        tail = shape[len(shape) - len(given) :]
+        return len(given) <= len(shape) and all(n in (1, m) for n, m in zip(given, tail, strict=True))
+
+    fits = [e for e in env if fitting(e.shape)]
+    if fits and rng.random() < 0.5:
+        return rng.choice(fits)
+    source = rng.choice(env)
+    if not source.size:
+        return number
+    few = source.reshape(-1)[rng.randrange(source.size)]
+    small = tuple(rng.choice([n, n, 1]) for n in shape)[rng.randint(0, len(shape)) :]
+    return np.broadcast_to(few, small) + np.arange(np.prod(small, dtype=int)).reshape(small).astype(source.dtype)
+
+
+def a_statement(env: list[Any], k: Any, rng: random.Random) -> None:
+    x = rng.choice(env)
+    kind = rng.randrange(14)
+    ops: list[Any] = [np.add, np.multiply, np.subtract, np.maximum]
+    if x.dtype == np.bool_:
+        ops = [np.logical_and, np.logical_or, np.logical_xor]
+    op = rng.choice(ops)
+    if kind <= 1:
+        env.append(a_view(x, rng))
+    elif kind <= 3:
+        index = an_index(x.shape, rng)
+        shape = np.empty(x.shape, bool)[index].shape
+        x[index] = a_value(shape, x.dtype, env, rng)
+    elif kind == 4:
+        index = an_index(x.shape, rng)
+        target = x[index]
+        if x.dtype == np.bool_:
+            target |= a_value(target.shape, x.dtype, [x], rng) == 1
+        else:
+            target += a_value(target.shape, x.dtype, [x], rng)
+        x[index] = target
+    elif kind == 5 and x.ndim:
+        x[...] = op(x, x[::-1])
+    elif kind == 6:
+        op(x, x, out=x)
+    elif kind == 7 and x.ndim:
+        x[x > rng.choice([0, 1])] = rng.choice([0, 1])
+    elif kind == 8 and x.ndim and x.shape[0]:
+        rows = [rng.randrange(-x.shape[0], x.shape[0]) for _ in range(rng.randint(0, 4))]
+        x[rows] = a_value((len(rows), *x.shape[1:]), x.dtype, env, rng)
+    elif kind == 9 and x.ndim and x.shape[0]:
+        x[k % x.shape[0]] = a_value((*k.shape, *x.shape[1:]), x.dtype, env, rng)
+    elif kind == 10 and x.ndim and x.shape[0] and x.dtype != np.bool_:
+        np.add.at(x, k % x.shape[0], x.dtype.type(1))
+    elif kind == 11:
+        x.fill(1)
+    elif kind == 12:
+        np.copyto(x, op(x, x), where=x > 0)
+    elif kind == 13:
+        env.append(x.copy() if rng.random() < 0.5 else op(x, x))
+
+
+def program(seed: int, length: int) -> Callable[..., Any]:
+    def run(x: Any, y: Any, k: Any) -> Any:
+        rng = random.Random(seed)
+        env = [x * x.dtype.type(1), y * y.dtype.type(1), np.zeros_like(x)]
+        for _ in range(length):
+            a_statement(env, k, rng)
+        return env
+
+    return run
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**9), st.integers(1, 12), st.sampled_from(TYPES), st.data())
+def test_random_programs_of_writes(seed: int, length: int, dtype: Any, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 3))  # results without axes are scalars, which nothing is written to
+    shape = data.draw(st.tuples(*[st.integers(0, 5)] * rank))
+    rng = np.random.default_rng(seed)
+    x, y = (rng.integers(-3, 4, s).astype(dtype) for s in (shape, shape[::-1]))
+    k = rng.integers(0, 5, data.draw(st.sampled_from([(), (3,), (2, 2)])))
+    run = program(seed, length)
+    with np.errstate(all="ignore"):
+        want = run(x.copy(), y.copy(), k.copy())
+        try:
+            got = traced(run, x, y, k)
+        except UnsupportedOpError as error:
+            assert "may or may not share memory" in str(error)
+            return
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
