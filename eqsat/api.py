@@ -96,6 +96,8 @@ class OptimizedFunction:
         program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
         if program is None or isinstance(program, PlainProgram):
             return self.fn(*args, **kwargs)
+        if not program.traced.takes(leaves):
+            return self.fn(*args, **kwargs)  # NumPy says what becomes of arguments that share memory
         if leaves is args and program.direct is not None:
             self._last = program
             if not self._programs.has(program):  # forgotten meanwhile

@@ -114,7 +114,7 @@ class Compiled:
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        self.direct = None if traced.repeated else self._direct(len(leaves))
+        self.direct = None if traced.repeated or traced.written or traced.rows else self._direct(len(leaves))
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
@@ -321,7 +321,8 @@ class Compiled:
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
         given = self.traced.given(leaves)
         with self._naming_copies(leaves):
-            return self.traced.rebuild(self.executable(given if self.free is None else [given[i] for i in self.free]))
+            results = self.executable(given if self.free is None else [given[i] for i in self.free])
+        return self.traced.rebuild(results, leaves)
 
     @contextmanager
     def _naming_copies(self, leaves: Sequence[np.ndarray]) -> Iterator[None]:

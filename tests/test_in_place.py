@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.errors import UnsupportedOpError
+import eqsat
+from eqsat.errors import ReadOnlyError, UnsupportedOpError, VerificationError
 from eqsat.frontends.boxes import Box, Write, assembled, common, evenly, frame_for, place, positions
 from eqsat.frontends.trace import trace
 from eqsat.ir import build, views
 from eqsat.ir.evaluate import evaluate, evaluate_nodes
 
+RNG = np.random.default_rng(0)
+QUICK: Any = {"cache": False, "backend": "numpy"}  # what is meant does not depend on the kernels
 TYPES = (np.float64, np.float32, np.int64, np.int32, np.bool_)
 
 
@@ -239,3 +244,127 @@ def test_random_programs_of_writes(seed: int, length: int, dtype: Any, data: st.
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
+
+
+# arguments
+
+
+def changes(x: Any, y: Any) -> Any:
+    x[1:] += y[:-1]
+    row = x[0]
+    row *= 3
+    np.multiply(x, 2, out=y)
+    return x
+
+
+def held(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Compiled and plain on copies of the arguments: results and what became of the arguments are the same.
+
+    The second call is of a program that is there already.
+    """
+    f = eqsat.optimize(fn, **{**QUICK, **options})
+    for _ in range(2):
+        ours, theirs = copies(args), copies(args)
+        got, want = f(*ours), fn(*theirs)
+        same(got, want)
+        same(ours, theirs)
+        assert [got is a for a in ours] == [want is a for a in theirs]
+    return f
+
+
+def copies(args: Any) -> list[Any]:
+    return [np.array(a) if isinstance(a, np.ndarray) else a for a in args]
+
+
+def same(got: Any, want: Any) -> None:
+    if isinstance(want, (list, tuple)):
+        assert type(got) is type(want) and len(got) == len(want)
+        for a, b in zip(got, want, strict=True):
+            same(a, b)
+    elif isinstance(want, (np.ndarray, np.generic)):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        if want.dtype.kind == "f":
+            precision = 1e-5 if want.dtype == np.float32 else 1e-11
+            np.testing.assert_allclose(got, want, rtol=precision, atol=precision)
+        else:
+            np.testing.assert_array_equal(got, want)
+    else:
+        assert got == want
+
+
+def test_arguments_are_changed_as_by_numpy() -> None:
+    x, y = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 3))
+    held(changes, x, y)
+    held(changes, x, y, backend="numba_cpu")
+    held(lambda x: x.sort(), RNG.standard_normal(7))
+    held(lambda x, i: x.__setitem__(i, 7), np.zeros(5), np.array([1, 3, 3]))
+    held(lambda x, s: (operator.iadd(x, s), operator.iadd(s, 1))[0], np.zeros(3), np.float64(2))
+    held(lambda x, s: operator.iadd(s, x.sum()), np.ones(3), np.array(2.0))
+    held(lambda x: x.reshape(-1).__setitem__(3, 9), np.asfortranarray(np.ones((3, 4))))
+    held(lambda x: (x * 2).reshape(-1).__setitem__(3, 9), np.asfortranarray(np.ones((3, 4))))
+
+
+def test_containers_of_arguments_that_are_changed() -> None:
+    def step(state: dict[str, Any], more: list[Any]) -> None:
+        state["p"] += 0.5 * state["v"]
+        more[0][::2] = state["p"][:2]
+
+    def made() -> tuple[dict[str, Any], list[Any]]:
+        return {"p": np.arange(4.0), "v": np.ones(4)}, [np.zeros(4)]
+
+    f, ours, theirs = eqsat.optimize(step, **QUICK), made(), made()
+    for _ in range(3):
+        assert f(*ours) is None is step(*theirs)
+        same([*ours[0].values(), *ours[1]], [*theirs[0].values(), *theirs[1]])
+
+
+def test_what_shares_memory_with_a_changed_argument_is_numpys() -> None:
+    f = eqsat.optimize(changes, **QUICK)
+    for shape in ((4, 4), (5, 3)):
+        for pair in (lambda a: (a, a), lambda a: (a[1:], a[:-1]), lambda a: (a, a[::-1])):
+            ours, theirs = (pair(np.arange(1.0, 1 + np.prod(shape)).reshape(shape)) for _ in range(2))
+            same(f(*ours), changes(*theirs))
+            same(ours, theirs)
+    apart = np.ones((2, 5, 3))
+    same(f(apart[0], apart[1]), changes(np.ones((5, 3)), np.ones((5, 3))))  # they touch, and share nothing
+
+
+def test_arguments_that_are_not_to_be_written_to() -> None:
+    def fn(x: Any) -> Any:
+        x[0] = 1  # the write
+        return x
+
+    locked = np.ones(3)
+    locked.flags.writeable = False
+    for array in (locked, np.broadcast_to(np.ones(1), (3,))):
+        with pytest.raises(ValueError, match="assignment destination is read-only") as caught:
+            eqsat.optimize(fn, **QUICK)(array)
+        assert isinstance(caught.value, ReadOnlyError) and caught.value.where is not None
+        assert "# the write" in caught.value.where.text
+    f = eqsat.optimize(fn, **QUICK)
+    f(np.ones(3))
+    with pytest.raises(ValueError, match="assignment destination is read-only"):
+        f(locked)
+    with pytest.raises(ReadOnlyError, match="const="):
+        eqsat.optimize(fn, const="x", **QUICK)(np.ones(3))
+    one = np.lib.stride_tricks.as_strided(np.ones(2), (3,), (0,))
+    with pytest.raises(ReadOnlyError, match="share memory"):
+        eqsat.optimize(fn, **QUICK)(one)
+
+
+def test_verification_timing_and_explaining_change_no_argument() -> None:
+    x, y = np.ones((4, 3)), np.ones((4, 3))
+    f = eqsat.optimize(changes)
+    f.compile(x, y)
+    f.explain(x, y)
+    assert (x == 1).all() and (y == 1).all()
+
+
+def test_an_argument_that_numpy_changes_otherwise_is_caught() -> None:
+    """Negative control: the plain function's arguments are held against what the trace makes of them."""
+
+    def fn(x: Any) -> None:
+        x[0] = 1 if type(x) is np.ndarray else 2
+
+    with pytest.raises(VerificationError, match="other values"):
+        eqsat.optimize(fn, **QUICK)(np.zeros(3))

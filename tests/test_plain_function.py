@@ -30,45 +30,28 @@ def normal(*shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def add_in_place(x: Any) -> Any:
-    x += 1
-    return x * 2
+def test_a_write_that_the_trace_does_not_show_is_named_with_its_line() -> None:
+    def fn(x: Any) -> Any:
+        if type(x) is np.ndarray:
+            x += 1
+        return x * 2
 
-
-def out_of_argument(x: Any, y: Any) -> Any:
-    np.multiply(x, 2, out=y)
-    return x + y
-
-
-def through_a_view(x: Any) -> Any:
-    row = x[0]
-    row *= 3
-    return np.tanh(row)
-
-
-def sorted_in_place(x: Any) -> Any:
-    x.sort()
-    return x + 1
-
-
-WRITES = {
-    "+=": (add_in_place, (normal(5),), "'x'", "x += 1"),
-    "out=": (out_of_argument, (normal(5), normal(5)), "'y'", "out=y"),
-    "a view": (through_a_view, (normal(3, 4),), "'x'", "row *= 3"),
-    "sort": (sorted_in_place, (normal(5),), "'x'", "x.sort()"),
-}
-
-
-@pytest.mark.parametrize("name", WRITES)
-def test_writing_to_an_argument_is_named_with_its_line(name: str) -> None:
-    fn, args, argument, line = WRITES[name]
     with pytest.raises(VerificationError) as caught:
-        eqsat.optimize(fn, **QUICK)(*args)
-    assert f"writes to its argument {argument}" in str(caught.value)
+        eqsat.optimize(fn, **QUICK)(normal(5))
+    assert "writes to its argument 'x' where its trace does not" in str(caught.value)
     assert "Fix:" in str(caught.value)
     assert caught.value.where is not None
-    assert line in caught.value.where.text
+    assert caught.value.where.text == "x += 1"
     assert caught.value.where.file == __file__
+
+
+def test_an_argument_that_the_trace_changes_otherwise_is_found() -> None:
+    def fn(x: Any) -> Any:
+        x += 1 if type(x) is np.ndarray else 2
+        return x.shape[0]
+
+    with pytest.raises(VerificationError, match="output 0 has other values"):
+        eqsat.optimize(fn, **QUICK)(normal(5))
 
 
 def test_writing_to_arrays_of_its_own_is_fine() -> None:
@@ -300,19 +283,17 @@ def test_large_arguments_are_cut_for_the_plain_function(monkeypatch: pytest.Monk
     assert max(sizes[1:]) < 1000
 
 
-def test_writes_are_told_where_the_plain_function_takes_too_long(
+def test_the_log_tells_where_the_plain_function_takes_too_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fn(x: Any) -> Any:
-        x += np.ones(1000)
-        return x * 2
+        return x * np.ones(1000)
 
     monkeypatch.setattr("eqsat.verify.check.SHARE_SECONDS", 0.0)
     monkeypatch.setattr("eqsat.verify.check.SHARE", 0.0)
     with caplog.at_level("INFO", "eqsat"):
         eqsat.optimize(fn, **QUICK)(np.ones(1000))
     assert "not held against its trace" in caplog.text and "smaller arguments do not fit" in caplog.text
-    assert "seems to write to its argument 'x'" in caplog.text and "x += np.ones(1000)" in caplog.text
 
 
 def test_functions_that_trace_alike_are_each_held_against_their_trace() -> None:
@@ -323,14 +304,14 @@ def test_functions_that_trace_alike_are_each_held_against_their_trace() -> None:
         return np.cos(y) * 7
 
     def wrong(x: Any) -> Any:
-        x += 1
-        return np.cos(x) * 7
+        y = x + 1
+        return np.cos(y) * 7 if type(x) is not np.ndarray else y
 
     x = normal(9)
     eqsat.optimize(right)(x)
     again = eqsat.optimize(right).compile(x)
     assert again.cached
-    with pytest.raises(VerificationError, match="writes to its argument"):
+    with pytest.raises(VerificationError, match="other values"):
         eqsat.optimize(wrong)(x)
 
 

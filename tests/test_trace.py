@@ -503,4 +503,4 @@ def test_a_traced_array_is_an_instance_of_ndarray() -> None:
     x, y = np.ones(3), np.zeros(3)
     traced = trace(fn, (x, y))
     assert seen == [(True, True, True)]
-    assert [(name, line.text) for name, line in traced.written] == [("y", "y += 1")]
+    assert [(changed.name, changed.line.text) for changed in traced.written] == [("y", "y += 1")]

@@ -140,7 +140,8 @@ def flatten_value(value: Any, leaves: list[Any]) -> Hashable:
     if is_tensor(value):
         array = _array(value)
         leaves.append(array)
-        return array_key(array)
+        # a scalar is never written to, where an array without axes is
+        return (*array_key(array), "scalar") if isinstance(value, np.generic) else array_key(array)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = _fields(kind)
         return (kind, names, _flatten_all([getattr(value, n) for n in names], leaves, lambda i: f".{names[i]}"))
@@ -313,9 +314,16 @@ class ArgSpec:
 
     def trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
         """The tree of every parameter, and the leaves."""
-        leaves: list[Any] = []
-        trees = [tree_of(v, leaves, is_tensor) for v in self.bind(args, kwargs)]
+        trees, leaves = self._trees(args, kwargs)
         return trees, [_array(leaf) for leaf in leaves]
+
+    def raw(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The leaves as they were given."""
+        return self._trees(args, kwargs)[1]
+
+    def _trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
+        leaves: list[Any] = []
+        return [tree_of(v, leaves, is_tensor) for v in self.bind(args, kwargs)], leaves
 
     def leaf_names(self, trees: Sequence[Tree]) -> list[str]:
         names: list[str] = []

@@ -21,12 +21,22 @@ from eqsat.frontends.selections import Selection
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.node import Graph, Source
-from eqsat.ir.repeats import base_of, cut, repeated_axes
+from eqsat.ir.node import Graph, Node, Source
+from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Written:
+    """An argument whose memory the function changes: its number, name, the output that it becomes, the last line."""
+
+    leaf: int
+    name: str
+    output: int
+    line: Source
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,9 @@ class Traced:
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
     ``repeated``: whether a leaf stands for more than it holds; then inputs are types of the leaves' bases (``given``).
     ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
-    ``written`` are the names of arguments whose memory the function would write to, and the line that does.
+    ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
+    with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
+    traced.
     """
 
     graph: Graph
@@ -48,7 +60,9 @@ class Traced:
     output: Tree
     _ranks: tuple[int, ...]
     name: str = ""
-    written: tuple[tuple[str, Source], ...] = ()
+    written: tuple[Written, ...] = ()
+    own: tuple[tuple[int, int], ...] = ()
+    rows: bool = False
     repeated: bool = False
     numbers: frozenset[int] = frozenset()
 
@@ -56,12 +70,43 @@ class Traced:
         """The arrays that the graph's inputs are, of the arguments' leaves."""
         return [base_of(np.asarray(leaf)) for leaf in leaves] if self.repeated else leaves
 
-    def rebuild(self, results: Sequence[np.ndarray]) -> Any:
-        """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return."""
-        ready: list[Any] = [a if rank else a[()] for a, rank in zip(results, self._ranks, strict=True)]
+    def takes(self, leaves: Sequence[np.ndarray]) -> bool:
+        """Whether these arguments can be changed as those that were traced: NumPy alone does what it does to others.
+
+        Each that is written must be writable and share no memory with another; where it matters, all are in row order.
+        """
+        if self.rows and not all(leaf.flags.c_contiguous for leaf in leaves if leaf.ndim > 1):
+            return False
+        for changed in self.written:
+            array = leaves[changed.leaf]
+            if not array.flags.writeable or overlapping(array):
+                return False
+            for number, other in enumerate(leaves):
+                if number != changed.leaf and _share(array, other):
+                    return False
+        return True
+
+    def rebuild(self, results: Sequence[np.ndarray], leaves: Sequence[np.ndarray] = ()) -> Any:
+        """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return.
+
+        ``leaves``: the arguments, which get the values that the function gave them.
+        """
+        ready: list[Any] = [a if rank else a[()] for a, rank in zip(results, self._ranks, strict=False)]
         for number in self.numbers:
             ready[number] = ready[number].item()
+        if leaves:
+            for changed in self.written:
+                np.copyto(leaves[changed.leaf], results[changed.output])
+            for output, leaf in self.own:
+                ready[output] = leaves[leaf]
         return ready[0] if isinstance(self.output, Leaf) else rebuild(self.output, ready)
+
+
+def _share(array: np.ndarray, other: np.ndarray) -> bool:
+    try:
+        return np.shares_memory(array, other, max_work=1000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 def const_inputs(const: Sequence[str], names: Sequence[str], parameters: Sequence[str]) -> tuple[int, ...]:
@@ -106,32 +151,80 @@ def trace(
         build.input_node(i, tensor_type(cut(a, repeated)), name)
         for i, (a, repeated, name) in enumerate(zip(leaves, axes, names, strict=True))
     )
-    before = CURRENT.set(Trace(deadline))
+    parameters = [p.name for p in spec.parameters]
+    trace_of = Trace(deadline)
+    before = CURRENT.set(trace_of)
     try:
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
+        _protect(arguments, leaves, spec.raw(args, kwargs), names, const_inputs(const, names, parameters))
         call_args, call_kwargs = spec.call_with(trees, arguments)
         result = fn(*call_args, **call_kwargs)
         found: list[Any] = []
         output = tree_of(result, found, _is_output)
         check_result(output)
-        outputs = tuple(lift(value) for value in found)
+        outputs = [lift(value) for value in found]
+        ranks = tuple(node.type.ndim for node in outputs)
+        written, own = _changes(inputs, arguments, names, found, outputs)
+        rows = trace_of.rows
     finally:
         CURRENT.reset(before)
-    parameters = [p.name for p in spec.parameters]
     return Traced(
-        graph=Graph(inputs, outputs, tuple(names)),
+        graph=Graph(inputs, tuple(outputs), tuple(names)),
         key=key,
         const=const_inputs(const, names, parameters),
         arguments=tuple(trees),
         output=output,
-        _ranks=tuple(node.type.ndim for node in outputs),
+        _ranks=ranks,
         name=spec.name,
-        written=tuple(
-            (name, a.memory.line) for name, a in zip(names, arguments, strict=True) if a.memory.line is not None
-        ),
+        written=written,
+        own=own,
+        rows=rows and any(leaf.ndim > 1 for leaf in leaves),
         repeated=any(axes),
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
     )
+
+
+def _protect(
+    arguments: Sequence[TracedArray],
+    leaves: Sequence[np.ndarray],
+    raw: Sequence[Any],
+    names: Sequence[str],
+    const: Sequence[int],
+) -> None:
+    """Tell the arguments that are not written to, and why."""
+    for number, (argument, leaf, given, name) in enumerate(zip(arguments, leaves, raw, names, strict=True)):
+        argument.is_scalar = isinstance(given, np.generic)
+        memory = argument.memory
+        if number in const:
+            memory.protected = f"the argument {name!r} is named in const=, so the function must not write to it"
+        elif not isinstance(given, (np.ndarray, np.generic)):
+            memory.protected = f"the argument {name!r} is a {type(given).__name__}, whose memory may not be written to"
+        elif isinstance(given, np.ndarray) and not given.flags.writeable:
+            memory.protected = "assignment destination is read-only"
+        elif overlapping(leaf):
+            memory.protected = f"the argument {name!r} has elements that share memory: write to a copy"
+
+
+def _changes(
+    inputs: Sequence[Node],
+    arguments: Sequence[TracedArray],
+    names: Sequence[str],
+    found: Sequence[Any],
+    outputs: list[Node],
+) -> tuple[tuple[Written, ...], tuple[tuple[int, int], ...]]:
+    """The arguments that were changed, whose new values are added to the outputs, and the outputs that they are."""
+    written: list[Written] = []
+    own: list[tuple[int, int]] = []
+    for number, (node, argument, name) in enumerate(zip(inputs, arguments, names, strict=True)):
+        line, final = argument.memory.line, argument.node
+        if line is None or final is node:
+            continue
+        same = [i for i, value in enumerate(found) if value is argument]
+        own.extend((i, number) for i in same)
+        if not same:
+            outputs.append(final)
+        written.append(Written(number, name, same[0] if same else len(outputs) - 1, line))
+    return tuple(written), tuple(own)
 
 
 def run_by_reference(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -139,7 +232,7 @@ def run_by_reference(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     spec = ArgSpec(fn)
     traced = trace(fn, args, kwargs, spec=spec)
     leaves, _ = spec.flatten(args, kwargs)
-    return traced.rebuild(evaluate(traced.graph, traced.given(leaves)))
+    return traced.rebuild(evaluate(traced.graph, traced.given(leaves)), leaves)
 
 
 def traceable(fn: Function) -> Function:

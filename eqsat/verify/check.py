@@ -145,8 +145,6 @@ def run_plain(
 
 def _say_not_held(traced: Traced, why: str) -> None:
     log.info("the function was not held against its trace: %s", why)
-    for name, line in traced.written:  # so it looks in the trace; NumPy may copy where that knows of a view only
-        log.warning("the function seems to write to its argument %r, which the compiled one does not: %s", name, line)
 
 
 def hold_plain(

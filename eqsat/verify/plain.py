@@ -49,8 +49,11 @@ class Plain:
         shapes or element types than its trace.
         """
         _, raw = self._leaves()
+        changed = {w.leaf for w in traced.written}
+        # Copies of what it may write to, in the order of elements that was traced.
+        given = [np.array(leaf, order="C") if i in changed else _locked(leaf) for i, leaf in enumerate(raw)]
         try:
-            result = self._run([_locked(leaf) for leaf in raw])
+            result = self._run(given)
         except FloatingPointError as error:
             raise _raised(error) from None
         except RuntimeWarning as error:
@@ -63,13 +66,9 @@ class Plain:
             level = logging.INFO if isinstance(error, EqsatError) else logging.WARNING
             log.log(level, "the function itself does not run on NumPy arrays (%r): verified by its trace alone", error)
             return None
-        return _arrays(result, traced)
-
-    def refuse_writes(self, traced: Traced) -> None:
-        """Raise where the trace alone shows that an argument is written to."""
-        if traced.written:
-            name, line = traced.written[0]
-            raise _writes(name, line)
+        arrays = _arrays(result, traced)
+        own = {output for output, _ in traced.own}
+        return _checked([*arrays, *(given[w.leaf] for w in traced.written if w.output not in own)], traced)
 
     def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
@@ -130,9 +129,7 @@ class Plain:
         for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
             if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                lines = dict(traced.written)
-                raise _writes(name, lines.get(name) or _user_line(error)) from None
-        self.refuse_writes(traced)
+                raise _writes(name, _user_line(error)) from None
 
 
 def _is_array(value: Any) -> bool:
@@ -187,9 +184,8 @@ def _raised(error: Exception) -> VerificationError:
 
 def _writes(name: str, line: Source | None) -> VerificationError:
     return VerificationError(
-        f"the function writes to its argument {name!r}; the compiled one leaves the caller's array as it is. Fix: make "
-        f"a new array ({name} = {name} + 1 instead of {name} += 1; out= only on arrays made in the function), and "
-        "return it where the caller needs it",
+        f"the function writes to its argument {name!r} where its trace does not, so the compiled one leaves the array "
+        "as it is. Fix: write to it with NumPy's functions and operators, whatever the type of the array",
         where=line,
     )
 
@@ -206,6 +202,11 @@ def _arrays(result: Any, traced: Traced) -> list[np.ndarray]:
             raise _other(f"{path} is {_words(got)} when NumPy runs the function, {_words(want)} when it is traced")
         elif isinstance(got, Leaf):
             arrays.append(np.asarray(leaves[got.index]))
+    return arrays
+
+
+def _checked(arrays: Sequence[np.ndarray], traced: Traced) -> list[np.ndarray]:
+    """The arrays in native byte order, if they are of the outputs' shapes and types."""
     for number, (array, node) in enumerate(zip(arrays, traced.graph.outputs, strict=True)):
         dtype = array.dtype.newbyteorder("=")
         if array.shape != node.shape or dtype != node.dtype.numpy:
