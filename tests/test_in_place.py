@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import operator
+import pickle
 import random
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy import zeros
 
 import eqsat
 from eqsat.errors import ReadOnlyError, UnsupportedOpError, VerificationError
@@ -20,6 +24,7 @@ from eqsat.ir import build, views
 from eqsat.ir.evaluate import evaluate, evaluate_nodes
 
 RNG = np.random.default_rng(0)
+REAL_ZEROS = np.zeros
 QUICK: Any = {"cache": False, "backend": "numpy"}  # what is meant does not depend on the kernels
 TYPES = (np.float64, np.float32, np.int64, np.int32, np.bool_)
 
@@ -368,3 +373,151 @@ def test_an_argument_that_numpy_changes_otherwise_is_caught() -> None:
 
     with pytest.raises(VerificationError, match="other values"):
         eqsat.optimize(fn, **QUICK)(np.zeros(3))
+
+
+# arrays that the function makes, and captures
+
+TABLE = RNG.standard_normal((6, 4))
+ROWS = np.array([2, 0, 1])
+
+
+def made_by_a_helper(n: int) -> Any:
+    out = zeros(n)
+    out[0] = 1
+    return out
+
+
+def table_of(n: int, scale: Any = TABLE[0]) -> Any:
+    return made_by_a_helper(n) * scale[:n]
+
+
+def known_loops() -> Any:
+    out = np.zeros((3, 3))
+    for i in range(3):
+        for j in np.arange(3):
+            out[i, j] = i * j
+    return out
+
+
+def views_of_known(x: Any) -> Any:
+    whole = np.zeros((4, 4))
+    column = whole.T[1]
+    column[0] = x[0, 0]
+    rest = whole[1:]
+    whole += 1
+    return whole, column, rest
+
+
+CREATED: dict[str, Callable[..., Any]] = {
+    "zeros": lambda x, k: [a := np.zeros((4, 3)), a.__setitem__(slice(1, 3), x[:2, :3]), a][-1],
+    "imported by name": lambda x, k: [a := zeros(4), a.__setitem__(2, x[0, 0]), a][-1],
+    "a helper's": lambda x, k: [a := made_by_a_helper(4), a.__setitem__(2, x[0, 0]), a][-1],
+    "a default": lambda x, k: [a := table_of(3), a.__setitem__(k % 3, x[0, 0]), a][-1],
+    "ones": lambda x, k: [a := np.ones(4, np.float32), a.__iadd__(x[0].astype(np.float32)), a][-1],
+    "full": lambda x, k: [a := np.full((2, 4), x[0]), a.__setitem__((0, 0), 5), a][-1],
+    "full of a number": lambda x, k: [a := np.full(4, 7), a.__setitem__(k, 1), a][-1],
+    "eye": lambda x, k: [a := np.eye(4), a.__setitem__((slice(None), 1), x[1]), a][-1],
+    "array": lambda x, k: np.array([[x[0, 0], 1.0], [2, x[1, 1]]]),
+    "array of rows": lambda x, k: [a := np.array([x[0], x[1] * 2]), a.__setitem__(0, 3), (a, x)][-1],
+    "array of one": lambda x, k: [a := np.array(x), a.__setitem__(0, 3), (a, x)][-1],
+    "asarray": lambda x, k: [a := np.asarray(x), a is x, a * 2][1:],
+    "linspace": lambda x, k: np.linspace(x[0, 0], x[1, 1], 7),
+    "arange": lambda x, k: [a := np.arange(4.0), a.__setitem__(slice(None, None, 2), x[0, :2]), a][-1],
+    "like": lambda x, k: [a := np.zeros_like(x), b := np.empty_like(x[0]), a.__setitem__(0, 1), b.fill(2), (a, b)][-1],
+    "empty": lambda x, k: [a := np.empty(4), a.__setitem__(slice(None), x[0]), a][-1],
+    "a copy of a table": lambda x, k: [a := TABLE.copy(), a.__setitem__(k, x[0]), a][-1],
+    "a table at traced rows": lambda x, k: TABLE[k] + TABLE.T[:, k].T + np.take(TABLE, k, axis=0),
+    "rows at a table": lambda x, k: x[ROWS] + x[ROWS[::-1]],
+    "known values": lambda x, k: [*(int(i) + 1 for i in np.arange(3)), bool(np.ones(2).all()), float(np.eye(2)[0, 0])],
+    "a known mask": lambda x, k: x[:, np.arange(4) % 2 == 0],
+    "known loops": lambda x, k: known_loops() @ x[:3],
+    "of no traced type": lambda x, k: x[0].sum() * float(np.zeros(3, complex).real.sum() + np.ones(2, np.uint8).sum()),
+    "meshgrid": lambda x, k: [g := np.meshgrid(np.arange(4), np.arange(4)), g[0].__setitem__((0, 0), 9), g[0] + x][-1],
+    "views of known": lambda x, k: views_of_known(x),
+    "zeros of a type": lambda x, k: [a := np.zeros(4, np.int32), np.add.at(a, k, 1), a][-1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_arrays_made_in_the_function(name: str) -> None:
+    held(CREATED[name], RNG.standard_normal((4, 4)), np.array([1, 3, 1]))
+
+
+def test_other_threads_see_numpy_as_it_is() -> None:
+    inside, seen = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def look() -> None:
+        inside.wait(60)
+        found.extend([np.zeros, type(np.zeros(3)), np.array([1.0]), pickle.loads(pickle.dumps(np.zeros)) is REAL_ZEROS])
+        seen.set()
+
+    def fn(x: Any) -> Any:
+        if type(x) is not np.ndarray:
+            inside.set()
+            assert seen.wait(60)
+            assert type(np.zeros(3)) is not np.ndarray
+        out = np.zeros(3)
+        out[1] = x[0]
+        return out
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    held(fn, np.ones(3))
+    thread.join()
+    assert found[0] is REAL_ZEROS and found[1] is np.ndarray and type(found[2]) is np.ndarray and found[3]
+    assert type(np) is types.ModuleType
+
+
+def test_libraries_get_their_own_arrays_while_a_function_is_traced() -> None:
+    """C code and installed packages take the memory of what ``np.empty`` returns."""
+
+    def fn(x: Any) -> Any:
+        drawn = np.random.default_rng(3).standard_normal(x.shape)
+        assert type(drawn) is np.ndarray and type(np.percentile([1.0, 2.0], 50)) is not np.ndarray
+        return x + drawn
+
+    held(fn, np.ones(5))
+
+
+def test_a_captured_array_is_not_written_to() -> None:
+    def fn(x: Any) -> Any:
+        TABLE[0] = x
+        return x
+
+    with pytest.raises(ReadOnlyError, match="from outside") as caught:
+        eqsat.optimize(fn, **QUICK)(np.ones(4))
+    assert caught.value.where is not None and "TABLE[0] = x" in caught.value.where.text
+
+
+def test_known_arrays_outlive_their_trace() -> None:
+    kept: list[Any] = []
+
+    def fn(x: Any) -> Any:
+        if not kept:
+            kept.append(np.tri(3))
+        return kept[0] @ x
+
+    f = eqsat.optimize(fn, **QUICK)
+    same(f(np.ones(3)), fn(np.ones(3)))
+    same(f(np.ones((3, 2))), fn(np.ones((3, 2))))
+    same(np.asarray(kept[0]) + 1, np.tri(3) + 1)
+    assert type(kept[0] + 1) is np.ndarray
+
+
+def test_variables_that_the_function_sets_are_its_own() -> None:
+    count = 0
+
+    def fn(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        return x[ROWS]
+
+    f = eqsat.optimize(fn, **QUICK)
+    f(np.arange(3.0))
+    assert count >= 1
+
+
+def test_functions_are_returned_as_they_were_given() -> None:
+    f = eqsat.optimize(lambda x: (x * 2, made_by_a_helper), **QUICK)
+    assert f(np.ones(2))[1] is made_by_a_helper

@@ -11,6 +11,7 @@ import numpy as np
 
 from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of, with_axis
+from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, views
@@ -119,6 +120,11 @@ def getitem(x: TracedArray, index: Any) -> Any:
             element: TracedArray = access(x, given)
             return element
     index = settled(index)
+    if x.known is not None:
+        try:
+            return wrapped(x.known[plain(index)], (x,))
+        except Unknown:
+            pass
     if any(isinstance(item, TracedArray) and item.dtype == np.bool_ for item in listed_index(index)):
         from eqsat.frontends.selections import selected
 

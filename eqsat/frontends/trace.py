@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,8 +15,22 @@ from eqsat.errors import OptionError
 # Imported for their registrations.
 from eqsat.frontends import contractions, indexing, joins, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
-from eqsat.frontends.pytree import ArgSpec, Key, Leaf, TracedArgument, Tree, check_result, rebuild, tensor_type, tree_of
+from eqsat.frontends.creation import creating
+from eqsat.frontends.pytree import (
+    ArgSpec,
+    Branch,
+    Key,
+    Leaf,
+    Static,
+    TracedArgument,
+    Tree,
+    check_result,
+    rebuild,
+    tensor_type,
+    tree_of,
+)
 from eqsat.frontends.registry import located
+from eqsat.frontends.scope import Scopes
 from eqsat.frontends.selections import Selection
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir import build
@@ -158,9 +172,11 @@ def trace(
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
         _protect(arguments, leaves, spec.raw(args, kwargs), names, const_inputs(const, names, parameters))
         call_args, call_kwargs = spec.call_with(trees, arguments)
-        result = fn(*call_args, **call_kwargs)
+        scopes = Scopes(trace_of)
+        with creating():
+            result = scopes.inside(fn)(*call_args, **call_kwargs)
         found: list[Any] = []
-        output = tree_of(result, found, _is_output)
+        output = _outside(tree_of(result, found, _is_output), scopes)
         check_result(output)
         outputs = [lift(value) for value in found]
         ranks = tuple(node.type.ndim for node in outputs)
@@ -182,6 +198,15 @@ def trace(
         repeated=any(axes),
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
     )
+
+
+def _outside(tree: Tree, scopes: Scopes) -> Tree:
+    """A result with the user's own functions for their copies."""
+    if isinstance(tree, Static):
+        return Static(scopes.original(tree.value))
+    if isinstance(tree, Branch):
+        return replace(tree, children=tuple(_outside(child, scopes) for child in tree.children))
+    return tree
 
 
 def _protect(

@@ -8,7 +8,8 @@ the arguments are *known*: NumPy computes with them, and Python may ask for them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -31,15 +32,16 @@ class Trace:
     """One run of a user's function, on the thread that makes this; traced arrays belong to one.
 
     ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
-    depends on arguments being in that order.
+    depends on arguments being in that order. ``file``: the function's.
     """
 
-    __slots__ = ("deadline", "disorderly", "rows", "thread")
+    __slots__ = ("deadline", "disorderly", "file", "rows", "thread")
 
     def __init__(self, deadline: Deadline = NEVER) -> None:
         self.deadline = deadline
         self.thread = get_ident()
         self.disorderly = False
+        self.file = ""
         self.rows = False
 
 
@@ -47,9 +49,18 @@ CURRENT: Scoped[Trace | None] = Scoped(None)
 
 
 def _ufunc(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
+    from eqsat.frontends.known import Unknown, run
     from eqsat.frontends.ufuncs import apply
 
+    if all_known(args):
+        with contextlib.suppress(Unknown):
+            return run(ufunc, args, kwargs)
     return registry.located(short(ufunc), apply, ufunc, args, **kwargs)
+
+
+def all_known(args: Iterable[Any]) -> bool:
+    """Whether the traced arrays among these are known, those in lists aside."""
+    return all(not isinstance(a, TracedArray) or a.memory.known is not None for a in args)
 
 
 def short(ufunc: np.ufunc) -> str:
@@ -246,7 +257,7 @@ class TracedArray:
     @property
     def node(self) -> Node:
         """The node of its present value."""
-        trace = self._trace
+        trace = self._trace if self.memory.known is None else CURRENT.get()  # what is known, is so anywhere
         if trace is None or trace is not CURRENT.get() or trace.thread != get_ident():
             raise ConcretizationError(
                 "a traced array was used outside the call that made it, or in another thread; return it rather than "
@@ -255,7 +266,7 @@ class TracedArray:
             )
         memory = self.memory
         if self._version != memory.version or self._seen is None:
-            self._seen = memory.read(self.map)
+            self._seen = constant_of(self) if memory.known is not None else memory.read(self.map)
             self._version = memory.version
         trace.deadline.check("tracing")  # on the way of every operator
         return self._seen
@@ -458,8 +469,12 @@ class TracedArray:
     # Protocols
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        from eqsat.frontends.known import Unknown, run
         from eqsat.frontends.ufuncs import ufunc_method
 
+        if all_known(inputs):
+            with contextlib.suppress(Unknown):
+                return run(getattr(ufunc, method), inputs, kwargs, writes=method == "at")
         return registry.located(short(ufunc), ufunc_method, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -588,6 +603,11 @@ class TracedArray:
 
     def sort(self, axis: int = -1, **kwargs: Any) -> None:
         """Sorts in place, as ``numpy.ndarray.sort``."""
+        self.check_writable()
+        if self.known is not None:
+            self.known.sort(axis, **kwargs)
+            self.memory.touch()
+            return
         self.assign(registry.call(np.sort, self, axis=axis, **kwargs).node)
 
     def __getattr__(self, name: str) -> Any:
@@ -596,6 +616,15 @@ class TracedArray:
                 return getattr(self.known, name)
             raise AttributeError(str(registry.refuse(f"ndarray.{name}")))
         raise AttributeError(f"'TracedArray' object has no attribute {name!r}")
+
+
+def constant_of(array: TracedArray) -> Node:
+    """The node of a known array."""
+    from eqsat.frontends.convert import constant
+
+    memory, known = array.memory, array.known
+    assert known is not None
+    return constant(known if memory.uniform is None else np.broadcast_to(memory.uniform, known.shape))
 
 
 class TracedNumber(TracedArray):

@@ -23,6 +23,7 @@ import numpy as np
 
 from eqsat.contents import UnknownContent, content_digest
 from eqsat.errors import EqsatError, VerificationError
+from eqsat.frontends.creation import plainly
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.node import Source
@@ -108,7 +109,7 @@ class Plain:
         args, kwargs = self.spec.call_with(trees, leaves)
         before: list[Any] = []
         shape = [tree_of(v, before, _is_array) for v in (*args, *kwargs.values())]
-        with _quiet():
+        with _quiet(), plainly():
             result = self.fn(*args, **kwargs)
         after: list[Any] = []
         same = shape == [tree_of(v, after, _is_array) for v in (*args, *kwargs.values())]

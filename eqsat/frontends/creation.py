@@ -1,0 +1,215 @@
+"""Functions that make arrays: inside a traced function these are known, and traced values can be written to them.
+
+NumPy's own (``np.zeros``, ``np.array``, …) call no protocol. While a function is traced, the module ``numpy`` has a
+class whose attributes differ for that function's thread and for code that is the user's: other threads, NumPy itself
+and installed libraries see what they always see. Names that were imported from ``numpy`` are replaced in the copy of
+the function that is traced (``scope``).
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import operator
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from eqsat.frontends import registry
+from eqsat.frontends.convert import known_dtype, traced
+from eqsat.frontends.joins import array_of
+from eqsat.frontends.known import Unknown, plain, wrapped
+from eqsat.frontends.shapes import shape_of
+from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.writes import Flat
+from eqsat.ir import build
+from eqsat.scoped import Scoped
+
+NAMES = (
+    "array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "zeros", "ones", "empty", "full", "eye",
+    "identity", "arange", "linspace", "logspace", "geomspace", "tri", "zeros_like", "ones_like", "empty_like",
+    "full_like", "copy", "diag", "tile", "repeat", "meshgrid", "indices", "stack", "vstack", "hstack", "concatenate",
+    "outer", "vander", "tril", "triu", "fromfunction",
+)  # fmt: skip
+
+PLAIN: Scoped[bool] = Scoped(False)
+"""Whether a plain function is run to be compared with its trace, where ``np.empty`` is zeros."""
+
+_ZEROS: dict[str, Callable[..., Any]] = {"empty": np.zeros, "empty_like": np.zeros_like}
+
+
+def _array(value: Any, dtype: Any = None, *, copy: Any = True, order: str = "K", ndmin: int = 0, **_: Any) -> Any:
+    """``np.array`` of traced values."""
+    if isinstance(value, Flat):
+        value = value.copy()
+    made = traced(array_of(value))
+    kind = made.dtype if dtype is None else np.dtype(dtype)
+    if copy or kind != made.dtype or made is not value:
+        made = TracedArray(build.cast(made.node, known_dtype(kind)))
+    made.is_scalar = False
+    return made if made.ndim >= ndmin else registry.call(np.reshape, made, (1,) * (ndmin - made.ndim) + made.shape)
+
+
+def _asarray(value: Any, dtype: Any = None, order: str = "K", *, copy: Any = None, **_: Any) -> Any:
+    return _array(value, dtype, copy=bool(copy))
+
+
+def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **_: Any) -> Any:
+    value = traced(array_of(fill_value))
+    node = build.cast(value.node, known_dtype(value.dtype if dtype is None else dtype))
+    return TracedArray(build.broadcast_to(node, shape_of(shape)))
+
+
+def _linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
+) -> Any:
+    """``np.linspace`` between traced ends."""
+    count = operator.index(num)
+    if axis != 0 or retstep or count < 0:
+        raise registry.refuse("np.linspace(axis=…, retstep=…) between traced ends", "write start + step * np.arange(n)")
+    low, high = traced(start) * 1.0, traced(stop) * 1.0
+    gaps = count - 1 if endpoint else count
+    steps = np.arange(count, dtype=float).reshape(-1, *[1] * max(low.ndim, high.ndim))
+    made = low + steps * ((high - low) / gaps if gaps > 0 else high - low)
+    if endpoint and count > 1:
+        made[-1] = high
+    return made if dtype is None else made.astype(dtype)
+
+
+_TRACED: dict[str, Callable[..., Any]] = {
+    "array": _array,
+    "asarray": _asarray,
+    "asanyarray": _asarray,
+    "ascontiguousarray": _asarray,
+    "asfortranarray": _asarray,
+    "full": _full,
+    "linspace": _linspace,
+}
+"""What takes traced values and is not NumPy's to hand on."""
+
+
+def _creator(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        trace = CURRENT.get()
+        if trace is None or trace.thread != threading.get_ident():
+            return _ZEROS.get(name, original)(*args, **kwargs) if PLAIN.get() else original(*args, **kwargs)
+        return registry.located(f"np.{name}", _create, name, original, args, kwargs)
+
+    return create
+
+
+def _create(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        given, named = plain(args), {key: plain(value) for key, value in kwargs.items()}
+        if any(isinstance(value, Flat) for value in given):
+            raise Unknown
+    except Unknown:
+        return _TRACED.get(name, original)(*args, **kwargs)
+    result = _ZEROS.get(name, original)(*given, **named)
+    made = wrapped(result, [*args, *kwargs.values()] if name.startswith("as") else ())
+    if name in ("zeros", "empty") and isinstance(made, TracedArray):
+        made.memory.uniform = result.dtype.type(0)
+    return made
+
+
+CREATORS: dict[str, Callable[..., Any]] = {name: _creator(name, getattr(np, name)) for name in NAMES}
+OF_ORIGINAL: dict[int, Callable[..., Any]] = {id(getattr(np, name)): CREATORS[name] for name in NAMES}
+
+
+# Whose code is the user's
+
+_LIBRARIES = tuple(
+    str(Path(path).resolve()) + "/"
+    for path in {
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(np.__file__).parent),
+    }
+    if path
+)
+_OURS = str(Path(__file__).resolve().parent.parent) + "/"
+_users: dict[str, bool] = {}
+
+
+def is_users(file: str, of: str = "") -> bool:
+    """Whether code of a file is the user's: of no library, or of the one that the file ``of`` belongs to."""
+    key = f"{file}\0{of}"
+    found = _users.get(key)
+    if found is None:
+        found = _users[key] = _is_users(file, of)
+    return found
+
+
+def _is_users(file: str, of: str) -> bool:
+    if file.startswith("<__array"):
+        return False
+    path = str(Path(file).resolve()) if not file.startswith("<") else file
+    if path.startswith(_OURS) or "/eqsat_backends/" in path or "/eqsat_rules/" in path:
+        return False
+    for library in sorted(_LIBRARIES, key=len, reverse=True):
+        if path.startswith(library):
+            package = library + path[len(library) :].split("/")[0]
+            return bool(of) and str(Path(of).resolve()).startswith(package)
+    return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _attributes(code: CodeType) -> dict[int, str]:
+    """The instructions of a function that read an attribute: by their place, its name."""
+    reads = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+    return {step.offset: str(step.argval) for step in dis.get_instructions(code) if step.opname in reads}
+
+
+class _Namespace(ModuleType):
+    """The module ``numpy`` while some function is traced."""
+
+    def __getattribute__(self, name: str) -> Any:
+        creator = CREATORS.get(name)
+        if creator is not None:
+            trace = CURRENT.get()
+            if trace is not None or PLAIN.get():
+                frame = sys._getframe(1)
+                mine = is_users(frame.f_code.co_filename, trace.file if trace is not None else "")
+                # C code has no frame of its own: the one that called it is at another instruction.
+                if mine and _attributes(frame.f_code).get(frame.f_lasti) == name:
+                    return creator
+        return ModuleType.__getattribute__(self, name)
+
+
+_lock = threading.Lock()
+_active = 0
+
+
+@contextmanager
+def creating() -> Iterator[None]:
+    """Inside it, user code on this thread gets arrays from NumPy that traced values can be written to."""
+    global _active
+    with _lock:
+        _active += 1
+        if type(np) is ModuleType:
+            np.__class__ = _Namespace
+    try:
+        yield
+    finally:
+        with _lock:
+            _active -= 1
+            if not _active and type(np) is _Namespace:
+                np.__class__ = ModuleType  # type: ignore[assignment]
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Inside it, ``np.empty`` is zeros for user code on this thread, as in a trace."""
+    before = PLAIN.set(True)
+    try:
+        with creating():
+            yield
+    finally:
+        PLAIN.reset(before)
