@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.forks import hold_over_fork
 from eqsat.frontends import registry
 from eqsat.frontends.convert import known_dtype, traced
 from eqsat.frontends.joins import array_of
@@ -183,33 +184,30 @@ class _Namespace(ModuleType):
         return ModuleType.__getattribute__(self, name)
 
 
-_lock = threading.Lock()
-_active = 0
+_lock = hold_over_fork(threading.RLock())
 
 
-@contextmanager
-def creating() -> Iterator[None]:
-    """Inside it, user code on this thread gets arrays from NumPy that traced values can be written to."""
-    global _active
+def show() -> None:
+    """From here on user code on a thread that traces gets arrays from NumPy that traced values can be written to."""
     with _lock:
-        _active += 1
         if type(np) is ModuleType:
             np.__class__ = _Namespace
-    try:
-        yield
-    finally:
-        with _lock:
-            _active -= 1
-            if not _active and type(np) is _Namespace:
-                np.__class__ = ModuleType  # type: ignore[assignment]
+
+
+def hide() -> None:
+    """The module is an ordinary one again, if nothing is traced any more."""
+    with _lock:
+        if type(np) is _Namespace and not CURRENT.values and not PLAIN.values:
+            np.__class__ = ModuleType  # type: ignore[assignment]
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
     """Inside it, ``np.empty`` is zeros for user code on this thread, as in a trace."""
     before = PLAIN.set(True)
+    show()
     try:
-        with creating():
-            yield
+        yield
     finally:
         PLAIN.reset(before)
+        hide()

@@ -15,7 +15,7 @@ from eqsat.errors import OptionError
 # Imported for their registrations.
 from eqsat.frontends import contractions, indexing, joins, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
-from eqsat.frontends.creation import creating
+from eqsat.frontends.creation import hide, show
 from eqsat.frontends.pytree import (
     ArgSpec,
     Branch,
@@ -173,8 +173,8 @@ def trace(
         _protect(arguments, leaves, spec.raw(args, kwargs), names, const_inputs(const, names, parameters))
         call_args, call_kwargs = spec.call_with(trees, arguments)
         scopes = Scopes(trace_of)
-        with creating():
-            result = scopes.inside(fn)(*call_args, **call_kwargs)
+        show()
+        result = scopes.inside(fn)(*call_args, **call_kwargs)
         found: list[Any] = []
         output = _outside(tree_of(result, found, _is_output), scopes)
         check_result(output)
@@ -184,6 +184,7 @@ def trace(
         rows = trace_of.rows
     finally:
         CURRENT.reset(before)
+        hide()
     return Traced(
         graph=Graph(inputs, tuple(outputs), tuple(names)),
         key=key,
