@@ -28,12 +28,13 @@ from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
+from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import split_masked
-from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, SearchReport, Step
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
 from eqsat.plan.policy import ScheduledPrice
-from eqsat.plan.regions import Region, constant_nodes, cut, without_empty
+from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty
 from eqsat.plan.stages import depends_on
 from eqsat.rules import Rule
 from eqsat.schedule import Scheduled, schedule
@@ -74,42 +75,6 @@ class _Found:
     """E-class -> input number."""
 
 
-@dataclass
-class _Assembly:
-    """The program being put together from its regions' winners."""
-
-    types: dict[int, TensorType] = field(default_factory=dict)
-    tensor_of: dict[Node, int] = field(default_factory=dict)
-    constants: dict[int, Node] = field(default_factory=dict)
-    constant_of: dict[Node, int] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
-    references: list[ReferenceStep] = field(default_factory=list)
-    labels: dict[int, str] = field(default_factory=dict)
-
-    def fresh(self, type: TensorType) -> int:
-        number = len(self.types)
-        self.types[number] = type
-        return number
-
-    def buffer(self, size: int, operand: Operand) -> int:
-        """A new tensor of ``size`` elements."""
-        return self.fresh(TensorType((size,), operand.dtype))
-
-    def value(self, tensor: int) -> np.ndarray | None:
-        """The value of a tensor, if the program itself holds it (not an argument that stays constant)."""
-        node = self.constants.get(tensor)
-        if node is None or any(n.op == "input" for n in topological([node])):
-            return None
-        return evaluate_nodes([node], {})[0]
-
-    def constant(self, node: Node) -> int:
-        """The tensor of a value known at compile time."""
-        if node not in self.constant_of:
-            number = self.constant_of[node] = self.fresh(node.type)
-            self.constants[number] = node
-        return self.constant_of[node]
-
-
 def search(
     graph: Graph,
     const: frozenset[Node],
@@ -122,9 +87,32 @@ def search(
 
     ``options.seconds`` make it search less, and take what it has; past ``deadline`` it raises ``OutOfTime``.
     """
-    report = SearchReport(operators=len(graph.nodes()))
+    report = SearchReport()
+    plan = _search(graph, const, machine, options, progress, report, Deadline(options.seconds, deadline), deadline)
+    if options.threads > 1 and usable():
+        plan = replace(plan, steps=tuple(_team(plan, options, report, deadline)))
+    return plan
+
+
+def _search(
+    graph: Graph,
+    const: frozenset[Node],
+    machine: Machine,
+    options: SearchOptions,
+    progress: Progress,
+    report: SearchReport,
+    end: Deadline,
+    deadline: Deadline,
+    weight: int = 1,
+    looped: bool = False,
+) -> Plan:
+    """The plan of a program, or of a loop's body (``looped``), which runs ``weight`` times in a call.
+
+    ``end``: when the search should be done.
+    """
+    report.operators += len(graph.nodes())
     graph = without_empty(graph)
-    assembly = _Assembly()
+    assembly = Assembly()
     known = constant_nodes(graph, const)
     for node in graph.inputs:
         number = assembly.fresh(node.type)
@@ -134,13 +122,22 @@ def search(
             assembly.constant_of[node] = number
     regions = cut(graph, const)
     deadline.check("cutting the program")
-    report.regions = len(regions)
+    report.regions += len(regions)
     found: dict[str, _Found] = {}
+    bodies: dict[str, Plan] = {}
     lowered: dict[Term, Lowered | None] = {}
-    distinct = len({region.key() for region in regions})
+    distinct = len({region.key() for region in regions if isinstance(region, Region)})
     usable(deadline)  # imports egglog, which is not the search's time
-    end = Deadline(options.seconds, deadline)
     for region in regions:
+        if isinstance(region, LoopRegion):
+            body = region.loop.body
+            fixed = frozenset(constant_operands(region.loop, region.outputs[0].inputs, known))
+            name = f"{region.loop.name}, {[node in fixed for node in body.inputs]}"
+            if name not in bodies:
+                within = (region.loop.trips * weight, True)
+                bodies[name] = _search(body, fixed, machine, options, progress, report, end, deadline, *within)
+            place_loop(region, bodies[name], assembly, known)
+            continue
         key = region.key()
         if key not in found:
             progress(f"search: region {len(found) + 1} of {distinct}")
@@ -149,20 +146,22 @@ def search(
             found[key] = _search_region(region, machine, options, (share, left), lowered, report, deadline)
         deadline.check("placing kernels")
         _place(region, found[key], assembly, lowered)
-    report.distinct_regions = len(found)
+    report.distinct_regions += len(found)
     outputs = []
     for node in graph.outputs:
         if node in known and node not in assembly.tensor_of:
             assembly.tensor_of[node] = assembly.constant(node)
         outputs.append(assembly.tensor_of[node])
-    steps = _arrange(assembly, frozenset(outputs), machine, options, report, progress, deadline)
+    if looped:
+        outputs = own_tensors(assembly, outputs)
+    steps, repeats = _arrange(assembly, frozenset(outputs), machine, options, report, progress, deadline, weight)
     inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
-    used = _used_constants(assembly, steps, outputs)
-    return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report)
+    used = _used_constants(assembly, steps, [*outputs, *(tensor for repeat in repeats for tensor in repeat.reads)])
+    return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report, tuple(repeats))
 
 
-def _used_constants(assembly: _Assembly, steps: Sequence[Step], outputs: Sequence[int]) -> dict[int, Node]:
-    used = set(outputs)
+def _used_constants(assembly: Assembly, steps: Sequence[Step], others: Sequence[int]) -> dict[int, Node]:
+    used = set(others)
     for step in steps:
         used.update(step.tensors if isinstance(step, KernelStep) else step.reads)
     return {number: node for number, node in assembly.constants.items() if number in used}
@@ -216,7 +215,7 @@ def _search_region(
     return _Found(egraph, best, inputs)
 
 
-def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Term, Lowered | None]) -> None:
+def _place(region: Region, found: _Found, assembly: Assembly, lowered: dict[Term, Lowered | None]) -> None:
     """Add one instance of a region's winner to the program."""
     nodes: dict[int, Node] = {}
     numbers: dict[int, int] = {}
@@ -245,8 +244,7 @@ def _place(region: Region, found: _Found, assembly: _Assembly, lowered: dict[Ter
             step = ReferenceStep(
                 _as_node(term, leaves), tuple(number_of(e) for e in types), number, assembly.labels[number]
             )
-            assembly.pieces.append(Piece(number, None, step.reads, False, len(assembly.references)))
-            assembly.references.append(step)
+            assembly.add(number, step.reads, step)
             continue
         for kernel, given in zip(low.kernels, low.reads, strict=True):
             reads = tuple(number_of(r.eclass) for r in given)
@@ -319,19 +317,21 @@ def _product(kernel: Kernel, a: Expr, b: Expr) -> str:
 
 
 def _arrange(
-    assembly: _Assembly,
+    assembly: Assembly,
     outputs: frozenset[int],
     machine: Machine,
     options: SearchOptions,
     report: SearchReport,
     progress: Progress,
     deadline: Deadline,
-) -> list[Step]:
+    weight: int,
+) -> tuple[list[Step], list[Repeat]]:
     start = time.perf_counter()
     progress("search: schedules")
     alone, target = roofline_of(machine), options.target
     price = ScheduledPrice(target, options.no_loops, deadline) if options.fuse else None
     steps: list[Step] = []
+    repeats: list[Repeat] = []
     items: list[PlacedGroup | Piece] = []
     for item in Grouping(assembly.pieces, outputs, price, deadline).run():
         deadline.check("fusing kernels")
@@ -343,8 +343,12 @@ def _arrange(
     for item in items:
         deadline.check("searching schedules")
         if isinstance(item, Piece):
-            reference = assembly.references[item.key]
-            steps.append(replace(reference, seconds=reference_seconds(reference.value, alone)))
+            other = assembly.others[item.key]
+            if isinstance(other, ReferenceStep):
+                steps.append(replace(other, seconds=reference_seconds(other.value, alone)))
+            elif other is not None:
+                repeats += other.repeats_from(len(steps))
+                steps += other.steps
             continue
         if id(item.group) not in known:
             label = describe_group(item.group)
@@ -362,30 +366,34 @@ def _arrange(
         report.loop_terms += scheduled.loop_terms
         for rule, count in scheduled.matches:
             report.loop_matches[rule] = report.loop_matches.get(rule, 0) + count
-        report.predicted += scheduled.predicted_seconds
+        report.predicted += weight * scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.best, label))
     report.team = options.threads
-    if options.threads > 1 and usable():
-        steps = _team(steps, options, report, deadline)
     report.schedule_seconds += time.perf_counter() - start
-    return steps
+    return steps, repeats
 
 
-def _team(steps: list[Step], options: SearchOptions, report: SearchReport, deadline: Deadline) -> list[Step]:
+def _team(plan: Plan, options: SearchOptions, report: SearchReport, deadline: Deadline) -> Sequence[Step]:
     """The steps for one thread, where they are predicted to take less time than a team's and what a team costs."""
-    kernels = [step for step in steps if isinstance(step, KernelStep) and step.nest is not None]
-    cost = options.target.call(len(kernels))
-    if report.predicted * (options.threads - 1) > CLEARLY * cost:
-        return steps
-    alone = [
-        schedule(step.group, options.target.alone, disable=options.no_loops, deadline=deadline) for step in kernels
+    start = time.perf_counter()
+    kernels = [
+        (step, trips)
+        for step, trips in zip(plan.steps, trips_of(len(plan.steps), plan.repeats), strict=True)
+        if isinstance(step, KernelStep) and step.nest is not None
     ]
-    predicted = sum(scheduled.predicted_seconds for scheduled in alone)
+    cost = options.target.call(sum(trips for _, trips in kernels))
+    if report.predicted * (options.threads - 1) > CLEARLY * cost:
+        return plan.steps
+    found = {
+        id(step): schedule(step.group, options.target.alone, disable=options.no_loops, deadline=deadline)
+        for step, _ in kernels
+    }
+    predicted = sum(found[id(step)].predicted_seconds * trips for step, trips in kernels)
+    report.schedule_seconds += time.perf_counter() - start
     if report.predicted + cost < predicted:
-        return steps
+        return plan.steps
     report.predicted, report.team = predicted, 1
-    of = dict(zip(map(id, kernels), alone, strict=True))
     return [
-        replace(step, chosen=of[id(step)].best) if isinstance(step, KernelStep) and id(step) in of else step
-        for step in steps
+        replace(step, chosen=found[id(step)].best) if isinstance(step, KernelStep) and id(step) in found else step
+        for step in plan.steps
     ]

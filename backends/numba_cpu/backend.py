@@ -78,6 +78,7 @@ class NumbaCpuBackend:
             "outputs": list(plan.outputs),
             "constants": sorted(plan.constants),
             "steps": emission.steps,
+            "repeats": emission.repeats(plan.repeats),
             "kinds": emission.kinds,
             "volatile": emission.volatile,
         }

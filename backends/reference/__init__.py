@@ -15,11 +15,12 @@ from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.loop import window
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan.fallback import interpret
-from eqsat.plan.plan import KernelStep, Plan, ReferenceStep
+from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, as_after, first_trip, trips_of
 
 
 class NumpyBackend:
@@ -71,13 +72,42 @@ class NumpyExecutable:
         self.inputs = list(plan.inputs)
         stored = {s.tensors[o] for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs}
         stored |= {s.tensor for s in plan.steps if isinstance(s, ReferenceStep)}
+        stored |= {tensor for repeat in plan.repeats for tensor in repeat.writes}
         self.peak_bytes = sum(plan.types[t].nbytes for t in (*stored, *plan.outputs))
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         values = self._given(arrays)
-        for step in self.plan.steps:
-            self._run(step, values)
+        self._run_steps(0, len(self.plan.steps), values, self.plan.repeats)
         return [np.array(values[t]) for t in self.plan.outputs]
+
+    def _run_steps(self, begin: int, end: int, values: dict[int, np.ndarray], repeats: Sequence[Repeat]) -> None:
+        """Steps from ``begin`` to ``end``, with the loops among them."""
+        number = begin
+        while number < end:
+            repeat = next((r for r in repeats if r.begin == number), None)
+            if repeat is None:
+                self._run(self.plan.steps[number], values)
+                number += 1
+                continue
+            inner = [r for r in repeats if r is not repeat and repeat.begin <= r.begin and r.end <= repeat.end]
+            values.update(self._looped(repeat, values, inner))
+            number = repeat.end
+
+    def _looped(
+        self, repeat: Repeat, values: dict[int, np.ndarray], inner: Sequence[Repeat]
+    ) -> dict[int, np.ndarray]:
+        """What a loop leaves."""
+        carried = [values[before] for before, _, _ in repeat.carries]
+        wholes: dict[int, list[np.ndarray]] = {whole: [] for _, whole in repeat.stacked}
+        for trip in range(repeat.trips):
+            own = dict(values)
+            own.update((read, value) for (_, read, _), value in zip(repeat.carries, carried, strict=True))
+            own.update((read, window(own[t], step, repeat.trips, trip)) for t, read, step in repeat.windows)
+            self._run_steps(repeat.begin, repeat.end, own, inner)
+            carried = [own[written] for _, _, written in repeat.carries]
+            for written, whole in repeat.stacked:
+                wholes[whole].append(own[written])
+        return {t: carried[k] for k, t in repeat.finals} | {t: np.stack(rows) for t, rows in wholes.items()}
 
     def _given(self, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
         """What is known when a call begins: constants and arguments, those in native byte order."""
@@ -102,16 +132,22 @@ class NumpyExecutable:
         interpret(step.group, [values[t].reshape(-1) for t in step.tensors])
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 3) -> list[float]:
-        """Median seconds of each step."""
+        """Median seconds of each step, of a loop's steps the first trip's times their number."""
         rows = []
         for _ in range(repeat):
             values = self._given(arrays)
             row = []
-            for step in self.plan.steps:
+            for number, step in enumerate(self.plan.steps):
+                for repeat in self.plan.repeats:
+                    if repeat.begin == number:
+                        first_trip(repeat, values)
                 start = time.perf_counter()
                 self._run(step, values)
                 row.append(time.perf_counter() - start)
-            rows.append(row)
+                for repeat in reversed(self.plan.repeats):
+                    if repeat.end == number + 1:
+                        as_after(repeat, values)
+            rows.append([seconds * trips for seconds, trips in zip(row, trips_of(len(self.plan.steps), self.plan.repeats), strict=True)])
         return [statistics.median(column) for column in zip(*rows, strict=True)]
 
     def sources(self) -> list[str]:

@@ -37,6 +37,7 @@ from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
+from eqsat.ir.reroll import rerolled
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
@@ -186,7 +187,7 @@ def trace(
         CURRENT.reset(before)
         hide()
     return Traced(
-        graph=Graph(inputs, tuple(outputs), tuple(names)),
+        graph=rerolled(Graph(inputs, tuple(outputs), tuple(names)), trace_of.nodes),
         key=key,
         const=const_inputs(const, names, parameters),
         arguments=tuple(trees),

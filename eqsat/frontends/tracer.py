@@ -32,13 +32,15 @@ class Trace:
     """One run of a user's function, on the thread that makes this; traced arrays belong to one.
 
     ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
-    depends on arguments being in that order. ``file``: the function's.
+    depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
+    which they were made.
     """
 
-    __slots__ = ("deadline", "disorderly", "file", "rows", "thread")
+    __slots__ = ("deadline", "disorderly", "file", "nodes", "rows", "thread")
 
     def __init__(self, deadline: Deadline = NEVER) -> None:
         self.deadline = deadline
+        self.nodes: list[Node] = []
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
@@ -177,9 +179,11 @@ class TracedArray:
         self._version = 0
         self.memory = Memory(node)
         self.is_scalar = not node.type.shape
-        if self._trace is not None and self._trace.disorderly:
-            # Results of arrays in another order are in that order, too; which results these are is not looked at.
-            self.memory.orderly = False
+        if self._trace is not None:
+            self._trace.nodes.append(node)
+            if self._trace.disorderly:
+                # Results of arrays in another order are in that order, too; which results these are is not looked at.
+                self.memory.orderly = False
 
     @classmethod
     def of_memory(cls, memory: Memory, type: TensorType, map: ViewMap | None, readonly: bool = False) -> TracedArray:
@@ -268,6 +272,7 @@ class TracedArray:
         if self._version != memory.version or self._seen is None:
             self._seen = constant_of(self) if memory.known is not None else memory.read(self.map)
             self._version = memory.version
+            trace.nodes.append(self._seen)
         trace.deadline.check("tracing")  # on the way of every operator
         return self._seen
 
@@ -279,6 +284,8 @@ class TracedArray:
         if memory.reshaped and self._trace is not None:
             self._trace.rows = True
         memory.write(self.map, node)
+        if self._trace is not None:
+            self._trace.nodes.append(node)
         if self.map is None:
             self._seen, self._version = node, memory.version
 

@@ -89,6 +89,11 @@ def take_range(x: Node, axis: int, start: int, stop: int) -> Node:
     return slices(x, starts, [1] * x.type.ndim, sizes)
 
 
+def row(x: Node, index: int) -> Node:
+    """``x[index]``."""
+    return reshape(take_range(x, 0, index, index + 1), x.shape[1:])
+
+
 def expand_dims(x: Node, axes: Sequence[int]) -> Node:
     """With axes of extent 1 at these positions of the result."""
     shape, rest = [], iter(x.shape)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from eqsat.deadline import NEVER, Deadline
+from eqsat.ir.loop import Loop, LoopResult, window
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS
@@ -33,6 +34,7 @@ def evaluate_nodes(
         for operand in node.inputs:
             users[operand] = users.get(operand, 0) + 1
     keep = set(outputs)
+    loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]] = {}
     with np.errstate(all="ignore"):
         for node in order:
             deadline.check("evaluating the reference")
@@ -43,7 +45,15 @@ def evaluate_nodes(
                     double and OPS[node.op].sorts and node.dtype.kind == "int"
                 ):  # which of equals comes first is the type's
                     operands = [v.astype(i.dtype.numpy, copy=False) for v, i in zip(operands, node.inputs, strict=True)]
-            value = given if given is not None else OPS[node.op].reference(operands, node.attrs)
+            if given is not None:
+                value = given
+            elif isinstance(node.attrs, LoopResult):
+                key = (node.attrs.loop, node.inputs)
+                if key not in loops:
+                    loops[key] = evaluate_loop(node.attrs.loop, operands, double=double, deadline=deadline)
+                value = loops[key][node.attrs.index]
+            else:
+                value = OPS[node.op].reference(operands, node.attrs)
             if node.dtype == float32 and double:
                 value = value.astype(np.float64, copy=False)
             elif value.dtype != node.dtype.numpy:
@@ -54,6 +64,22 @@ def evaluate_nodes(
                 if users[operand] == 0 and operand not in keep:
                     del values[operand]
     return [values[o] for o in outputs]
+
+
+def evaluate_loop(
+    loop: Loop, operands: Sequence[np.ndarray], *, double: bool = False, deadline: Deadline = NEVER
+) -> list[np.ndarray]:
+    """All results of a loop (see :func:`eqsat.ir.loop.loop`); arguments as those of :func:`evaluate_nodes`."""
+    carried, others = list(operands[: loop.carries]), operands[loop.carries :]
+    stacked: list[list[np.ndarray]] = [[] for _ in loop.body.outputs[loop.carries :]]
+    for trip in range(loop.trips):
+        seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
+        bound = dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
+        found = evaluate_nodes(loop.body.outputs, bound, double=double, deadline=deadline)
+        carried = found[: loop.carries]
+        for rows, value in zip(stacked, found[loop.carries :], strict=True):
+            rows.append(np.array(value))
+    return [*carried, *(np.stack(rows) for rows in stacked)]
 
 
 def evaluate(graph: Graph, arrays: Sequence[np.ndarray], *, double: bool = False) -> list[np.ndarray]:

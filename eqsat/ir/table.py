@@ -18,7 +18,7 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.node import Node, intern
 from eqsat.ir.types import TensorType
 
-OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite"]
+OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite", "loop"]
 
 TypeRule = Callable[[Sequence[TensorType], object], TensorType]
 Reference = Callable[[Sequence[np.ndarray], object], np.ndarray]
@@ -33,7 +33,7 @@ class Op:
     ``type_rule`` maps input types and attributes to the result's type, and raises ``ValueError`` with a
     message for the user where they do not fit. ``reference`` computes it with NumPy (also on float64
     inputs where the type says float32). ``definition`` is its meaning in index notation, None for
-    operators that have none (sources and ``opaque`` ones, which run through the reference).
+    operators that have none (sources, loops, and ``opaque`` ones, which run through the reference).
     ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
     vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
     attribute), for each doubling of that axis.
@@ -63,7 +63,7 @@ def register(op: Op) -> Op:
         raise ValueError(f"operator {op.name!r} is in the table already")
     if op.kind == "composite" and op.expansion is None:
         raise ValueError(f"composite operator {op.name!r} needs an expansion")
-    if op.kind not in ("source", "opaque", "composite") and op.definition is None:
+    if op.kind not in ("source", "opaque", "composite", "loop") and op.definition is None:
         raise ValueError(f"operator {op.name!r} needs a definition in index notation")
     OPS[op.name] = op
     return op

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from eqsat.egraph.saturated import SaturationReport
 from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.loop import window
 from eqsat.ir.nest import Nest
 from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType
@@ -46,6 +50,35 @@ class ReferenceStep:
 
 
 Step = KernelStep | ReferenceStep
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Steps ``begin`` to ``end`` (exclusive) of a plan that run ``trips`` times; tensors are named as those steps do.
+
+    ``carries``: (before, read, written): what the first trip reads as ``read`` is ``before``, each other one what the
+    trip before wrote as ``written``. ``finals``: (number among ``carries``, what it is called behind the loop).
+    ``windows``: (tensor, read, step): a trip reads as ``read`` the part of a tensor that moves by ``step`` elements on
+    each (see :class:`eqsat.ir.loop.Loop`). ``stacked``: (written, whole): what a trip writes is its row of ``whole``.
+    """
+
+    begin: int
+    end: int
+    trips: int
+    carries: tuple[tuple[int, int, int], ...]
+    windows: tuple[tuple[int, int, int], ...]
+    stacked: tuple[tuple[int, int], ...]
+    finals: tuple[tuple[int, int], ...]
+
+    @property
+    def reads(self) -> list[int]:
+        """Tensors from outside that are named otherwise inside."""
+        return [before for before, _, _ in self.carries] + [tensor for tensor, _, _ in self.windows]
+
+    @property
+    def writes(self) -> list[int]:
+        """Tensors that are there when the loop has ended."""
+        return [tensor for _, tensor in self.finals] + [whole for _, whole in self.stacked]
 
 
 @dataclass
@@ -92,6 +125,7 @@ class Plan:
     """``inputs[i]``: tensor of the program's ``i``-th argument that is not constant.
 
     ``constants``: tensors computed when the program is compiled, as nodes over constants and constant inputs.
+    ``repeats``: which steps are loops' bodies, outer loops before those inside of them.
     """
 
     types: dict[int, TensorType]
@@ -100,6 +134,7 @@ class Plan:
     constants: dict[int, Node]
     steps: tuple[Step, ...]
     report: SearchReport
+    repeats: tuple[Repeat, ...] = ()
 
     def ends(self) -> list[list[int]]:
         """For each output, where the stores of its steps begin and end: positions in row-major order."""
@@ -115,3 +150,26 @@ class Plan:
                     last = kernel.store_offset + sum(w for w in walks if w > 0)
                     found.setdefault(step.tensors[stage.result], set()).update((first, last))
         return [sorted(found.get(number, ())) for number in self.outputs]
+
+
+def trips_of(steps: int, repeats: Iterable[Repeat]) -> list[int]:
+    """How often each of so many steps runs in a call."""
+    found = [1] * steps
+    for repeat in repeats:
+        for number in range(repeat.begin, repeat.end):
+            found[number] *= repeat.trips
+    return found
+
+
+def first_trip(repeat: Repeat, values: dict[int, np.ndarray]) -> None:
+    """Name what the first trip of a loop reads."""
+    values.update((read, values[before]) for before, read, _ in repeat.carries)
+    values.update((read, window(values[t], step, repeat.trips, 0)) for t, read, step in repeat.windows)
+
+
+def as_after(repeat: Repeat, values: dict[int, np.ndarray]) -> None:
+    """Name what a loop leaves, in arrays of the right types that hold what its first trip made."""
+    values.update((tensor, values[repeat.carries[k][2]]) for k, tensor in repeat.finals)
+    for written, whole in repeat.stacked:
+        row = values[written]
+        values[whole] = np.broadcast_to(row, (repeat.trips, *row.shape)).copy()

@@ -8,12 +8,14 @@ with different weights are the same region.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph, Node, substitute
 from eqsat.ir.repeats import worth_storing
 from eqsat.ir.table import OPS
@@ -40,6 +42,14 @@ class Region:
 
     def key(self) -> str:
         return f"{self.graph.key()}:{''.join('c' if c else 'v' for c in self.const)}"
+
+
+@dataclass(frozen=True)
+class LoopRegion:
+    """The results of one loop that a program needs."""
+
+    loop: Loop
+    outputs: tuple[Node, ...]
 
 
 def without_empty(graph: Graph) -> Graph:
@@ -73,12 +83,16 @@ def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
     return known
 
 
-def cut(graph: Graph, const: frozenset[Node]) -> list[Region]:
-    """The program's regions in order; their outputs are the cut tensors and the program's outputs."""
+def cut(graph: Graph, const: frozenset[Node]) -> list[Region | LoopRegion]:
+    """The program's regions in order; their outputs are the cut tensors and the program's outputs.
+
+    Loops are regions of their own.
+    """
     known = constant_nodes(graph, const)
     order = [n for n in graph.nodes() if n.op != "input" and n not in known]
     if not order:
         return []
+    order = _loops_together(order)
     outputs = set(graph.outputs)
     last: dict[Node, int] = {}
     users: dict[Node, list[Node]] = {}
@@ -91,25 +105,64 @@ def cut(graph: Graph, const: frozenset[Node]) -> list[Region]:
     for node in outputs:
         if node in position:
             last[node] = len(order)
-    ends = [len(order) - 1]
-    if len(order) > SMALL:
-        ends = _cut_positions(order, users, last)
-    regions = []
+    regions: list[Region | LoopRegion] = []
     start = 0
-    for end in ends:
-        regions.append(_region(order[start : end + 1], graph, known, last, end))
-        start = end + 1
+    for first, behind in _stretches(order):
+        loop = of_loop(order[first])
+        if loop is not None:
+            regions.append(LoopRegion(loop, tuple(order[first:behind])))
+            start = behind
+            continue
+        ends = [behind - 1]
+        if behind - first > SMALL:
+            ends = _cut_positions(order, first, behind, users, last)
+        for end in ends:
+            regions.append(_region(order[start : end + 1], graph, known, last, end))
+            start = end + 1
     return regions
 
 
-def _cut_positions(order: Sequence[Node], users: dict[Node, list[Node]], last: dict[Node, int]) -> list[int]:
-    ends, start = [], 0
+def _loops_together(order: Sequence[Node]) -> list[Node]:
+    """The order with the results of each loop side by side, where the first of them is: all read the same."""
+    results: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
+    for node in order:
+        found = of_loop(node)
+        if found is not None:
+            results.setdefault((found, node.inputs), []).append(node)
+    placed: list[Node] = []
+    for node in order:
+        found = of_loop(node)
+        if found is None:
+            placed.append(node)
+        elif results[found, node.inputs][0] is node:
+            placed.extend(results[found, node.inputs])
+    return placed
+
+
+def _stretches(order: Sequence[Node]) -> list[tuple[int, int]]:
+    """Where stretches begin and end that are a loop's results, or have none."""
+    marks = [0]
+    for p in range(1, len(order)):
+        before, after = of_loop(order[p - 1]), of_loop(order[p])
+        if (before is not None or after is not None) and (
+            before != after or order[p - 1].inputs != order[p].inputs
+        ):
+            marks.append(p)
+    return list(itertools.pairwise([*marks, len(order)]))
+
+
+def _cut_positions(
+    order: Sequence[Node], first: int, behind: int, users: dict[Node, list[Node]], last: dict[Node, int]
+) -> list[int]:
+    ends: list[int] = []
+    start = first
     alive: set[Node] = set()
     dying: dict[int, list[Node]] = {}
     nbytes = 0
     kept: list[int] = []
-    """Bytes alive after each position."""
-    for p, node in enumerate(order):
+    """Bytes alive after each position from the first."""
+    for p in range(first, behind):
+        node = order[p]
         if last.get(node, -1) > p:
             alive.add(node)
             nbytes += node.type.nbytes
@@ -122,11 +175,11 @@ def _cut_positions(order: Sequence[Node], users: dict[Node, list[Node]], last: d
             ends.append(p)
             start = p + 1
         elif p - start + 1 == LONGEST:
-            ends.append(min(range(start + LONGEST // 2, p + 1), key=kept.__getitem__))
+            ends.append(min(range(start + LONGEST // 2, p + 1), key=lambda q: kept[q - first]))
             start = ends[-1] + 1
-    if len(order) - start < LEAST and ends:
+    if behind - start < LEAST and ends:
         ends.pop()
-    return [*ends, len(order) - 1]
+    return [*ends, behind - 1]
 
 
 def _is_stream(node: Node, users: dict[Node, list[Node]]) -> bool:

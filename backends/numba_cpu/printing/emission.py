@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from eqsat.compilers import Compilers
@@ -14,7 +16,7 @@ from eqsat.ir.nest import Nest
 from eqsat.ir.serialize import nodes_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
-from eqsat.plan.plan import KernelStep, ReferenceStep
+from eqsat.plan.plan import KernelStep, ReferenceStep, Repeat
 from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_modules, source_key
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
@@ -43,6 +45,12 @@ class Emission:
         made = iter(self._kernels(kernels))
         for number, step in enumerate(steps):
             self._add(number, step, next(made) if isinstance(step, KernelStep) else None)
+
+    def repeats(self, repeats: Sequence[Repeat]) -> list[dict[str, Any]]:
+        """The loops, by the numbers of the steps that were made of theirs."""
+        first = [step["of"] for step in self.steps]
+        places = ((bisect_left(first, repeat.begin), bisect_left(first, repeat.end)) for repeat in repeats)
+        return [{**asdict(r), "begin": begin, "end": end} for r, (begin, end) in zip(repeats, places, strict=True)]
 
     def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
         """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""

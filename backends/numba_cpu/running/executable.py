@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from eqsat.buffers import Recycler, Shelf
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
+from eqsat.ir.loop import window
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.serialize import nodes_from_json, type_from_json
 from eqsat.ir.structure import InputAttrs
@@ -21,6 +22,7 @@ from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.backend import Direct
 from eqsat.plan.memory import assign, lifetimes
+from eqsat.plan.plan import Repeat, as_after, first_trip, trips_of
 from eqsat_backends.numba_cpu.compiling.jit import kept_source, load_module
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
@@ -29,13 +31,30 @@ from eqsat_backends.numba_cpu.running.driver import Arena, Argument, ArraySpec, 
 
 @dataclass
 class _Segment:
-    """A run of compiled steps, or one step through the reference: operators (``value``) or a kernel (``group``)."""
+    """A run of compiled steps, a loop, or one step through the reference: operators (``value``), a kernel (``group``)."""
 
     program: Program | None
     arguments: list[int]
     writes: list[int]
     value: Node | None = None
     group: KernelGroup | None = None
+    loop: _Loop | None = None
+
+
+@dataclass
+class _Chain:
+    """Segments one after the other, and the tensors that nobody reads after each."""
+
+    segments: list[_Segment]
+    dead: list[list[int]]
+
+
+@dataclass
+class _Loop:
+    """A loop (fields of :class:`eqsat.plan.plan.Repeat`) around a body."""
+
+    repeat: Mapping[str, Any]
+    body: _Chain
 
 
 def _compiled(step: Mapping[str, Any]) -> bool:
@@ -70,12 +89,34 @@ class CpuExecutable:
         self.peak_bytes = 0
         self._packed: dict[tuple[int, PackSpec | None], np.ndarray] = {}
         self._shelf = Shelf()
-        self.segments = self._build(emitted["steps"])
+        self.chain = self._build(emitted["steps"])
         self._own_constants()
         self.direct = self._direct_call()
         self._deadline = NEVER
 
-    def _build(self, steps: Sequence[Mapping[str, Any]]) -> list[_Segment]:
+    def _nested(self, steps: Sequence[Mapping[str, Any]], begin: int, end: int) -> list[Mapping[str, Any]]:
+        """Steps from ``begin`` to ``end``, each loop among them as one step that holds its own (``body``)."""
+        found: list[Mapping[str, Any]] = []
+        number = begin
+        while number < end:
+            outer = next((r for r in self._repeats if r["begin"] == number), None)
+            if outer is None:
+                found.append(steps[number])
+                number += 1
+                continue
+            self._repeats.remove(outer)
+            found.append({"loop": outer, "body": self._nested(steps, number, outer["end"])})
+            number = outer["end"]
+        return found
+
+    def _build(self, steps: Sequence[Mapping[str, Any]]) -> _Chain:
+        self._repeats = [dict(r) for r in self.emitted.get("repeats", ())]
+        return self._chain(self._nested(steps, 0, len(steps)), self.outputs, self.inputs)
+
+    def _chain(
+        self, steps: Sequence[Mapping[str, Any]], outputs: Sequence[int], inputs: Sequence[int] | None = None
+    ) -> _Chain:
+        """Segments of these steps; ``inputs``: of the program, if they are all of its steps."""
         runs: list[list[Mapping[str, Any]]] = []
         for step in steps:
             if not runs or not _compiled(step) or not _compiled(runs[-1][0]):
@@ -91,26 +132,27 @@ class CpuExecutable:
                     used.setdefault(tensor, set()).add(number)
                 for tensor in writes:
                     made[tensor] = number
-        crossing = {t for t, n in made.items() if used[t] != {n}} | set(self.outputs)
-        self._dead: list[list[int]] = [[] for _ in runs]
-        passed = sorted(crossing - set(self.outputs))
-        for tensor in passed:
-            self._dead[max(used[tensor])].append(tensor)
-        self.peak_bytes = self._peak(crossing & set(made), used, len(runs))
-        made_once = len(set(self.outputs)) == len(self.outputs) and all(t in made for t in self.outputs)
-        order = [*self.inputs, *self.outputs] if len(runs) == 1 and made_once else None
-        return [self._segment(run, crossing, order) for run in runs]
+        crossing = {t for t, n in made.items() if used[t] != {n}} | set(outputs)
+        if inputs is None:
+            crossing |= set(used) - set(made)
+        dead: list[list[int]] = [[] for _ in runs]
+        for tensor in sorted(crossing & set(made) - set(outputs)):
+            dead[max(used[tensor])].append(tensor)
+        self.peak_bytes += self._peak(crossing & set(made), outputs, used, len(runs))
+        made_once = len(set(outputs)) == len(outputs) and all(t in made for t in outputs)
+        order = [*inputs, *outputs] if inputs is not None and len(runs) == 1 and made_once else None
+        return _Chain([self._segment(run, crossing, order) for run in runs], dead)
 
-    def _peak(self, stored: set[int], used: Mapping[int, set[int]], runs: int) -> int:
+    def _peak(self, stored: set[int], outputs: Sequence[int], used: Mapping[int, set[int]], runs: int) -> int:
         """Most bytes alive at once of results and of tensors that runs of steps pass on; arenas come on top."""
         alive = []
         for tensor in sorted(stored):
-            last = runs if tensor in self.outputs else max(used[tensor])
+            last = runs if tensor in outputs else max(used[tensor])
             alive.append((self.types[tensor].nbytes, min(used[tensor]), last))
         peak = max((sum(n for n, first, last in alive if first <= run <= last) for run in range(runs)), default=0)
         # Outputs that are inputs, constants or the same tensor again are copied.
-        copied = len(self.outputs) > len(set(self.outputs)) or not set(self.outputs) <= stored
-        results = sum(self.types[t].nbytes for t in self.outputs)
+        copied = len(outputs) > len(set(outputs)) or not set(outputs) <= stored
+        results = sum(self.types[t].nbytes for t in outputs)
         return max(peak, results) if copied else peak
 
     def _segment(self, run: list[Mapping[str, Any]], crossing: set[int], order: list[int] | None = None) -> _Segment:
@@ -119,6 +161,11 @@ class CpuExecutable:
             (step,) = run
             (value,) = nodes_from_json(step["reference"], _no_constant)
             return _Segment(None, list(step["reads"]), [step["tensor"]], value)
+        if "loop" in run[0]:
+            (step,) = run
+            repeat, (reads, writes) = step["loop"], _reads_writes(step)
+            left = [written for _, _, written in repeat["carries"]] + [written for written, _ in repeat["stacked"]]
+            return _Segment(None, reads, writes, loop=_Loop(repeat, self._chain(step["body"], left)))
         if "interpreted" in run[0]:
             (step,) = run
             return _Segment(None, list(step["tensors"]), _reads_writes(step)[1], group=step["interpreted"])
@@ -200,7 +247,7 @@ class CpuExecutable:
 
     def _own_constants(self) -> None:
         """Copy what calls read without a kernel, and let go of all else: whoever gave the arrays may change them."""
-        read = {t for segment in self.segments if segment.program is None for t in segment.arguments}
+        read = {t for segment in _every(self.chain) if segment.program is None for t in segment.arguments}
         for tensor in sorted((read | set(self.outputs)) & self._known):
             plain = self._packed.get((tensor, None))
             value = self._given[tensor]
@@ -210,9 +257,9 @@ class CpuExecutable:
 
     def _direct_call(self) -> Direct | None:
         """The only segment as a function, when arguments and outputs can be passed to it as they come."""
-        if len(self.segments) != 1:
+        if len(self.chain.segments) != 1:
             return None
-        (segment,) = self.segments
+        (segment,) = self.chain.segments
         if segment.program is None or segment.arguments != [*self.inputs, *self.outputs]:
             return None
         program, threads = segment.program.__call__, self.threads
@@ -250,10 +297,7 @@ class CpuExecutable:
             return found
         values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
         values.update(self.constants)
-        for segment, dead in zip(self.segments, self._dead, strict=True):
-            self._run(segment, values)
-            for tensor in dead:
-                del values[tensor]
+        self._run_chain(self.chain, values)
         seen: set[int] = set(self.inputs) | set(self.constants)
         results = []
         for tensor in self.outputs:
@@ -262,7 +306,43 @@ class CpuExecutable:
             seen.add(tensor)
         return results
 
+    def _run_chain(self, chain: _Chain, values: dict[int, np.ndarray]) -> None:
+        for segment, dead in zip(chain.segments, chain.dead, strict=True):
+            self._run(segment, values)
+            for tensor in dead:
+                del values[tensor]
+
+    def _run_loop(self, loop: _Loop, values: dict[int, np.ndarray]) -> None:
+        """All trips. What is carried goes to and fro between two buffers."""
+        repeat = loop.repeat
+        free: dict[int, np.ndarray] = {}
+        for _, whole in repeat["stacked"]:
+            values[whole] = _output(self.types[whole])
+        for before, read, _ in repeat["carries"]:
+            values[read] = values[before]
+        for trip in range(repeat["trips"]):
+            for tensor, read, step in repeat["windows"]:
+                values[read] = window(values[tensor], step, repeat["trips"], trip)
+            for written, whole in repeat["stacked"]:
+                values[written] = values[whole][trip : trip + 1].reshape(self.types[written].shape)
+            values.update(free)
+            self._run_chain(loop.body, values)
+            for _, read, written in repeat["carries"]:
+                if trip:
+                    free[written] = values[read]
+                values[read] = values.pop(written)
+        for number, tensor in repeat["finals"]:
+            values[tensor] = values[repeat["carries"][number][1]]
+        for name in (
+            *(read for _, read, _ in (*repeat["carries"], *repeat["windows"])),
+            *(written for written, _ in repeat["stacked"]),
+        ):
+            values.pop(name, None)
+
     def _run(self, segment: _Segment, values: dict[int, np.ndarray]) -> None:
+        if segment.loop is not None:
+            self._run_loop(segment.loop, values)
+            return
         if segment.value is not None:
             (tensor,) = segment.writes
             values[tensor] = _reference(segment.value, [values[t] for t in segment.arguments])
@@ -288,22 +368,37 @@ class CpuExecutable:
         single.__dict__.update(self.__dict__)
         crossing = set(self.types)
         steps = self.emitted["steps"]
+        loops = [Repeat(**r) for r in self.emitted.get("repeats", ())]
         segments = [single._segment([step], crossing) for step in steps]
         for _ in range(repeat + 1):
             row = []
-            for segment in segments:
+            for number, segment in enumerate(segments):
+                for loop in loops:
+                    if loop.begin == number:
+                        first_trip(loop, values)
                 start = time.perf_counter()
                 self._run(segment, values)
                 row.append(time.perf_counter() - start)
+                for loop in reversed(loops):
+                    if loop.end == number + 1:
+                        as_after(loop, values)
             times.append(row)
         total = [0.0] * len(self.emitted["kinds"])
-        for step, column in zip(steps, zip(*times[1:], strict=True), strict=True):
-            total[step["of"]] += statistics.median(column)
+        trips = trips_of(len(steps), loops)
+        for number, (step, column) in enumerate(zip(steps, zip(*times[1:], strict=True), strict=True)):
+            total[step["of"]] += trips[number] * statistics.median(column)
         return total
 
     def sources(self) -> list[str]:
         kernels = {s["kernel"]: s for s in self.emitted["steps"] if _compiled(s)}
         return [s.get("source") or kept_source(key, tuple(s["phases"])) for key, s in kernels.items()]
+
+
+def _every(chain: _Chain) -> Iterator[_Segment]:
+    for segment in chain.segments:
+        yield segment
+        if segment.loop is not None:
+            yield from _every(segment.loop.body)
 
 
 def _shared(step: int) -> int:
@@ -323,6 +418,16 @@ def _lines(nbytes: int) -> int:
 def _reads_writes(step: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     if "reference" in step:
         return list(step["reads"]), [step["tensor"]]
+    if "loop" in step:
+        repeat = step["loop"]
+        inside = {name for _, *names in (*repeat["carries"], *repeat["windows"]) for name in names[:2]}
+        inside |= {written for written, _ in repeat["stacked"]}
+        reads = [t for t, *_ in (*repeat["carries"], *repeat["windows"])]
+        for part in step["body"]:
+            used, made = _reads_writes(part)
+            reads += [t for t in used if t not in inside]
+            inside.update(made)
+        return list(dict.fromkeys(reads)), [t for _, t in (*repeat["finals"], *repeat["stacked"])]
     tensors = step["tensors"]
     writes = [tensors[o] for o in step["outputs"]]
     return [t for n, t in enumerate(tensors) if n not in step["outputs"]], writes

@@ -1,0 +1,124 @@
+"""Loops in graphs: a body that runs many times, what it carries from trip to trip, and where each trip reads and writes.
+
+As in JAX's ``scan`` and XLA's ``While``, the body is a graph of its own, searched and compiled once. Unlike theirs, it
+may read tensors from outside through *windows* that move by a number of elements on every trip: ``x[t]``, ``x[t + 1:]``
+and ``x[:, t]`` are views of a window, so that nothing is copied and the address is all that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eqsat.ir.node import Graph, Node
+from eqsat.ir.table import Op, make, register
+from eqsat.ir.types import TensorType
+
+__all__ = ["Loop", "LoopResult", "loop", "of_loop", "window"]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``trips`` runs of ``body``, at least one.
+
+    The body's inputs are the ``carries`` values that the trip before left (its first outputs; before the first trip,
+    the first operands of the loop), then a window of each other operand. ``steps[i]``: elements of the operand's
+    flat row-major memory by which its window moves on a trip, 0 where the body reads the operand as it is. A window
+    that moves is a vector: it begins at 0 on the first trip, or ends at the operand's end if it moves backwards.
+    Outputs of the body behind the carries are stacked: the loop's result has an axis of ``trips`` before theirs.
+    """
+
+    trips: int
+    body: Graph
+    carries: int
+    steps: tuple[int, ...]
+
+    @cached_property
+    def name(self) -> str:
+        """Equal for equal loops, and for no others."""
+        return f"{self.trips} trips of {self.body.key()}, {self.carries} carried, by {self.steps}"
+
+    @property
+    def operands(self) -> int:
+        return self.carries + len(self.steps)
+
+    def window_type(self, number: int, operand: TensorType) -> TensorType:
+        """What the body sees of operand ``number`` behind the carries.
+
+        Raises:
+            ValueError: its window would leave the operand.
+        """
+        step = self.steps[number]
+        if not step:
+            return operand
+        size = operand.size - (self.trips - 1) * abs(step)
+        if size < 1:
+            raise ValueError(f"a window of {operand} that moves by {step} elements on each of {self.trips} trips")
+        return TensorType((size,), operand.dtype)
+
+    def result_types(self) -> list[TensorType]:
+        """Of the values carried out of the last trip, then of the stacked outputs."""
+        types = [node.type for node in self.body.outputs]
+        stacked = [TensorType((self.trips, *t.shape), t.dtype) for t in types[self.carries :]]
+        return [*types[: self.carries], *stacked]
+
+    def __repr__(self) -> str:
+        return f"Loop({self.name})"
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """Attributes of a ``loop`` node: result ``index`` of a loop. Nodes of one loop have the same inputs."""
+
+    loop: Loop
+    index: int
+
+
+def window(array: np.ndarray, step: int, trips: int, trip: int) -> np.ndarray:
+    """What the body sees of an operand on a trip."""
+    if not step:
+        return array
+    size = array.size - (trips - 1) * abs(step)
+    start = trip * step if step > 0 else (trips - 1 - trip) * -step
+    return array.reshape(-1)[start : start + size]
+
+
+def loop(loop: Loop, operands: Sequence[Node]) -> list[Node]:
+    """The results of a loop over its operands: values carried out of the last trip, then the stacked outputs."""
+    return [make("loop", operands, LoopResult(loop, n)) for n in range(len(loop.body.outputs))]
+
+
+def of_loop(node: Node) -> Loop | None:
+    """The loop that a node is a result of."""
+    return node.attrs.loop if isinstance(node.attrs, LoopResult) else None
+
+
+def _type(types: Sequence[TensorType], attrs: object) -> TensorType:
+    assert isinstance(attrs, LoopResult)
+    loop, body = attrs.loop, attrs.loop.body
+    if loop.trips < 1 or len(body.inputs) != loop.operands or len(types) != loop.operands:
+        raise ValueError(f"{len(types)} operands for a loop of {loop.trips} trips with {loop.operands} of them")
+    seen = [
+        *types[: loop.carries],
+        *(loop.window_type(n, t) for n, t in enumerate(types[loop.carries :])),
+    ]
+    for number, (given, node) in enumerate(zip(seen, body.inputs, strict=True)):
+        if given != node.type:
+            raise ValueError(f"operand {number} of a loop is {given}, its body takes {node.type}")
+    for number, (before, after) in enumerate(zip(body.inputs[: loop.carries], body.outputs, strict=False)):
+        if before.type != after.type:
+            raise ValueError(f"a loop carries {before.type} into a trip as value {number}, and {after.type} out of it")
+    return loop.result_types()[attrs.index]
+
+
+def _reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    from eqsat.ir.evaluate import evaluate_loop
+
+    assert isinstance(attrs, LoopResult)
+    return evaluate_loop(attrs.loop, arrays)[attrs.index]
+
+
+register(Op("loop", "loop", _type, _reference, doc="one result of a loop: see eqsat.ir.loop"))
