@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.machine import Machine
@@ -22,12 +20,10 @@ from eqsat.extract.credit import credited
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
-from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, Operand, walk
-from eqsat.ir.node import Graph, Node, topological
+from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
+from eqsat.ir.node import Graph, Node
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import TensorType
 from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower

@@ -93,9 +93,7 @@ class NumpyExecutable:
             values.update(self._looped(repeat, values, inner))
             number = repeat.end
 
-    def _looped(
-        self, repeat: Repeat, values: dict[int, np.ndarray], inner: Sequence[Repeat]
-    ) -> dict[int, np.ndarray]:
+    def _looped(self, repeat: Repeat, values: dict[int, np.ndarray], inner: Sequence[Repeat]) -> dict[int, np.ndarray]:
         """What a loop leaves."""
         carried = [values[before] for before, _, _ in repeat.carries]
         wholes: dict[int, list[np.ndarray]] = {whole: [] for _, whole in repeat.stacked}
@@ -147,7 +145,12 @@ class NumpyExecutable:
                 for repeat in reversed(self.plan.repeats):
                     if repeat.end == number + 1:
                         as_after(repeat, values)
-            rows.append([seconds * trips for seconds, trips in zip(row, trips_of(len(self.plan.steps), self.plan.repeats), strict=True)])
+            rows.append(
+                [
+                    seconds * trips
+                    for seconds, trips in zip(row, trips_of(len(self.plan.steps), self.plan.repeats), strict=True)
+                ]
+            )
         return [statistics.median(column) for column in zip(*rows, strict=True)]
 
     def sources(self) -> list[str]:

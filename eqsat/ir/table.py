@@ -18,7 +18,9 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.node import Node, intern
 from eqsat.ir.types import TensorType
 
-OpKind = Literal["source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite", "loop"]
+OpKind = Literal[
+    "source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite", "loop"
+]
 
 TypeRule = Callable[[Sequence[TensorType], object], TensorType]
 Reference = Callable[[Sequence[np.ndarray], object], np.ndarray]

@@ -144,9 +144,7 @@ def _stretches(order: Sequence[Node]) -> list[tuple[int, int]]:
     marks = [0]
     for p in range(1, len(order)):
         before, after = of_loop(order[p - 1]), of_loop(order[p])
-        if (before is not None or after is not None) and (
-            before != after or order[p - 1].inputs != order[p].inputs
-        ):
+        if (before is not None or after is not None) and (before != after or order[p - 1].inputs != order[p].inputs):
             marks.append(p)
     return list(itertools.pairwise([*marks, len(order)]))
 

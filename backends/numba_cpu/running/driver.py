@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import struct
 import sys
 import threading
@@ -59,7 +60,12 @@ class Status:
     """Slot: the status word of the call, an int64 that is 0 when the call begins."""
 
 
-Slot = Argument | Constant | Arena | Status
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Slot: an address that a loop changes, or its counter of trips."""
+
+
+Slot = Argument | Constant | Arena | Status | Moving
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,39 @@ class Step:
 
     function: int
     slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Begin a loop: its ``counter`` is 0, and each slot of ``moves`` (slot, from, bytes) the address behind another."""
+
+    counter: int
+    moves: tuple[tuple[int, int, int], ...]
+
+    def words(self) -> list[int]:
+        return [0, team.ENTER, self.counter, len(self.moves), *itertools.chain(*self.moves)]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """End a trip of a loop of ``trips``: go on with step ``first``, or behind this one after the last.
+
+    At each end, of ``copies`` (to, from, bytes) memory is copied. Before the next trip, each slot of ``moves`` (slot, bytes) moves on, and of ``carries`` (read, written, other) what
+    was written is read, and what was read is written; after the first trip, ``other`` is written.
+    """
+
+    counter: int
+    trips: int
+    first: int
+    moves: tuple[tuple[int, int], ...] = ()
+    carries: tuple[tuple[int, int, int], ...] = ()
+    copies: tuple[tuple[int, int, int], ...] = ()
+
+    def words(self) -> list[int]:
+        found = [0, team.AGAIN, self.counter, self.trips, self.first]
+        for rows in (self.copies, self.moves, self.carries):
+            found += [len(rows), *itertools.chain(*rows)]
+        return found
 
 
 class _Context:
@@ -108,6 +147,7 @@ class _Context:
         self.words[team.RUNTIME] = program._runtime.address
         self.words[team.ARGUMENTS] = program._arguments.ctypes.data
         self.words[team.THREADS] = program.threads
+        self.words[team.CURRENT + 1] = program._steps.ctypes.data
 
 
 class Program:
@@ -124,7 +164,7 @@ class Program:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step | Enter | Again],
         slots: Sequence[Slot],
         arguments: Sequence[ArraySpec],
         arena_bytes: int = 0,
@@ -145,10 +185,12 @@ class Program:
         self._keep = tuple(keep)
         _load()
 
-    def _check(self, steps: Sequence[Step]) -> None:
+    def _check(self, steps: Sequence[Step | Enter | Again]) -> None:
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         for number, step in enumerate(steps):
+            if not isinstance(step, Step):
+                continue
             if not step.function:
                 raise ValueError(f"step {number} has no function")
             if any(not 0 <= slot < len(self.slots) for slot in step.slots):
@@ -216,13 +258,13 @@ def release_arenas() -> None:
     _large.clear()
 
 
-def _step_words(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-    """The steps' words one after the other, and where each one begins."""
-    words: list[int] = []
+def _step_words(steps: Sequence[Step | Enter | Again]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps' words one after the other, behind those of a step of nothing, and where each one begins."""
+    words: list[int] = [0, 0]
     starts: list[int] = []
     for step in steps:
         starts.append(8 * len(words))
-        words += [step.function, len(step.slots), *step.slots]
+        words += [step.function, len(step.slots), *step.slots] if isinstance(step, Step) else step.words()
     table = np.array(words, np.int64)
     return table, np.array([*(table.ctypes.data + start for start in starts), 0], np.int64)
 

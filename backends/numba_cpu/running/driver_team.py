@@ -6,15 +6,25 @@ share changes no result.
 
 Layout of a *context* (64-bit words, 64-byte aligned; one per call in flight)::
 
-    STEPS        address of the addresses of the steps' words ([function, n, slot…]), then a zero
+    STEPS        address of the addresses of the steps' words, then a zero
     TABLE        address of the slots' addresses
     RUNTIME      address of the runtime's words
     STATUS       status word of this call
     ARGUMENTS    address of the argument words
     THREADS      most threads that a call may use
     COMPLETED    shares of all steps that are complete       (a cache line of its own)
-    CURRENT      the step that is run                        (a cache line of its own)
+    CURRENT      how many steps have been run, and the words of the one that is (a cache line of its own); -1, and any
+                 step's words, before the first
     CLAIMS       for each share, steps whose share somebody has claimed  (a cache line each)
+
+The words of a step are [function, n, slot…]. Steps without a function (0) change the table of slots, by the calling
+thread alone, so that steps run again on other addresses. They make loops::
+
+    [0, ENTER, counter, n, (slot, from, bytes)…]   slot = from + bytes; the counter of trips is 0
+    [0, AGAIN, counter, trips, first, n, (to, from, bytes)…, n, (slot, bytes)…, n, (read, written, other)…]
+
+AGAIN ends a trip: it copies memory ``from`` one place ``to`` another. Before the next one, which begins with step number ``first``, each ``slot`` moves by ``bytes``, and
+what was ``written`` is ``read``, while the next trip writes where this one read: after the first, at ``other``.
 
 The runtime: addresses of ``FUNCTIONS`` of the thread library (zeros without POSIX threads), of the pool, and of
 ``PLACEMENT`` (zeros where the system has none of these).
@@ -53,6 +63,7 @@ _JOB, _NUMBER, _TEAM, _ASLEEP, _STARTED, _OWN_RUNTIME, _PROCESSOR, _TAKES, _MUTE
     *(2 * LINE, 4 * LINE),
 )
 CAPACITY = 1
+ENTER, AGAIN = 0, 1
 
 # Spins at a barrier before the processor is offered to another thread: one or two microseconds. Where cores
 # are shared with other programs two threads may find themselves on one, and each spin of one delays the other
@@ -72,7 +83,7 @@ def write_team(module: ir.Module) -> Words:
     """Add a function of a context, whose table is complete, and a number of threads: run it. Its result: the status."""
     relax = _relax(module)
     run_shares = _run_shares(module)
-    run_steps = _run_steps(module, run_shares, relax)
+    run_steps = _run_steps(module, run_shares, _turn(module), relax)
     note_processor = _note_processor(module)
     worker = _worker(module, run_shares, _move_apart(module, note_processor), relax)
     run_team = _run_team(module, _spawn_workers(module, worker), run_steps, note_processor, relax)
@@ -135,20 +146,67 @@ def _run_shares(module: ir.Module) -> Words:
     return w
 
 
-def _run_steps(module: ir.Module, run_shares: Words, relax: Words) -> Words:
+def _turn(module: ir.Module) -> Words:
+    """Run a step that changes the table; the number of the step that follows."""
+    w = Words(module, "turn", 3)
+    w.function.attributes.add("noinline")
+    table, step, here = w.arguments
+    counter, at = w.get(step, 2), w.changing(step + 8 * 4)
+    with w.b.if_then(w.get(step, 1).test("==", ENTER)):
+        w.put(table, counter, 0)
+        with w.each(w.get(step, 3)):
+            slot, source, nbytes = (w.get(at.now, k) for k in range(3))
+            w.put(table, slot, w.get(table, source) + nbytes)
+            at.set(at.now + 8 * 3)
+        w.ret(here + 1)
+    first, n = w.get(at.now), w.get(at.now, 1)
+    at.set(at.now + 8 * 2)
+    with w.each(n):
+        to, source, nbytes = (w.get(at.now, k) for k in range(3))
+        w.copy(w.get(table, to), w.get(table, source), nbytes)
+        at.set(at.now + 8 * 3)
+    trip = w.get(table, counter) + 1
+    w.return_if(trip.test(">=", w.get(step, 3)), here + 1)
+    w.put(table, counter, trip)
+    n = w.get(at.now)
+    at.set(at.now + 8)
+    with w.each(n):
+        slot = w.get(at.now)
+        w.put(table, slot, w.get(table, slot) + w.get(at.now, 1))
+        at.set(at.now + 8 * 2)
+    n = w.get(at.now)
+    at.set(at.now + 8)
+    with w.each(n):
+        read, written, other = (w.get(at.now, k) for k in range(3))
+        before = w.get(table, read)
+        w.put(table, read, w.get(table, written))
+        w.put(table, written, w.choose(trip.test("==", 1), w.get(table, other), before))
+        at.set(at.now + 8 * 3)
+    w.ret(first)
+    return w
+
+
+def _run_steps(module: ir.Module, run_shares: Words, turn: Words, relax: Words) -> Words:
     """The calling thread: every step in turn. A step begins when all shares of the one before are complete."""
     w = Words(module, "run_steps", 2)
     w.function.attributes.add("alwaysinline")
     context, nt = w.arguments
-    steps, runtime, number = w.get(context, STEPS), w.get(context, RUNTIME), w.changing(0)
+    steps, runtime, here, number = w.get(context, STEPS), w.get(context, RUNTIME), w.changing(0), w.changing(0)
     with w.forever() as done:
-        step = w.get(steps, number.now)
+        step = w.get(steps, here.now)
         w.leave_if(step.test("==", 0), done)
-        w.put(context, CURRENT, number.now, "release")
-        w.call(run_shares, context, number.now, step, 0, nt)
-        number.set(number.now + 1)
-        with w.b.if_then(nt.test("!=", 1)):
-            _wait(w, relax, runtime, lambda: w.get(context, COMPLETED, "acquire").test(">=", number.now * nt))
+        with w.b.if_else(w.get(step).test("==", 0)) as (other, kernel):
+            with other:
+                here.set(w.call(turn, w.get(context, TABLE), step, here.now))
+            with kernel:
+                # the words first: whoever reads this number finds them, or later ones, of which it can claim no share
+                w.put(context, CURRENT + 1, step, "monotonic")
+                w.put(context, CURRENT, number.now, "release")
+                w.call(run_shares, context, number.now, step, 0, nt)
+                number.set(number.now + 1)
+                here.set(here.now + 1)
+                with w.b.if_then(nt.test("!=", 1)):
+                    _wait(w, relax, runtime, lambda: w.get(context, COMPLETED, "acquire").test(">=", number.now * nt))
     w.ret()
     return w
 
@@ -239,7 +297,7 @@ def _worker(module: ir.Module, run_shares: Words, move_apart: Words, relax: Word
             with busy, w.b.if_else(w.replace(slot, job, 1, "acquire")) as (taken, withdrawn):
                 with taken:
                     number, tid = w.get(job, CURRENT, "acquire"), w.get(slot, _NUMBER)
-                    step = w.get(w.get(job, STEPS), number)
+                    step = w.get(job, CURRENT + 1, "monotonic")
                     ran = w.call(run_shares, job, number, step, tid, w.get(slot, _TEAM))
                     w.put(slot, _JOB, job, "release")
                     takes = w.get(slot, _TAKES)
@@ -288,7 +346,7 @@ def _run_team(module: ir.Module, spawn_workers: Words, run_steps: Words, note_pr
     nt = w.call(spawn_workers, pool, runtime, threads)
     w.call(note_processor, runtime, pool)
     w.put(context, COMPLETED, 0, "monotonic")
-    w.put(context, CURRENT, 0, "monotonic")
+    w.put(context, CURRENT, -1, "monotonic")  # no share is to be had before the first step
     with w.each(nt) as share:
         w.put(context, share * LINE + CLAIMS, 0, "monotonic")
     with w.each(nt, first=1) as i:

@@ -26,7 +26,20 @@ from eqsat.plan.plan import Repeat, as_after, first_trip, trips_of
 from eqsat_backends.numba_cpu.compiling.jit import kept_source, load_module
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
-from eqsat_backends.numba_cpu.running.driver import Arena, Argument, ArraySpec, Constant, Program, Slot, Status, Step
+from eqsat_backends.numba_cpu.running.driver import (
+    Again,
+    Arena,
+    Argument,
+    ArraySpec,
+    Constant,
+    Enter,
+    Moving,
+    Program,
+    Slot,
+    Status,
+    Step,
+)
+from eqsat_backends.numba_cpu.running.trips import copied, flattened, is_loop, reads_writes, wiring
 
 
 @dataclass
@@ -58,7 +71,7 @@ class _Loop:
 
 
 def _compiled(step: Mapping[str, Any]) -> bool:
-    return "kernel" in step
+    return all(map(_compiled, step["body"])) if is_loop(step) else "kernel" in step
 
 
 def _code(step: Mapping[str, Any], deadline: Deadline) -> Code:
@@ -127,7 +140,7 @@ class CpuExecutable:
         used: dict[int, set[int]] = {}
         for number, run in enumerate(runs):
             for step in run:
-                reads, writes = _reads_writes(step)
+                reads, writes = reads_writes(step)
                 for tensor in (*reads, *writes):
                     used.setdefault(tensor, set()).add(number)
                 for tensor in writes:
@@ -161,43 +174,46 @@ class CpuExecutable:
             (step,) = run
             (value,) = nodes_from_json(step["reference"], _no_constant)
             return _Segment(None, list(step["reads"]), [step["tensor"]], value)
-        if "loop" in run[0]:
+        if is_loop(run[0]) and not _compiled(run[0]):
             (step,) = run
-            repeat, (reads, writes) = step["loop"], _reads_writes(step)
+            repeat, (reads, writes) = step["loop"], reads_writes(step)
             left = [written for _, _, written in repeat["carries"]] + [written for written, _ in repeat["stacked"]]
             return _Segment(None, reads, writes, loop=_Loop(repeat, self._chain(step["body"], left)))
         if "interpreted" in run[0]:
             (step,) = run
-            return _Segment(None, list(step["tensors"]), _reads_writes(step)[1], group=step["interpreted"])
+            return _Segment(None, list(step["tensors"]), reads_writes(step)[1], group=step["interpreted"])
+        entries = flattened(run, self.types)
+        wires = wiring(entries)
         arguments: list[int] = []
         written: list[int] = []
-        wiring: list[tuple[list[int], list[int]]] = []
-        for step in run:
-            reads, writes = _reads_writes(step)
-            wiring.append((reads, writes))
+        for reads, writes in wires:
             for tensor in (*reads, *writes):
                 outside = tensor in crossing or tensor in self.inputs
                 if outside and tensor not in self._known and tensor not in arguments:
                     arguments.append(tensor)
                 if tensor in writes and tensor in crossing and tensor not in written:
                     written.append(tensor)
+        loops = [entry[1] for entry in entries if isinstance(entry, tuple) and entry[0] == "enter"]
+        sizes = {name: size for loop in loops for name, size in loop.sizes.items()}
         inner = {
-            t: self.types[t].nbytes
-            for reads, writes in wiring
+            t: sizes[t] if t in sizes else self.types[t].nbytes
+            for reads, writes in wires
             for t in (*reads, *writes)
             if t not in arguments and t not in self._known
         }
         # A step's scratch is a buffer like any other, alive during that step only.
-        for number, step in enumerate(run):
+        for number, step in enumerate(entries):
+            if isinstance(step, tuple):
+                continue
             for name, nbytes in (
                 (_shared(number), step["shared"]),
                 (_thread(number), _lines(step["thread"]) * self.threads),
             ):
                 if nbytes:
                     inner[name] = nbytes
-                    reads, writes = wiring[number]
-                    wiring[number] = ([*reads, name], writes)
-        places, arena = assign(lifetimes(wiring, inner))
+                    reads, writes = wires[number]
+                    wires[number] = ([*reads, name], writes)
+        places, arena = assign(lifetimes(wires, inner))
         # Inputs before outputs: a call passes one tuple.
         arguments = order or [t for t in arguments if t not in written] + written
         slots: list[Slot] = [Argument(n) for n in range(len(arguments))]
@@ -205,17 +221,37 @@ class CpuExecutable:
         for tensor, offset in sorted(places.items()):
             slot_of[tensor] = len(slots)
             slots.append(Arena(offset))
+        for name in sorted(name for loop in loops for name in loop.moving):
+            slot_of[name] = len(slots)
+            slots.append(Moving())
         status, start = len(slots), len(slots) + 1
         slots += [Status(), Arena(0)]
-        table: list[Step] = []
+
+        def slot(name: int) -> int:
+            if name not in slot_of:  # a constant
+                slot_of[name] = len(slots)
+                slots.append(Constant(self._constant(name)))
+            return slot_of[name]
+
+        table: list[Step | Enter | Again] = []
         codes: list[object] = []
-        for number, step in enumerate(run):
+        open_loops: list[tuple[int, int]] = []
+        for number, step in enumerate(entries):
+            if isinstance(step, tuple):
+                kind, loop = step
+                if kind == "enter":
+                    slots.append(Moving())
+                    open_loops.append((len(slots) - 1, len(table) + 1))
+                    table.append(loop.enter(slot, len(slots) - 1, self.types))
+                else:
+                    table.append(loop.again(slot, *open_loops.pop(), self.types))
+                continue
             scratch = (slot_of.get(_shared(number), start), slot_of.get(_thread(number), start))
             place = [slot_of.get(t, -1) for t in step["tensors"]]
             for position, tensor in enumerate(step["tensors"]):
                 if tensor in self._known:
                     place[position] = len(slots)
-                    slots.append(Constant(self._constant(tensor, position, step)))
+                    slots.append(Constant(self._constant(tensor, position, step["packs"])))
             addresses = _code(step, self._deadline)
             codes.append(addresses)
             for phase in step["phases"]:
@@ -232,10 +268,10 @@ class CpuExecutable:
         self.peak_bytes += arena
         return _Segment(Program(table, slots, specs, arena, self.threads, keep=codes), arguments, written)
 
-    def _constant(self, tensor: int, position: int, step: Mapping[str, Any]) -> np.ndarray:
+    def _constant(self, tensor: int, position: int = 0, packs: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
         """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
         self._deadline.check("packing constants")
-        packs = [PackSpec.from_json(data) for data in step["packs"] if data["operand"] == position]
+        packs = [PackSpec.from_json(data) for data in packs if data["operand"] == position]
         key = (tensor, packs[0] if packs else None)
         if key not in self._packed:
             flat = self._given[tensor].reshape(-1)
@@ -316,6 +352,7 @@ class CpuExecutable:
         """All trips. What is carried goes to and fro between two buffers."""
         repeat = loop.repeat
         free: dict[int, np.ndarray] = {}
+        away = [tuple(pair) for pair in copied(repeat, self.types)]
         for _, whole in repeat["stacked"]:
             values[whole] = _output(self.types[whole])
         for before, read, _ in repeat["carries"]:
@@ -323,10 +360,12 @@ class CpuExecutable:
         for trip in range(repeat["trips"]):
             for tensor, read, step in repeat["windows"]:
                 values[read] = window(values[tensor], step, repeat["trips"], trip)
-            for written, whole in repeat["stacked"]:
-                values[written] = values[whole][trip : trip + 1].reshape(self.types[written].shape)
+            rows = {w: values[t][trip : trip + 1].reshape(self.types[w].shape) for w, t in repeat["stacked"]}
+            values.update((w, rows[w]) for w, t in repeat["stacked"] if (w, t) not in away)
             values.update(free)
             self._run_chain(loop.body, values)
+            for written, _ in away:
+                rows[written][...] = values.pop(written)
             for _, read, written in repeat["carries"]:
                 if trip:
                     free[written] = values[read]
@@ -413,24 +452,6 @@ def _thread(step: int) -> int:
 
 def _lines(nbytes: int) -> int:
     return -(-int(nbytes) // 64) * 64
-
-
-def _reads_writes(step: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    if "reference" in step:
-        return list(step["reads"]), [step["tensor"]]
-    if "loop" in step:
-        repeat = step["loop"]
-        inside = {name for _, *names in (*repeat["carries"], *repeat["windows"]) for name in names[:2]}
-        inside |= {written for written, _ in repeat["stacked"]}
-        reads = [t for t, *_ in (*repeat["carries"], *repeat["windows"])]
-        for part in step["body"]:
-            used, made = _reads_writes(part)
-            reads += [t for t in used if t not in inside]
-            inside.update(made)
-        return list(dict.fromkeys(reads)), [t for _, t in (*repeat["finals"], *repeat["stacked"])]
-    tensors = step["tensors"]
-    writes = [tensors[o] for o in step["outputs"]]
-    return [t for n, t in enumerate(tensors) if n not in step["outputs"]], writes
 
 
 def _no_constant(digest: str) -> ConstArray:

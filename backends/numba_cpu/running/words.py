@@ -90,6 +90,13 @@ class Words(Flow):
         found = self.b.load(self.b.inttoptr((address + nbytes).value, type.as_pointer()))
         return Word(self.b, found if type == I64 else self.b.zext(found, I64))
 
+    def copy(self, to: Word, source: Word, nbytes: Word) -> None:
+        """Copy memory; the two places do not overlap."""
+        pointers = [self.b.inttoptr(word.value, ir.IntType(8).as_pointer()) for word in (to, source)]
+        name, kinds = "llvm.memcpy", [pointer.type for pointer in pointers]
+        function = self.b.module.declare_intrinsic(name, [*kinds, I64])
+        self.b.call(function, [*pointers, nbytes.value, ir.Constant(ir.IntType(1), 0)])
+
     def room(self, count: int | Word) -> Word:
         """Address of so many words on the stack."""
         place = self.b.alloca(I64, _value(count))
