@@ -12,8 +12,8 @@ from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir.identity import identity
 from eqsat.options import unknown
+from eqsat.plan.assembly import searched
 from eqsat.plan.lower import lower
-from eqsat.plan.regions import cut, without_empty
 from eqsat.schedule import installed_loop_rules
 
 TRIED = 8
@@ -84,7 +84,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
     chosen = rules.select(program.options.numerics, program.options.disable)
     best: tuple[float, float | None] | None = None
     seen: set[str] = set()
-    for region in cut(without_empty(program.traced.graph), const):
+    for region in searched(program.traced.graph, const):
         if region.key() in seen:
             continue
         seen.add(region.key())

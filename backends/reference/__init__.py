@@ -136,22 +136,18 @@ class NumpyExecutable:
             values = self._given(arrays)
             row = []
             for number, step in enumerate(self.plan.steps):
-                for repeat in self.plan.repeats:
-                    if repeat.begin == number:
-                        first_trip(repeat, values)
+                for loop in self.plan.repeats:
+                    if loop.begin == number:
+                        first_trip(loop, values)
                 start = time.perf_counter()
                 self._run(step, values)
                 row.append(time.perf_counter() - start)
-                for repeat in reversed(self.plan.repeats):
-                    if repeat.end == number + 1:
-                        as_after(repeat, values)
-            rows.append(
-                [
-                    seconds * trips
-                    for seconds, trips in zip(row, trips_of(len(self.plan.steps), self.plan.repeats), strict=True)
-                ]
-            )
-        return [statistics.median(column) for column in zip(*rows, strict=True)]
+                for loop in reversed(self.plan.repeats):
+                    if loop.end == number + 1:
+                        as_after(loop, values)
+            rows.append(row)
+        trips = trips_of(len(self.plan.steps), self.plan.repeats)
+        return [n * statistics.median(column) for n, column in zip(trips, zip(*rows, strict=True), strict=True)]
 
     def sources(self) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""Loops in graphs: a body that runs many times, what it carries from trip to trip, and where each trip reads and writes.
+"""Loops in graphs: a body that runs many times, what it carries from trip to trip, and where each reads and writes.
 
 As in JAX's ``scan`` and XLA's ``While``, the body is a graph of its own, searched and compiled once. Unlike theirs, it
 may read tensors from outside through *windows* that move by a number of elements on every trip: ``x[t]``, ``x[t + 1:]``

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy as np
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import Acc, Kernel, Load, Operand
 from eqsat.ir.loop import Loop, LoopResult
-from eqsat.ir.node import Node, substitute, topological
+from eqsat.ir.node import Graph, Node, substitute, topological
 from eqsat.ir.types import TensorType
 from eqsat.plan.link import Piece
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, Step
-from eqsat.plan.regions import LoopRegion
+from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty
 
-__all__ = ["Assembly", "PlacedLoop", "constant_operands", "own_tensors", "place_loop"]
+__all__ = ["Assembly", "PlacedLoop", "constant_operands", "own_tensors", "place_loop", "searched"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Assembly:
 
 
 def own_tensors(assembly: Assembly, outputs: Sequence[int]) -> list[int]:
-    """The outputs as tensors that kernels store, each another: of inputs, constants, results of loops copies are made."""
+    """The outputs as tensors that kernels store, each another: of inputs, constants, loops' results copies are made."""
     loops = (n for n, other in enumerate(assembly.others) if not isinstance(other, ReferenceStep))
     made = {piece.tensor for piece in assembly.pieces if piece.kernel is None and piece.key in set(loops)}
     stored = {piece.tensor for piece in assembly.pieces} - made
@@ -98,6 +98,19 @@ def constant_operands(loop: Loop, operands: Sequence[Node], known: Iterable[Node
     return {inside: outside for inside, outside, step in pairs if not step and outside in held}
 
 
+def searched(graph: Graph, const: frozenset[Node]) -> Iterator[Region]:
+    """The regions of a program, and of its loops' bodies."""
+    graph = without_empty(graph)
+    known = constant_nodes(graph, const)
+    for region in cut(graph, const):
+        if isinstance(region, Region):
+            yield region
+        else:
+            yield from searched(
+                region.loop.body, frozenset(constant_operands(region.loop, region.outputs[0].inputs, known))
+            )
+
+
 def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterable[Node]) -> None:
     """Add a loop to the program, whose body runs by a plan with what is known of its inputs as constants."""
     loop, operands = region.loop, region.outputs[0].inputs
@@ -105,7 +118,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
     outside = [assembly.tensor_of[n] if n in assembly.tensor_of else assembly.constant(n) for n in operands]
     numbers: dict[int, int] = {}
     for number, node in body.constants.items():
-        (value,) = substitute([node], {inside: n for inside, n in given.items()})
+        (value,) = substitute([node], given)
         numbers[number] = assembly.constant(value)
     free = [(i, n) for i, n in enumerate(loop.body.inputs) if n not in given]
     inside = {i: number for (i, _), number in zip(free, body.inputs, strict=True)}

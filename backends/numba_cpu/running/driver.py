@@ -104,8 +104,9 @@ class Enter:
 class Again:
     """End a trip of a loop of ``trips``: go on with step ``first``, or behind this one after the last.
 
-    At each end, of ``copies`` (to, from, bytes) memory is copied. Before the next trip, each slot of ``moves`` (slot, bytes) moves on, and of ``carries`` (read, written, other) what
-    was written is read, and what was read is written; after the first trip, ``other`` is written.
+    At the end of each, memory is copied (``copies``: to, from, bytes). Before the next, each slot of ``moves`` (slot,
+    bytes) moves on, and of ``carries`` (read, written, other) what was written is read, and what was read is written;
+    after the first trip, ``other`` is written.
     """
 
     counter: int

@@ -44,7 +44,7 @@ from eqsat_backends.numba_cpu.running.trips import copied, flattened, is_loop, r
 
 @dataclass
 class _Segment:
-    """A run of compiled steps, a loop, or one step through the reference: operators (``value``), a kernel (``group``)."""
+    """A run of compiled steps, a loop, or a step through the reference: operators (``value``), a kernel (``group``)."""
 
     program: Program | None
     arguments: list[int]
@@ -202,12 +202,12 @@ class CpuExecutable:
             if t not in arguments and t not in self._known
         }
         # A step's scratch is a buffer like any other, alive during that step only.
-        for number, step in enumerate(entries):
-            if isinstance(step, tuple):
+        for number, entry in enumerate(entries):
+            if isinstance(entry, tuple):
                 continue
             for name, nbytes in (
-                (_shared(number), step["shared"]),
-                (_thread(number), _lines(step["thread"]) * self.threads),
+                (_shared(number), entry["shared"]),
+                (_thread(number), _lines(entry["thread"]) * self.threads),
             ):
                 if nbytes:
                     inner[name] = nbytes
@@ -236,9 +236,9 @@ class CpuExecutable:
         table: list[Step | Enter | Again] = []
         codes: list[object] = []
         open_loops: list[tuple[int, int]] = []
-        for number, step in enumerate(entries):
-            if isinstance(step, tuple):
-                kind, loop = step
+        for number, entry in enumerate(entries):
+            if isinstance(entry, tuple):
+                kind, loop = entry
                 if kind == "enter":
                     slots.append(Moving())
                     open_loops.append((len(slots) - 1, len(table) + 1))
@@ -247,14 +247,14 @@ class CpuExecutable:
                     table.append(loop.again(slot, *open_loops.pop(), self.types))
                 continue
             scratch = (slot_of.get(_shared(number), start), slot_of.get(_thread(number), start))
-            place = [slot_of.get(t, -1) for t in step["tensors"]]
-            for position, tensor in enumerate(step["tensors"]):
+            place = [slot_of.get(t, -1) for t in entry["tensors"]]
+            for position, tensor in enumerate(entry["tensors"]):
                 if tensor in self._known:
                     place[position] = len(slots)
-                    slots.append(Constant(self._constant(tensor, position, step["packs"])))
-            addresses = _code(step, self._deadline)
+                    slots.append(Constant(self._constant(tensor, position, entry["packs"])))
+            addresses = _code(entry, self._deadline)
             codes.append(addresses)
-            for phase in step["phases"]:
+            for phase in entry["phases"]:
                 table.append(Step(addresses[phase], (*place, *scratch, status)))
         specs = [
             ArraySpec(
@@ -271,11 +271,11 @@ class CpuExecutable:
     def _constant(self, tensor: int, position: int = 0, packs: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
         """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
         self._deadline.check("packing constants")
-        packs = [PackSpec.from_json(data) for data in packs if data["operand"] == position]
-        key = (tensor, packs[0] if packs else None)
+        pack = next((PackSpec.from_json(data) for data in packs if data["operand"] == position), None)
+        key = (tensor, pack)
         if key not in self._packed:
             flat = self._given[tensor].reshape(-1)
-            value = packs[0].apply(flat) if packs else flat
+            value = pack.apply(flat) if pack else flat
             copy = self._shelf.empty(value.shape, value.dtype)
             copy[...] = value
             self._packed[key] = copy

@@ -125,7 +125,7 @@ def flattened(run: Sequence[Mapping[str, Any]], types: Mapping[int, TensorType])
 def _loop(step: Mapping[str, Any], types: Mapping[int, TensorType], names: Iterator[int]) -> Loop:
     repeat = step["loop"]
     loop = Loop(repeat, reads_writes(step)[0])
-    finals = {k: tensor for k, tensor in repeat["finals"]}
+    finals = dict(repeat["finals"])
     for k, (_, read, written) in enumerate(repeat["carries"]):
         ending, other = finals.get(k, next(names)), next(names)
         loop.ending.append(ending)
