@@ -23,8 +23,8 @@ thread alone, so that steps run again on other addresses. They make loops::
     [0, ENTER, counter, n, (slot, from, bytes)…]   slot = from + bytes; the counter of trips is 0
     [0, AGAIN, counter, trips, first, n, (to, from, bytes)…, n, (slot, bytes)…, n, (read, written, other)…]
 
-AGAIN ends a trip: it copies memory ``from`` one place ``to`` another. Before the next trip, which begins with step number
-``first``, each ``slot`` moves by ``bytes``, and what was ``written`` is ``read``, while the next trip writes where this
+AGAIN ends a trip: it copies memory ``from`` one place ``to`` another. Before the next trip, which begins with step
+``first``, each ``slot`` moves by ``bytes``, and what was ``written`` is ``read``, while the next one writes where this
 one read: after the first, at ``other``.
 
 The runtime: addresses of ``FUNCTIONS`` of the thread library (zeros without POSIX threads), of the pool, and of
