@@ -27,43 +27,57 @@ def evaluate_nodes(
 
     Floating-point warnings are silenced: NaN and inf are results like any other.
     """
-    values: dict[Node, np.ndarray] = {}
-    users: dict[Node, int] = {}
-    order = topological(outputs)
-    for node in order:
-        for operand in node.inputs:
-            users[operand] = users.get(operand, 0) + 1
-    keep = set(outputs)
-    loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]] = {}
-    with np.errstate(all="ignore"):
-        for node in order:
-            deadline.check("evaluating the reference")
-            given = bound.get(node)
-            if given is None:
-                operands = [values[i] for i in node.inputs]
-                if (
-                    double and OPS[node.op].sorts and node.dtype.kind == "int"
-                ):  # which of equals comes first is the type's
-                    operands = [v.astype(i.dtype.numpy, copy=False) for v, i in zip(operands, node.inputs, strict=True)]
-            if given is not None:
-                value = given
-            elif isinstance(node.attrs, LoopResult):
-                key = (node.attrs.loop, node.inputs)
-                if key not in loops:
-                    loops[key] = evaluate_loop(node.attrs.loop, operands, double=double, deadline=deadline)
-                value = loops[key][node.attrs.index]
-            else:
-                value = OPS[node.op].reference(operands, node.attrs)
-            if node.dtype == float32 and double:
-                value = value.astype(np.float64, copy=False)
-            elif value.dtype != node.dtype.numpy:
-                value = value.astype(node.dtype.numpy)
-            values[node] = value
-            for operand in node.inputs:
-                users[operand] -= 1
-                if users[operand] == 0 and operand not in keep:
+    return _Order(outputs).run(bound, double, deadline)
+
+
+class _Order:
+    """What the outputs need, in order, and which values nobody needs after each."""
+
+    def __init__(self, outputs: Sequence[Node]) -> None:
+        self.outputs = outputs
+        self.nodes = topological(outputs)
+        last: dict[Node, Node] = {operand: node for node in self.nodes for operand in node.inputs}
+        keep = set(outputs)
+        self.dead: dict[Node, list[Node]] = {}
+        for operand, node in last.items():
+            if operand not in keep:
+                self.dead.setdefault(node, []).append(operand)
+
+    def run(self, bound: Mapping[Node, np.ndarray], double: bool, deadline: Deadline) -> list[np.ndarray]:
+        values: dict[Node, np.ndarray] = {}
+        loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]] = {}
+        with np.errstate(all="ignore"):
+            for node in self.nodes:
+                deadline.check("evaluating the reference")
+                value = bound.get(node)
+                if value is None:
+                    value = _value(node, [values[i] for i in node.inputs], loops, double, deadline)
+                if node.dtype == float32 and double:
+                    value = value.astype(np.float64, copy=False)
+                elif value.dtype != node.dtype.numpy:
+                    value = value.astype(node.dtype.numpy)
+                values[node] = value
+                for operand in self.dead.get(node, ()):
                     del values[operand]
-    return [values[o] for o in outputs]
+        return [values[o] for o in self.outputs]
+
+
+def _value(
+    node: Node,
+    operands: list[np.ndarray],
+    loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]],
+    double: bool,
+    deadline: Deadline,
+) -> np.ndarray:
+    """``loops``: all results of the loops of which one is known."""
+    if isinstance(node.attrs, LoopResult):
+        key = (node.attrs.loop, node.inputs)
+        if key not in loops:
+            loops[key] = evaluate_loop(node.attrs.loop, operands, double=double, deadline=deadline)
+        return loops[key][node.attrs.index]
+    if double and OPS[node.op].sorts and node.dtype.kind == "int":  # which of equals comes first is the type's
+        operands = [v.astype(i.dtype.numpy, copy=False) for v, i in zip(operands, node.inputs, strict=True)]
+    return OPS[node.op].reference(operands, node.attrs)
 
 
 def evaluate_loop(
@@ -72,10 +86,11 @@ def evaluate_loop(
     """All results of a loop (see :func:`eqsat.ir.loop.loop`); arguments as those of :func:`evaluate_nodes`."""
     carried, others = list(operands[: loop.carries]), operands[loop.carries :]
     stacked: list[list[np.ndarray]] = [[] for _ in loop.body.outputs[loop.carries :]]
+    body = _Order(loop.body.outputs)
     for trip in range(loop.trips):
         seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
         bound = dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
-        found = evaluate_nodes(loop.body.outputs, bound, double=double, deadline=deadline)
+        found = body.run(bound, double, deadline)
         carried = found[: loop.carries]
         for rows, value in zip(stacked, found[loop.carries :], strict=True):
             rows.append(np.array(value))

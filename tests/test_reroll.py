@@ -1,0 +1,275 @@
+"""Loops found again in traces: the same values as the unrolled program, by every way of running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqsat
+from eqsat.frontends import trace as tracing
+from eqsat.frontends.trace import trace
+from eqsat.ir import build, reroll
+from eqsat.ir.evaluate import evaluate
+from eqsat.ir.loop import Loop, loop, of_loop, window
+from eqsat.ir.node import Graph
+from eqsat.ir.reroll import rerolled
+from eqsat.ir.serialize import nodes_from_json, nodes_to_json
+from eqsat.ir.types import TensorType, float32
+
+Array = np.ndarray
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return (0.3 * np.random.default_rng((seed, *shape)).standard_normal(shape)).astype(np.float32)
+
+
+def rnn(x: Array, w: Array, u: Array, b: Array) -> Array:
+    h = np.zeros((x.shape[1], w.shape[1]), np.float32)
+    for t in range(x.shape[0]):
+        h = np.tanh(x[t] @ w + h @ u + b)
+    return h
+
+
+def lstm(x: Array, wi: Array, wh: Array, b: Array) -> tuple[Array, Array]:
+    n = wh.shape[0]
+    h, c, out = np.zeros((x.shape[0], n), np.float32), np.zeros((x.shape[0], n), np.float32), []
+    for t in range(x.shape[1]):
+        g = x[:, t] @ wi + h @ wh + b
+        i, f, o = (1 / (1 + np.exp(-g[:, k * n : (k + 1) * n])) for k in range(3))
+        c = f * c + i * np.tanh(g[:, 3 * n :])
+        h = o * np.tanh(c)
+        out.append(h)
+    return np.stack(out, 1), c
+
+
+def heat(u: Array) -> Array:
+    for _ in range(60):
+        inner = u[1:-1, 1:-1]
+        u = np.pad(inner + 0.1 * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:] - 4 * inner), 1)
+    return u
+
+
+def wave(before: Array, now: Array) -> Array:
+    for k in range(100):
+        bent = np.roll(now, 1) - 2 * now + np.roll(now, -1)
+        before, now = now, 2 * now - before + np.float32(0.1 * np.sin(0.1 * k)) * bent
+    return now
+
+
+def nested(x: Array) -> Array:
+    for _ in range(12):
+        y = x
+        for _ in range(80):
+            y = np.sin(y) * np.float32(0.5) + x
+        x = y - x
+    return x
+
+
+def backwards(x: Array) -> Array:
+    total = x[0] * 0
+    for t in range(x.shape[0] - 1, -1, -1):
+        total = total * np.float32(0.9) + x[t] * np.exp(np.tanh(total))
+    return total
+
+
+def rows(a: Array) -> Array:
+    out = []
+    for row in a:
+        e = np.exp(row - row.max())
+        out.append(e / e.sum())
+    return np.stack(out)
+
+
+def fibonacci(a: Array, b: Array) -> list[Array]:
+    """Every value is wanted, and reads two trips back."""
+    found = [a, b]
+    for _ in range(90):
+        found.append(np.cos(found[-1]) - np.float32(0.5) * found[-2])
+    return found[2:]
+
+
+PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
+    (rnn, (normal(60, 4, 8), normal(8, 8, seed=1), normal(8, 8), normal(8))),
+    (lstm, (normal(4, 32, 8), normal(8, 64), normal(16, 64), normal(64))),
+    (heat, (normal(20, 33),)),
+    (wave, (normal(50), normal(50, seed=1))),
+    (nested, (normal(10),)),
+    (backwards, (normal(100, 5),)),
+    (rows, (normal(100, 7),)),
+    (fibonacci, (normal(3, 3), normal(3, 3, seed=1))),
+]
+EACH = pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=[fn.__name__ for fn, _ in PROGRAMS])
+
+
+def unrolled(fn: Callable[..., Any], args: tuple[Array, ...], monkeypatch: pytest.MonkeyPatch) -> Graph:
+    with monkeypatch.context() as context:
+        context.setattr(tracing, "rerolled", lambda graph, order: graph)
+        return trace(fn, args).graph
+
+
+def loops(graph: Graph) -> list[Loop]:
+    return list(dict.fromkeys(found for node in graph.nodes() if (found := of_loop(node)) is not None))
+
+
+def leaves(result: Any) -> list[Array]:
+    return [np.asarray(a) for a in result] if isinstance(result, tuple | list) else [np.asarray(result)]
+
+
+@EACH
+def test_a_loop_stands_for_its_iterations(
+    fn: Callable[..., Any], args: tuple[Array, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = unrolled(fn, args, monkeypatch), trace(fn, args).graph
+    assert loops(after) and not loops(before)
+    assert 8 * len(after.nodes()) < len(before.nodes()) or fn is fibonacci
+    for double in (False, True):
+        expected, got = evaluate(before, args, double=double), evaluate(after, args, double=double)
+        for one, other in zip(expected, got, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@EACH
+def test_loops_are_compiled(fn: Callable[..., Any], args: tuple[Array, ...], threads: int) -> None:
+    compiled = eqsat.optimize(fn, threads=threads)
+    expected = leaves(fn(*(a.astype(np.float64) for a in args)))
+    for _ in range(2):
+        for one, other in zip(expected, leaves(compiled(*args)), strict=True):
+            np.testing.assert_allclose(other, one, rtol=2e-4, atol=2e-5)
+    plan = compiled.compile(*args)
+    assert plan.executable.direct is not None or fn is fibonacci  # type: ignore[union-attr]
+
+
+@EACH
+def test_loops_run_by_numpy(fn: Callable[..., Any], args: tuple[Array, ...]) -> None:
+    compiled = eqsat.optimize(fn, backend="numpy")
+    for one, other in zip(leaves(fn(*args)), leaves(compiled(*args)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+
+@EACH
+def test_loops_are_written_out_and_read(fn: Callable[..., Any], args: tuple[Array, ...]) -> None:
+    graph = trace(fn, args).graph
+    arrays = {node.attrs.digest: node.attrs for node in graph.nodes() if node.op == "const"}  # type: ignore[attr-defined]
+    for found in loops(graph):
+        arrays |= {node.attrs.digest: node.attrs for node in found.body.nodes() if node.op == "const"}  # type: ignore[attr-defined]
+    again = nodes_from_json(nodes_to_json(graph.outputs), arrays.__getitem__)
+    assert tuple(again) == graph.outputs  # interned
+
+
+def test_programs_that_differ_in_a_loop_alone_have_other_keys() -> None:
+    keys = set()
+    for trips in (60, 61):
+        for factor in (0.5, 0.25):
+
+            def f(x: Array, trips: int = trips, factor: float = factor) -> Array:
+                for _ in range(trips):
+                    x = np.sin(x) * np.float32(factor) - np.cos(x) + x
+                return x
+
+            keys.add(trace(f, (normal(4),)).graph.key())
+    assert len(keys) == 4
+
+
+def test_short_programs_stay_as_they_are() -> None:
+    def f(x: Array) -> Array:
+        total = x[:-30] * 0
+        for k in range(30):
+            total = total + x[k : k + total.shape[0]] * np.float32(k)
+        return total
+
+    assert not loops(trace(f, (normal(200),)).graph)
+
+
+def test_an_iteration_that_is_unlike_the_others_ends_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: Array) -> Array:
+        for t in range(120):
+            x = np.sin(x) * np.float32(0.5) + x[::-1]
+            if t == 70:
+                x = np.abs(x)
+        return x
+
+    args = (normal(9),)
+    graph = trace(f, args).graph
+    assert sorted(found.trips for found in loops(graph)) != [120]
+    assert len(loops(graph)) >= 1
+    for one, other in zip(evaluate(unrolled(f, args, monkeypatch), args), evaluate(graph, args), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+STEPS: list[Callable[..., Array]] = [
+    lambda x, y, t, xs: np.sin(x) + y,
+    lambda x, y, t, xs: x * np.float32(0.5) - xs[t],
+    lambda x, y, t, xs: np.maximum(y, xs[2 * t + 1]) * x,
+    lambda x, y, t, xs: np.where(x > y, x, xs[-1 - t]),
+    lambda x, y, t, xs: x + np.float32(0.01 * t) * y,
+    lambda x, y, t, xs: x[::-1] + np.float32(t % 3),
+    lambda x, y, t, xs: np.tanh(x @ xs[:, 0][: x.shape[0]] + y),
+    lambda x, y, t, xs: np.concatenate([x[1:], y[:1]]),
+    lambda x, y, t, xs: np.cumsum(x)[: x.shape[0]] * np.float32(0.1),
+]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_random_recurrences(data: st.DataObject) -> None:
+    """Two values, each made by a random step of both, of the trip, and of rows of a table; some of them are kept."""
+    chosen = data.draw(st.lists(st.sampled_from(STEPS), min_size=2, max_size=5))
+    trips, extent = data.draw(st.integers(25, 60)), data.draw(st.integers(1, 5))
+    kept = data.draw(st.sampled_from([0, 1, 2, 7]))
+    odd = data.draw(st.sampled_from([None, 0, 3, 17, trips - 1]))
+
+    def f(x: Array, y: Array, xs: Array) -> tuple[Array, ...]:
+        found = []
+        for t in range(trips):
+            for n, step in enumerate(chosen):
+                x, y = (step(x, y, t, xs), x) if n % 2 else (y, step(x, y, t, xs))
+            if t == odd:
+                x = -x
+            if kept and t % kept == 0:
+                found.append(x)
+        return (*found, x, y)
+
+    args = (normal(extent), normal(extent, seed=1), normal(2 * trips + 1, extent))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        before = unrolled(f, args, monkeypatch)
+    graph = trace(f, args).graph
+    for one, other in zip(evaluate(before, args), evaluate(graph, args), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3, -2])
+def test_windows_move(step: int) -> None:
+    whole = np.arange(20)
+    seen = [window(whole, step, 5, trip) for trip in range(5)]
+    assert all(s.size == 20 - 4 * abs(step) for s in seen)
+    assert [int(b[0] - a[0]) for a, b in zip(seen, seen[1:], strict=False)] == [step] * 4
+    assert min(int(s.min()) for s in seen) == 0 and max(int(s.max()) for s in seen) == 19
+
+
+def test_loops_that_do_not_fit_are_refused() -> None:
+    x = build.input_node(0, TensorType((4,), float32))
+    body = Graph((x,), (build.call("sin", x),))
+    assert [n.shape for n in loop(Loop(3, body, 1, ()), [x])] == [(4,)]
+    assert [n.shape for n in loop(Loop(3, body, 0, (0,)), [x])] == [(3, 4)]
+    with pytest.raises(ValueError, match="operands for a loop"):
+        loop(Loop(3, body, 1, ()), [x, x])
+    with pytest.raises(ValueError, match="its body takes"):
+        loop(Loop(3, body, 0, (1,)), [x])
+    with pytest.raises(ValueError, match="window"):
+        loop(Loop(9, body, 0, (1,)), [x])
+    short = Graph((x,), (build.take_range(x, 0, 0, 2),))
+    with pytest.raises(ValueError, match="carries"):
+        loop(Loop(3, short, 1, ()), [x])
+
+
+def test_one_order_of_operators_gives_one_loop() -> None:
+    graph = trace(*PROGRAMS[2]).graph
+    assert graph.key() == trace(*PROGRAMS[2]).graph.key()
+    assert rerolled(graph, ()) is graph
+    assert reroll.LEAST_TRIPS > 1
