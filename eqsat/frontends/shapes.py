@@ -400,7 +400,9 @@ def filled(a: Any, value: Any, dtype: DTypeLike | None, shape: Any) -> TracedArr
     kind: DType = known_dtype(dtype) if dtype is not None else x.node.dtype
     target = x.shape if shape is None else shape_of(shape)
     node = literal(value, kind) if is_weak(value) else build.cast(lift(value), kind)
-    return TracedArray(build.broadcast_to(node, target))
+    made = TracedArray(build.broadcast_to(node, target))
+    made.memory.orderly, made.is_scalar = x.ordered(), False
+    return made
 
 
 @implements(np.zeros_like, np.empty_like)

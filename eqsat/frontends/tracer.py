@@ -581,7 +581,10 @@ class TracedArray:
         return registry.call(np.astype, self, dtype)
 
     def copy(self, order: str = "C") -> Any:
-        return registry.call(np.copy, self)
+        made = registry.call(np.copy, self)
+        if isinstance(made, TracedArray):
+            made.memory.orderly |= order == "C"
+        return made
 
     __copy__ = copy
 

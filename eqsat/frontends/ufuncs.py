@@ -296,6 +296,8 @@ def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype:
         result = registry.FUNCTIONS[ufunc](*operands, **options)
     else:
         result = TracedArray(_elementwise(ufunc, operands, dtype))
+        wide = [o for o in operands if isinstance(o, TracedArray) and o.ndim > 1]
+        result.memory.orderly = all(o.ordered() for o in wide)
     return result if out is None else into(out, result)
 
 

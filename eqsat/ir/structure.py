@@ -476,7 +476,8 @@ def _scatter_type(types: Sequence[TensorType], attrs: object) -> TensorType:
 
 
 def _scatter(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    table, index, value = arrays
+    # ufunc.at has a fast loop for arrays whose element types are one object, which a byte order set anew is not
+    table, index, value = (a.view(a.dtype.type) if a.dtype.isnative else a for a in arrays)
     out = np.array(table)
     if attrs == "set":
         out[index] = value
