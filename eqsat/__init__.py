@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
     from eqsat.api import OptimizedFunction, cache_clear, optimize
-    from eqsat.errors import BudgetWarning, EqsatError, ForkWarning, RecompilationWarning, VerificationError
+    from eqsat.errors import (
+        BudgetWarning,
+        EqsatError,
+        EqsatWarning,
+        ForkWarning,
+        RecompilationWarning,
+        VerificationError,
+    )
     from eqsat.explain.report import Explanation
     from eqsat.frontends.convert import asarray
+    from eqsat.frontends.opaque import opaque
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
     from eqsat.tune import tuning
@@ -35,6 +43,7 @@ _HOMES = {
     "optimize": "eqsat.api",
     "OptimizedFunction": "eqsat.api",
     "asarray": "eqsat.frontends.convert",
+    "opaque": "eqsat.frontends.opaque",
     "compute": "eqsat.notation",
     "op": "eqsat.notation",
     "axis": "eqsat.notation",
@@ -52,6 +61,7 @@ _HOMES = {
     "ForkWarning": "eqsat.errors",
     "RecompilationWarning": "eqsat.errors",
     "EqsatError": "eqsat.errors",
+    "EqsatWarning": "eqsat.errors",
     "VerificationError": "eqsat.errors",
 }
 _MODULES = ("errors", "nn", "rules")
@@ -59,6 +69,7 @@ _MODULES = ("errors", "nn", "rules")
 __all__ = [
     "BudgetWarning",
     "EqsatError",
+    "EqsatWarning",
     "Explanation",
     "ForkWarning",
     "OptimizedFunction",
@@ -74,6 +85,7 @@ __all__ = [
     "min",
     "nn",
     "op",
+    "opaque",
     "optimize",
     "prod",
     "rewrite",

@@ -19,13 +19,25 @@ from eqsat.aside import load
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
 from eqsat.deadline import Deadline, OutOfTime
-from eqsat.errors import BudgetWarning, ConcretizationError, OptionError
+from eqsat.errors import (
+    BoundsError,
+    BudgetWarning,
+    ConcretizationError,
+    EqsatError,
+    EqsatWarning,
+    OptionError,
+    ResultChangedError,
+    ShapeError,
+    TraceDiffersError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
 from eqsat.explain.report import Explanation
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
-from eqsat.frontends.trace import trace
+from eqsat.frontends.trace import Traced, trace
 from eqsat.growth import Growth
 from eqsat.options import Numerics, Options, names, unknown
-from eqsat.plain import PlainProgram, signature
+from eqsat.plain import REFUSED, SLOW, PlainProgram, out_of_budget, refusal, signature, told_by
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
 from eqsat.scoped import Scoped
@@ -36,6 +48,18 @@ log = logging.getLogger("eqsat")
 PATIENCE = 60.0
 """Seconds to wait while another thread compiles the function, and at least twice its budget. A call that waits
 longer runs the plain function: what the other thread traces may itself wait for this one."""
+
+
+_REFUSALS = (
+    BoundsError,
+    ConcretizationError,
+    ResultChangedError,
+    ShapeError,
+    TraceDiffersError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
+"""What a compilation raises for a function that NumPy runs; all that is raised while it is traced counts, too."""
 
 
 _compiling: Scoped[bool] = Scoped(False)
@@ -63,6 +87,7 @@ class OptimizedFunction:
         self._programs = Programs(options.programs)
         self._growth = Growth(self._spec.name, [p.name for p in self._spec.parameters])
         self._last: Compiled | None = None
+        self._told: set[str] = set()
         self._hits = self._misses = 0
         self._lock = threading.Lock()
         _functions.add(self)
@@ -91,18 +116,72 @@ class OptimizedFunction:
             leaves, key = self._flatten(args, kwargs)
         except TracedArgument:
             return self.fn(*args, **kwargs)
+        except (TypeError, EqsatError) as error:
+            if self.options.strict or _compiling.get():
+                raise
+            refused = PlainProgram(self._spec.name, None, str(error), REFUSED, 0.0, error)
+            return self._run_plain(refused, args, kwargs)
         if _compiling.get():
             return self.fn(*args, **kwargs)
         program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
-        if program is None or isinstance(program, PlainProgram):
+        if program is None:
             return self.fn(*args, **kwargs)
+        if isinstance(program, PlainProgram):
+            return self._run_plain(program, args, kwargs)
         if not program.traced.takes(leaves):
             return self.fn(*args, **kwargs)  # NumPy says what becomes of arguments that share memory
         if leaves is args and program.direct is not None:
             self._last = program
             if not self._programs.has(program):  # forgotten meanwhile
                 self._last = None
-        return program(leaves)
+        try:
+            return program(leaves)
+        except ResultChangedError as error:
+            if self.options.strict:
+                raise
+            plain = self._refused(error, args, kwargs, leaves, program.traced, program.seconds)
+            with self._lock:
+                if self._programs.has(program):
+                    self._programs.forget(program)
+                    self._keep(key, plain)
+            return self._run_plain(plain, args, kwargs)
+
+    def _run_plain(self, program: PlainProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function itself. Where it runs, the first time, the user is told why it is not compiled."""
+        error = program.error
+        if error is None:
+            return self.fn(*args, **kwargs)
+        try:
+            result = self.fn(*args, **kwargs)
+        except Exception as own:
+            if self._programs.has(program):  # other values may pass
+                self._programs.forget(program)
+            told = told_by(error, own)
+            if told is own:
+                raise
+            raise told from own
+        self._tell(program)
+        return result
+
+    def _tell(self, program: PlainProgram) -> None:
+        program.error = None
+        if program.why not in self._told:  # each kind of arguments has a program, perhaps each call
+            self._told.add(program.why)
+            log.info("%s", program)
+            warnings.warn(str(program), EqsatWarning, stacklevel=_outside())
+
+    def _refused(
+        self,
+        error: Exception,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        traced: Traced | None,
+        seconds: float,
+    ) -> PlainProgram:
+        names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
+        told = signature(self._spec.name, names, leaves)
+        return PlainProgram(told, traced, refusal(error), REFUSED, seconds, error)
 
     def _program(
         self,
@@ -153,8 +232,13 @@ class OptimizedFunction:
             return Compiled(traced, leaves, self.options, machine, deadline, plain)
         except OutOfTime as out:
             names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
-            told = signature(self._spec.name, names, leaves)
-            program = PlainProgram(told, traced, self.options.budget, str(out), time.monotonic() - start)
+            told, seconds = signature(self._spec.name, names, leaves), time.monotonic() - start
+            program = PlainProgram(told, traced, out_of_budget(self.options.budget, str(out), seconds), SLOW, seconds)
+        except Exception as error:
+            fits = isinstance(error, _REFUSALS) or (traced is None and not isinstance(error, OptionError))
+            if self.options.strict or not fits:
+                raise
+            return self._refused(error, args, kwargs, leaves, traced, time.monotonic() - start)
         log.info("%s", program)
         warnings.warn(str(program), BudgetWarning, stacklevel=4)
         return program
@@ -204,6 +288,8 @@ class OptimizedFunction:
             raise ConcretizationError(
                 f"{self._spec.name} cannot be compiled while a function is being traced; compile it before"
             )
+        if isinstance(program, PlainProgram) and program.error is not None:
+            self._tell(program)
         return program
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
@@ -289,6 +375,17 @@ def _locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
         _compiling.reset(before)
 
 
+def _outside() -> int:
+    """The ``stacklevel`` of a warning that names the line outside of eqsat."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
 def cache_clear() -> None:
     """Forget the compiled programs of all optimized functions, and free the memory kept for later results."""
     for function in list(_functions):
@@ -324,6 +421,7 @@ def optimize(
     disable: str | Sequence[str] = ...,
     backend: str = ...,
     cache: bool = ...,
+    strict: bool = ...,
     programs: int | None = ...,
 ) -> OptimizedFunction: ...
 @overload
@@ -340,6 +438,7 @@ def optimize(
     disable: str | Sequence[str] = ...,
     backend: str = ...,
     cache: bool = ...,
+    strict: bool = ...,
     programs: int | None = ...,
 ) -> Callable[[Callable[..., Any]], OptimizedFunction]: ...
 def optimize(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -107,6 +107,28 @@ class VerificationError(EqsatError, AssertionError):
         super().__init__(f"{message}\n\n{program}" if program else message, where)
 
 
+class TraceDiffersError(VerificationError):
+    """A function does more than its trace: it writes to what it was given, draws random numbers, tests types.
+
+    >>> @eqsat.optimize(strict=True)
+    ... def f(x):
+    ...     return x + np.random.normal(size=x.shape)
+    TraceDiffersError: output 0 differs from run to run …
+
+    Mend: pass what differs as an argument.
+    """
+
+
+class ResultChangedError(VerificationError):
+    """A function that its library runs returned another structure, shape or type than when the program was compiled.
+
+    >>> eqsat.optimize(lambda x: eqsat.opaque(trimmed)(x) * 2, strict=True)(x)     # as many elements as are not 0
+    ResultChangedError: trimmed returned float64[4] where it returned float64[5] when the function was compiled …
+
+    Mend: call it outside the optimized function.
+    """
+
+
 class RuleError(EqsatError, ValueError):
     """A rewrite rule is refused when it is defined, or its right side has another type than its left.
 
@@ -125,7 +147,19 @@ class OptionError(EqsatError, ValueError):
     """
 
 
-class BudgetWarning(UserWarning):
+class EqsatWarning(UserWarning):
+    """What cannot be compiled is run by NumPy. Said once for each reason, with the line and the mend.
+
+    >>> @eqsat.optimize
+    ... def f(x):
+    ...     return x[x > 0].sum()
+    EqsatWarning: f(x: float64[100]): NumPy runs the function: indexing by a traced boolean mask …
+
+    Mend: what the warning says; ``strict=True`` makes an error of it.
+    """
+
+
+class BudgetWarning(EqsatWarning):
     """A compilation did not fit into its ``budget``, so NumPy runs the function for these argument types.
 
     >>> eqsat.optimize(f, budget=0.1)(x)
@@ -137,7 +171,7 @@ class BudgetWarning(UserWarning):
     """
 
 
-class ForkWarning(UserWarning):
+class ForkWarning(EqsatWarning):
     """A forked process cannot use what its parent had loaded, and compiles without rules. Results are right.
 
     >>> with multiprocessing.get_context("fork").Pool() as pool:      # where the library cannot be loaded twice
@@ -147,7 +181,7 @@ class ForkWarning(UserWarning):
     """
 
 
-class RecompilationWarning(UserWarning):
+class RecompilationWarning(EqsatWarning):
     """A function is compiled again and again for arguments that differ in little: every time costs seconds.
 
     >>> for step in range(100):

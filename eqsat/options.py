@@ -37,6 +37,8 @@ class Options:
         disable: ids of rules not to use.
         backend: ``numba_cpu`` or ``numpy``.
         cache: remember plans and kernels between processes.
+        strict: raise an error where a function, or a kind of arguments, cannot be compiled; else NumPy runs the
+            function then, with an ``EqsatWarning``.
         programs: compiled programs to keep in memory, the least recently used is forgotten; None for any number.
     """
 
@@ -49,6 +51,7 @@ class Options:
     disable: tuple[str, ...] = ()
     backend: str = "numba_cpu"
     cache: bool = True
+    strict: bool = False
     programs: int | None = 128
 
     def __post_init__(self) -> None:
@@ -64,7 +67,7 @@ class Options:
             raise OptionError(
                 f"threads must be at most {MAX_THREADS}, not {self.threads}; None takes the machine's cores"
             )
-        for name in ("verify", "cache"):
+        for name in ("verify", "cache", "strict"):
             given = getattr(self, name)
             if not isinstance(given, bool | np.bool_):
                 raise OptionError(f"{name} must be True or False, not {given!r}")

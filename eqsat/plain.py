@@ -1,4 +1,4 @@
-"""A function that NumPy runs, for argument types whose compilation did not fit into its budget."""
+"""A function that NumPy runs: it cannot be compiled for these argument types, or not within its budget."""
 
 from __future__ import annotations
 
@@ -7,33 +7,42 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from eqsat.errors import ConcretizationError, EqsatError, UnsupportedOpError
 from eqsat.explain.report import Explanation
 from eqsat.explain.work import Work, naive_peak, naive_work
 from eqsat.frontends.trace import Traced
+from eqsat.verify.plain import user_line_of
 
-FIX = (
+SLOW = (
     "Fix: allow more seconds (budget=…), or call .compile(…) with these arguments, which tries again: "
     "kernels that were compiled stay so"
 )
+REFUSED = "Fix: as it says, or leave eqsat.optimize out; strict=True makes this an error"
+_NUMPYS_TOO = (ValueError, IndexError, TypeError)
 
 
 class PlainProgram:
     """What stands for a compiled program: the function itself, for whatever values its arguments have.
 
-    ``traced``: None where tracing did not end. ``work``: what was being done when the budget was spent.
+    ``traced``: None where tracing did not end. ``why`` NumPy runs it, and the ``fix``. ``error``: what tracing or
+    compiling raised, until it is known that NumPy runs the function without one; the warning comes then.
     """
 
     held: ClassVar[Mapping[int, object]] = {}
     nbytes: ClassVar[int] = 0
 
-    def __init__(self, signature: str, traced: Traced | None, budget: float, work: str, seconds: float) -> None:
+    def __init__(
+        self, signature: str, traced: Traced | None, why: str, fix: str, seconds: float, error: Exception | None = None
+    ) -> None:
         self.signature = signature
         self.traced = traced
         self.seconds = seconds
-        self.why = f"the budget of {budget:g} s was spent while {work}, after {seconds:.2f} s"
+        self.why = why
+        self.fix = fix
+        self.error = error
 
     def __str__(self) -> str:
-        return f"{self.signature}: {self.why}; NumPy runs the function for these argument types. {FIX}."
+        return f"{self.signature}: {self.why}; NumPy runs the function for these argument types. {self.fix}."
 
     def holds(self, leaves: Sequence[Any], digests: object = None) -> bool:
         """Constants of any value are like the others to NumPy."""
@@ -55,13 +64,35 @@ class PlainProgram:
             measured=None,
             cached=False,
             threads=1,
-            plain=f"{self.why}. {FIX}.",
+            plain=f"{self.why}. {self.fix}.",
             _why=lambda rule: f"{rule}: no rule is in it, NumPy runs the function: {self.why}",
         )
 
     def source(self) -> str:
         """In place of kernels, why there are none."""
-        return f"# NumPy runs {self.signature}: {self.why}\n"
+        return f"# NumPy runs {self.signature}: {' '.join(self.why.split())}\n"
+
+
+def out_of_budget(budget: float, work: str, seconds: float) -> str:
+    """Why NumPy runs a function that was not compiled in time; ``work``: what was being done then."""
+    return f"the budget of {budget:g} s was spent while {work}, after {seconds:.2f} s"
+
+
+def refusal(error: Exception) -> str:
+    """Why NumPy runs a function whose compilation raised ``error``, with the user's line."""
+    if isinstance(error, EqsatError):
+        return error.message if error.where is None else f"{error.message} (at {error.where})"
+    where = user_line_of(error)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"it raises {told} on traced arrays" + (f" (at {where})" if where is not None else "")
+
+
+def told_by(refused: Exception, own: Exception) -> Exception:
+    """What to raise where a function was refused and raises by itself too: of two that say the same, that which names
+    the user's line."""
+    if isinstance(refused, EqsatError) and not isinstance(refused, (ConcretizationError, UnsupportedOpError)):
+        return refused if any(isinstance(own, k) and isinstance(refused, k) for k in _NUMPYS_TOO) else own
+    return own
 
 
 def signature(name: str, names: Sequence[str], leaves: Sequence[Any]) -> str:

@@ -22,6 +22,7 @@ from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
 from eqsat.ir.node import Graph, Node
+from eqsat.ir.opaque import Result
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
@@ -238,7 +239,7 @@ def _place(region: Region, found: _Found, assembly: Assembly, lowered: dict[Term
             types = {read.eclass: read.type for read in term.reads()}
             leaves = {e: build.input_node(n, type) for n, (e, type) in enumerate(types.items())}
             step = ReferenceStep(
-                _as_node(term, leaves), tuple(number_of(e) for e in types), number, assembly.labels[number]
+                (_as_node(term, leaves),), tuple(number_of(e) for e in types), (number,), assembly.labels[number]
             )
             assembly.add(number, step.reads, step)
             continue
@@ -267,6 +268,7 @@ def describe(term: Term) -> str:
         kind = OPS[node.op].kind
         if kind in ("map", "contract", "reduce", "gather", "concat", "pad", "opaque") and node.op != "wrap_index":
             name = {"contract": f"contract {node.attrs}", "add_n": "add"}.get(node.op, node.op.removeprefix("reduce_"))
+            name = node.attrs.call.name if isinstance(node.attrs, Result) else name
             if name not in names:
                 names.append(name)
 
@@ -341,7 +343,7 @@ def _arrange(
         if isinstance(item, Piece):
             other = assembly.others[item.key]
             if isinstance(other, ReferenceStep):
-                steps.append(replace(other, seconds=reference_seconds(other.value, alone)))
+                _add(replace(other, seconds=reference_seconds(other.values[0], alone)), steps, repeats)
             elif other is not None:
                 repeats += other.repeats_from(len(steps))
                 steps += other.steps
@@ -367,6 +369,17 @@ def _arrange(
     report.team = options.threads
     report.schedule_seconds += time.perf_counter() - start
     return steps, repeats
+
+
+def _add(step: ReferenceStep, steps: list[Step], repeats: Sequence[Repeat]) -> None:
+    """Add a step, or its results to those of the same call among the steps outside of loops."""
+    for number, other in enumerate(steps):
+        if isinstance(other, ReferenceStep) and not any(r.begin <= number < r.end for r in repeats):
+            both = other.joined(step)
+            if both is not None:
+                steps[number] = both
+                return
+    steps.append(step)
 
 
 def _team(plan: Plan, options: SearchOptions, report: SearchReport, deadline: Deadline) -> Sequence[Step]:

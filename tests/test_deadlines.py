@@ -188,7 +188,7 @@ def test_tracing_sees_the_deadline_at_every_operator() -> None:
 def test_errors_of_tracing_are_still_raised(spent: Any) -> None:
     spent("searching")
     with pytest.raises(eqsat.EqsatError):
-        eqsat.optimize(lambda x: x if x.sum() > 0 else -x)(normal(3))
+        eqsat.optimize(lambda x: x if x.sum() > 0 else -x, strict=True)(normal(3))
 
 
 def test_the_measurement_of_the_machine_is_not_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,26 +116,14 @@ def test_shapes_that_do_not_fit(name: str) -> None:
 
 
 OPS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "fft": (lambda x: np.fft.fft(x), "np.fft.fft is not supported"),
-    "median": (lambda x: np.median(x), "np.sort"),
     "unique": (lambda x: np.unique(x), "shape of its result depends on values"),
     "nonzero": (lambda x: np.nonzero(x), "np.where(condition, a, b)"),
     "where": (lambda x: np.where(x > 0), "np.where(condition, a, b)"),
-    "inv": (lambda x: np.linalg.inv(x[:, :3]), "np.linalg.inv"),
-    "arcsin": (lambda x: np.arcsin(x), "np.arcsin is not supported"),
     "mask": (lambda x: x[x > 0], "np.where(mask, x, other)"),
     "assignment to chosen elements": (lambda x: x.__setitem__(x > 0, np.ones(3)), "np.where(mask, x, other)"),
     "out": (lambda x: np.exp(x, out=np.frombuffer(bytearray(96)).reshape(3, 4)), "new array"),
-    "where option": (lambda x: np.divmod(x, x, where=x > 0), "where="),
-    "sum where": (lambda x: x.sum(where=x > 0), "np.where(mask, x, neutral value)"),
-    "order": (lambda x: x.reshape(-1, order="F"), "order"),
-    "method": (lambda x: np.add.reduceat(x, [0, 1]), "np.add.reduceat"),
+    "place": (lambda x: np.place(x, x > 0, [1.0]), "np.where"),
     "repeat": (lambda x: np.repeat(x, x[0].astype(int), axis=0), "depends on values"),
-    "pad mode": (lambda x: np.pad(x, 1, mode="maximum"), "'reflect'"),
-    "norm": (lambda x: np.linalg.norm(x, 2), "ord=None or 'fro'"),
-    "shift": (lambda x: x.astype(int) << 2, "np.left_shift is not supported on traced arrays: x << n is x * 2**n"),
-    "reflected shift": (lambda x: 2 >> x.astype(int), "np.right_shift is not supported on traced arrays: x >> n is"),
-    "shift in place": (lambda x: operator.ilshift(x.astype(int), 1), "np.left_shift"),
 }
 
 
@@ -151,11 +139,12 @@ def test_scipy_functions_that_do_not_dispatch() -> None:
     from scipy import special
 
     assert "eqsat.nn" in str(failure(lambda x: special.softmax(x)))
-    assert "scipy.special.gamma" in str(failure(lambda x: special.gamma(x)))
+    assert "softmax = eqsat.opaque(softmax)" in str(failure(lambda x: special.softmax(x)))
 
 
 TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "complex": (lambda x: x + 1j, "complex"),
+    "fft": (lambda x: np.fft.fft(x), "complex128"),
     "object": (lambda x: x + np.array([None] * 4), "object|not supported"),
     "string": (lambda x: np.add(x, np.array(["a"])), "add|not supported"),
     "half": (lambda x: x.astype(np.float16), "float16"),
@@ -164,7 +153,6 @@ TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "minus bool": (lambda x: -(x > 0), "negative"),
     "sqrt bool": (lambda x: np.sqrt(x > 0), "float16"),
     "float bits": (lambda x: x & x, "bitwise_and"),
-    "int bits": (lambda x: x.astype(int) & 1, "bitwise"),
     "float index": (lambda x: np.take(x, x[0]), "integers"),
     "in place": (lambda x: x.astype(int).__iadd__(1.5), "same_kind"),
 }
@@ -263,7 +251,7 @@ def test_a_scalar_is_not_changed_in_place_to_another_type_or_shape() -> None:
     x = np.arange(3, dtype=np.float32)
     for function in (promotes, grows):
         with pytest.raises(UnsupportedOpError, match=r"y = y \+ …"):
-            eqsat.optimize(function)(x)
+            eqsat.optimize(function, strict=True)(x)
     assert eqsat.optimize(keeps)(x) == keeps(x)
     zero_d = np.array(1.5, np.float32)
     assert eqsat.optimize(lambda x: operator.iadd(x * 1, np.float32(2)))(zero_d).dtype == np.float32

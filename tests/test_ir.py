@@ -78,7 +78,7 @@ def arity(name: str) -> int:
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_every_row_is_complete(name: str) -> None:
     row = OPS[name]
-    assert row.name == name and row.cost > 0
+    assert row.name == name and (row.cost > 0 or name == "opaque")  # of which each call is measured
     if row.kind not in ("source", "opaque", "composite"):
         assert row.definition is not None
     if row.kind == "composite":

@@ -89,7 +89,7 @@ def test_methods_of_dataclasses() -> None:
 
 def test_method_of_another_object_is_refused_with_advice() -> None:
     class Model:
-        @eqsat.optimize
+        @eqsat.optimize(strict=True)
         def forward(self, x: Any) -> Any:
             return x + 1
 
@@ -367,7 +367,7 @@ def test_mixed_types_promote_as_numpy() -> None:
 
 
 def test_refused_element_types() -> None:
-    f = eqsat.optimize(lambda x: x + 1)
+    f = eqsat.optimize(lambda x: x + 1, strict=True)
     for bad in (np.zeros(3, complex), np.array(["a"]), np.array([object()])):
         with pytest.raises(UnsupportedDTypeError, match="argument 'x'"):
             f(bad)
@@ -709,7 +709,7 @@ def test_a_function_that_calls_itself_on_arrays_while_traced() -> None:
 def test_errors_of_the_function_pass_and_leave_nothing() -> None:
     calls = []
 
-    @eqsat.optimize
+    @eqsat.optimize(strict=True)
     def f(x: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:

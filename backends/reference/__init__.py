@@ -71,7 +71,7 @@ class NumpyExecutable:
         self.nbytes = sum(a.nbytes for a in self.constants.values())
         self.inputs = list(plan.inputs)
         stored = {s.tensors[o] for s in plan.steps if isinstance(s, KernelStep) for o in s.group.outputs}
-        stored |= {s.tensor for s in plan.steps if isinstance(s, ReferenceStep)}
+        stored |= {t for s in plan.steps if isinstance(s, ReferenceStep) for t in s.tensors}
         stored |= {tensor for repeat in plan.repeats for tensor in repeat.writes}
         self.peak_bytes = sum(plan.types[t].nbytes for t in (*stored, *plan.outputs))
 
@@ -117,10 +117,10 @@ class NumpyExecutable:
         if isinstance(step, ReferenceStep):
             bound = {
                 n: values[step.reads[n.attrs.index]]
-                for n in topological([step.value])
+                for n in topological(step.values)
                 if isinstance(n.attrs, InputAttrs)
             }
-            values[step.tensor] = evaluate_nodes([step.value], bound)[0]
+            values.update(zip(step.tensors, evaluate_nodes(step.values, bound), strict=True))
             return
         for operand in step.group.outputs:
             tensor = step.tensors[operand]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from eqsat.cost.calibration import ELEMENTWISE, NUMPY_CALL, OVERLAP
 from eqsat.ir.node import Node, topological
+from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, TensorType
@@ -70,12 +71,20 @@ def opaque_slots(op: str, type: TensorType, attrs: object) -> float:
     return row.cost * type.size * math.log2(max(2, axis))
 
 
+def call_seconds(result: Result) -> float:
+    """A result's share of the time that its call was measured to take."""
+    return result.call.seconds / len(result.call.types)
+
+
 def reference_seconds(value: Node, roofline: Roofline) -> float:
     """Predicted seconds of a value that NumPy computes operator by operator, on one thread (``roofline``'s)."""
     total = 0.0
     for node in topological([value]):
         row = OPS[node.op]
         if row.kind in ("source", "view"):
+            continue
+        if isinstance(node.attrs, Result):
+            total += call_seconds(node.attrs)
             continue
         slots, multiply_adds = row.cost * node.type.size, 0.0
         if row.kind == "opaque":

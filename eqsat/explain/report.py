@@ -19,7 +19,8 @@ class StepReport:
     """One step: what it computes, its loop nest, work, and times in seconds (measured: median, alone).
 
     ``kind``: ``kernel``; ``stages``, a group run as one kernel per stage because none could be generated for
-    the whole; ``reference``, through NumPy for want of a kernel; ``numpy``, by that backend.
+    the whole; ``reference``, through NumPy for want of a kernel; ``opaque``, by the library whose function it is;
+    ``numpy``, by that backend.
     ``nest``: its loops as text. ``moved``: bytes that the busiest thread is predicted to move from each memory space,
     and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
     ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
@@ -192,6 +193,7 @@ _KINDS = {
     "kernel": "",
     "numpy": "  (by the NumPy backend)",
     "stages": "  (one kernel per stage: none could be generated for the group)",
+    "opaque": "  (run by its own library)",
     "reference": "  (through the NumPy reference: no kernel for it)",
 }
 

@@ -158,9 +158,9 @@ def group_bytes(group: KernelGroup) -> float:
 
 def reference_bytes(step: ReferenceStep) -> float:
     """Bytes that the operators of a reference step read and write, one by one."""
-    return float(sum(node_bytes(n) for n in _computed(topological([step.value]))))
+    return float(sum(node_bytes(n) for n in _computed(topological(step.values))))
 
 
 def reference_flops(step: ReferenceStep) -> float:
     """Operations of a reference step."""
-    return float(sum(node_flops(n) for n in _computed(topological([step.value]))))
+    return float(sum(node_flops(n) for n in _computed(topological(step.values))))

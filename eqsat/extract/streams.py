@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, GUARD_SLOTS, PANEL, PANEL_PACK_SLOTS
-from eqsat.cost.roofline import Roofline, opaque_slots
+from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.ir import views
+from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import PadAttrs
 from eqsat.ir.types import TensorType
@@ -324,6 +325,9 @@ class Builder:
             return False
         s.root = True
         s.reads = merge_reads(s.children, self.sizes)
+        if isinstance(attrs, Result):
+            s.seconds = call_seconds(attrs)
+            return True
         s.core_slots = opaque_slots(op, s.children[0].type, attrs)
         moved = sum(s.reads.values()) + s.type.nbytes
         s.seconds = self.roofline.seconds(0.0, s.core_slots, moved, s.type.dtype, steps=10)

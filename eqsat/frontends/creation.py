@@ -102,7 +102,7 @@ def _creator(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         trace = CURRENT.get()
         if trace is None or trace.thread != threading.get_ident():
             return _ZEROS.get(name, original)(*args, **kwargs) if PLAIN.get() else original(*args, **kwargs)
-        return registry.located(f"np.{name}", _create, name, original, args, kwargs)
+        return registry.attempt(f"np.{name}", original, args, kwargs, _create, name, original, args, kwargs)
 
     return create
 

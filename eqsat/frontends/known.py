@@ -15,6 +15,12 @@ _WRITES = (np.copyto, np.put, np.put_along_axis, np.fill_diagonal, np.putmask, n
 """The functions of NumPy that write to their first argument."""
 
 
+def writes(function: object) -> bool:
+    """Whether a function of NumPy is there to change its first argument."""
+    method = isinstance(getattr(function, "__self__", None), np.ufunc) and getattr(function, "__name__", "") == "at"
+    return method or function in _WRITES
+
+
 class Unknown(Exception):
     """Some array among the operands is not known."""
 

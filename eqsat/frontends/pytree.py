@@ -68,7 +68,7 @@ Tree = Leaf | Static | Branch
 
 _native = {np.dtype(d.name): True for d in COMPUTED}
 _STATIC = (str, bytes, type(None), type, np.dtype, Enum, slice, range, type(Ellipsis))
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, np.ufunc)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, np.ufunc, type(np.sum))
 _new_object = object.__new__
 _ndarray = np.ndarray
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
-from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedOpError
+from eqsat.deadline import OutOfTime
+from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.source import user_line
 from eqsat.ir.node import LINE
 
@@ -20,28 +22,53 @@ FUNCTIONS: dict[object, Callable[..., Any]] = {}
 
 _parameters: dict[object, frozenset[str] | None] = {}
 
-ADVICE: dict[str, str] = {
-    "numpy.left_shift": "x << n is x * 2**n in the integer type of x",
-    "numpy.right_shift": "x >> n is x // 2**n",
-    "numpy.nonzero": "the shape of its result depends on values; use np.where(condition, a, b)",
-    "numpy.argwhere": "the shape of its result depends on values; use np.where(condition, a, b)",
-    "numpy.flatnonzero": "the shape of its result depends on values; use np.where(condition, a, b)",
-    "numpy.unique": "the shape of its result depends on values; call it outside the optimized function",
-    "numpy.compress": "the shape of its result depends on values; use np.where(condition, x, 0)",
-    "numpy.extract": "the shape of its result depends on values; use np.where(condition, x, 0)",
-    "numpy.delete": "use np.concatenate of the slices that stay",
-    "numpy.insert": "use np.concatenate of slices and the new part",
-    "numpy.median": "use np.sort(x, axis) and take the middle",
-    "numpy.quantile": "use np.sort(x, axis) and take the position",
-    "numpy.percentile": "use np.sort(x, axis) and take the position",
-    "numpy.partition": "use np.sort",
-    "numpy.argpartition": "use np.argsort",
-    "numpy.apply_along_axis": "write it with whole-array operators",
-    "numpy.vectorize": "write it with whole-array operators",
-    "numpy.interp": "write it with np.where, or call it outside the optimized function",
-    "numpy.convolve": "write it in index notation with @eqsat.op",
-    "numpy.correlate": "write it in index notation with @eqsat.op",
+_SHAPE = "the shape of its result depends on values; "
+_WHERE = _SHAPE + "use np.where(condition, a, b)"
+_CHOOSE = _SHAPE + "use np.where(condition, x, 0)"
+_DATES = "dates and times are no element types of programs"
+_FILES = "it writes a file; return the array and write it outside"
+_MEMORY = "where arrays lie is not known while the function is traced"
+_TEXT = "values are not known while the function is traced; return them and print them outside"
+_WRITES = "it writes to its argument, at places that depend on values; "
+
+REFUSED: dict[str, str] = {
+    "numpy.argwhere": _WHERE,
+    "numpy.array2string": _TEXT,
+    "numpy.array_repr": _TEXT,
+    "numpy.array_str": _TEXT,
+    "numpy.bincount": _SHAPE + "use (x[:, None] == np.arange(n)).sum(axis=0)",
+    "numpy.busday_count": _DATES,
+    "numpy.busday_offset": _DATES,
+    "numpy.compress": _CHOOSE,
+    "numpy.datetime_as_string": _DATES,
+    "numpy.einsum_path": "it makes text for people; call it outside the optimized function",
+    "numpy.extract": _CHOOSE,
+    "numpy.flatnonzero": _WHERE,
+    "numpy.intersect1d": _SHAPE + "use np.isin",
+    "numpy.is_busday": _DATES,
+    "numpy.isnat": _DATES,
+    "numpy.may_share_memory": _MEMORY,
+    "numpy.nonzero": _WHERE,
+    "numpy.place": _WRITES + "use x[mask] = …, or np.where",
+    "numpy.repeat": _SHAPE + "give the counts as Python numbers",
+    "numpy.save": _FILES,
+    "numpy.savetxt": _FILES,
+    "numpy.savez": _FILES,
+    "numpy.savez_compressed": _FILES,
+    "numpy.setdiff1d": _SHAPE + "use np.isin",
+    "numpy.setxor1d": _SHAPE + "use np.isin",
+    "numpy.shares_memory": _MEMORY,
+    "numpy.trim_zeros": _SHAPE + "call it outside the optimized function",
+    "numpy.union1d": _SHAPE + "use np.isin",
+    "numpy.unique": _SHAPE + "call it outside the optimized function",
+    "numpy.unique_all": _SHAPE + "call it outside the optimized function",
+    "numpy.unique_counts": _SHAPE + "call it outside the optimized function",
+    "numpy.unique_inverse": _SHAPE + "call it outside the optimized function",
+    "numpy.unique_values": _SHAPE + "call it outside the optimized function",
+    "numpy.where": _WHERE,
 }
+"""Functions that are no step of a program, and why: NumPy runs what calls them. Some have an implementation, for calls
+of another kind."""
 
 
 def implements(*functions: object) -> Callable[[Handler], Handler]:
@@ -62,7 +89,12 @@ def full_name(function: object) -> str:
     module = getattr(function, "__module__", None) or "numpy"
     if module.startswith("numpy._core") or module in ("numpy.lib", "numpy.core"):
         module = "numpy"
-    return f"{module}.{getattr(function, '__name__', repr(function))}"
+    name = getattr(function, "__name__", repr(function))
+    if isinstance(function, np.ufunc) and getattr(np, name, None) is not function:
+        special = sys.modules.get("scipy.special")
+        module = "scipy.special" if getattr(special, name, None) is function else "ufunc"
+    public = ".".join(part for part in module.split(".") if not part.startswith("_") or part == module)
+    return f"{public}.{name}"
 
 
 def short_name(function: object) -> str:
@@ -71,7 +103,7 @@ def short_name(function: object) -> str:
 
 def refuse(name: str, why: str = "") -> UnsupportedOpError:
     """The error for a function that traced arrays do not have."""
-    advice = why or ADVICE.get(name.replace("np.", "numpy.", 1), "")
+    advice = why or REFUSED.get(name.replace("np.", "numpy.", 1), "")
     advice = advice or "call it outside the optimized function, or write it with supported operators"
     return UnsupportedOpError(f"{name} is not supported on traced arrays: {advice}", user_line())
 
@@ -107,8 +139,41 @@ def call(function: object, *args: Any, **kwargs: Any) -> Any:
     if all_known(args):
         with contextlib.suppress(Unknown):
             return run(function, args, kwargs)  # type: ignore[arg-type]
-    handler = FUNCTIONS.get(function)
     name = short_name(function)
+    return attempt(name, function, args, kwargs, _handled, name, function, args, kwargs)
+
+
+def attempt(
+    name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any], *given: Any
+) -> Any:
+    """What ``run`` makes of a call of a NumPy function; where it refuses, a step in which NumPy runs the function.
+
+    A step has no effect but its result: functions that write to an argument are none.
+    """
+    from eqsat.frontends.known import writes
+    from eqsat.frontends.opaque import step
+
+    try:
+        return located(name, run, *given)
+    except (UnsupportedOpError, UnsupportedDTypeError) as error:
+        if full_name(function) in REFUSED or writes(function):
+            raise
+        refused = error
+    left = {k: v for k, v in kwargs.items() if v is not np._NoValue}
+    try:
+        return step(function, args, left, name)
+    except OutOfTime:
+        raise
+    except Exception as error:
+        # A refusal that knows the function says more than what follows from it.
+        if function in FUNCTIONS or isinstance(refused, UnsupportedDTypeError):
+            raise refused from error
+        raise
+
+
+def _handled(name: str, function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function's implementation on these arguments."""
+    handler = FUNCTIONS.get(function)
     if handler is None:
         raise refuse(name)
     names = _parameters[function]
@@ -120,7 +185,7 @@ def call(function: object, *args: Any, **kwargs: Any) -> Any:
                 del given[key]
                 continue
             raise UnsupportedOpError(f"{name}: the argument {key!r} is not supported on traced arrays", user_line())
-    return located(name, handler, *args, **given)
+    return handler(*args, **given)
 
 
 def _default(function: object, key: str) -> object:

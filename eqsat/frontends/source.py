@@ -40,6 +40,6 @@ def scipy_function() -> str:
     frame, name = sys._getframe(1), ""
     while frame is not None and not _is_user.get(frame.f_code.co_filename, False):
         if f"{os.sep}scipy{os.sep}" in frame.f_code.co_filename:
-            name = frame.f_code.co_name
+            name = frame.f_code.co_name if frame.f_code.co_name != "wrapper" else name
         frame = frame.f_back  # type: ignore[assignment]
     return name

@@ -13,7 +13,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
-from eqsat.frontends import contractions, indexing, joins, reductions, shapes, writes  # noqa: F401
+from eqsat.frontends import contractions, indexing, joins, opaque, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
 from eqsat.frontends.pytree import (
@@ -167,13 +167,15 @@ def trace(
         for i, (a, repeated, name) in enumerate(zip(leaves, axes, names, strict=True))
     )
     parameters = [p.name for p in spec.parameters]
-    trace_of = Trace(deadline)
+    values = {n: np.asarray(base_of(a), n.dtype.numpy) for n, a in zip(inputs, leaves, strict=True)}
+    trace_of = Trace(deadline, values)
     before = CURRENT.set(trace_of)
     try:
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
         _protect(arguments, leaves, spec.raw(args, kwargs), names, const_inputs(const, names, parameters))
         call_args, call_kwargs = spec.call_with(trees, arguments)
         scopes = Scopes(trace_of)
+        trace_of.original = scopes.original
         show()
         result = scopes.inside(fn)(*call_args, **call_kwargs)
         found: list[Any] = []

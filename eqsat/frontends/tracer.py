@@ -9,6 +9,7 @@ the arguments are *known*: NumPy computes with them, and Python may ask for them
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, NoReturn
@@ -33,18 +34,21 @@ class Trace:
 
     ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
     depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
-    which they were made.
+    which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
+    running functions on them. ``original``: of a function's copy that is traced, the user's own.
     """
 
-    __slots__ = ("deadline", "disorderly", "file", "nodes", "rows", "thread")
+    __slots__ = ("deadline", "disorderly", "file", "nodes", "original", "rows", "thread", "values")
 
-    def __init__(self, deadline: Deadline = NEVER) -> None:
+    def __init__(self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None) -> None:
         self.deadline = deadline
         self.nodes: list[Node] = []
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
         self.rows = False
+        self.original: Callable[[Any], Any] = lambda value: value
+        self.values = {} if values is None else values
 
 
 CURRENT: Scoped[Trace | None] = Scoped(None)
@@ -57,7 +61,7 @@ def _ufunc(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
     if all_known(args):
         with contextlib.suppress(Unknown):
             return run(ufunc, args, kwargs)
-    return registry.located(short(ufunc), apply, ufunc, args, **kwargs)
+    return registry.attempt(short(ufunc), ufunc, args, kwargs, functools.partial(apply, **kwargs), ufunc, args)
 
 
 def all_known(args: Iterable[Any]) -> bool:
@@ -67,7 +71,7 @@ def all_known(args: Iterable[Any]) -> bool:
 
 def short(ufunc: np.ufunc) -> str:
     """A ufunc's name in messages."""
-    return f"np.{ufunc.__name__}"
+    return registry.short_name(ufunc)
 
 
 def _binary(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
@@ -429,7 +433,8 @@ class TracedArray:
         if scipy:
             raise registry.refuse(
                 f"scipy's {scipy}",
-                "use eqsat.nn (softmax, log_softmax, erf, sigmoid…) or write it with NumPy functions",
+                f"wrap it in eqsat.opaque ({scipy} = eqsat.opaque({scipy}), outside of the function), use eqsat.nn "
+                "(softmax, log_softmax, erf, sigmoid…) or write it with NumPy functions",
             )
         return self._unknown(
             "the array of values",
@@ -479,10 +484,12 @@ class TracedArray:
         from eqsat.frontends.known import Unknown, run
         from eqsat.frontends.ufuncs import ufunc_method
 
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
         if all_known(inputs):
             with contextlib.suppress(Unknown):
-                return run(getattr(ufunc, method), inputs, kwargs, writes=method == "at")
-        return registry.located(short(ufunc), ufunc_method, ufunc, method, inputs, kwargs)
+                return run(function, inputs, kwargs, writes=method == "at")
+        name = short(ufunc) if method == "__call__" else f"{short(ufunc)}.{method}"
+        return registry.attempt(name, function, inputs, kwargs, ufunc_method, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return registry.call(func, *args, **kwargs)

@@ -256,6 +256,11 @@ def _builder(ufunc: np.ufunc) -> Builder:
     return found
 
 
+def has_kernel(function: object) -> bool:
+    """Whether a function is elementwise, with an operator of its own."""
+    return isinstance(function, np.ufunc) and function in UFUNCS
+
+
 def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
     """The types of NumPy's loop for these operands, inputs first; Python numbers are weak."""
     kinds: list[Any] = []

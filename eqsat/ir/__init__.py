@@ -1,6 +1,6 @@
 """The typed graph, the op table and index notation."""
 
-from eqsat.ir import build, composite, elementwise, structure
+from eqsat.ir import build, composite, elementwise, opaque, structure
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.table import OPS, Op, make
 from eqsat.ir.types import DType, TensorType
@@ -17,5 +17,6 @@ __all__ = [
     "composite",
     "elementwise",
     "make",
+    "opaque",
     "structure",
 ]

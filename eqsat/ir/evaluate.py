@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.loop import Loop, LoopResult, window
 from eqsat.ir.node import Graph, Node, topological
+from eqsat.ir.opaque import Result
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS
 from eqsat.ir.types import float32
@@ -27,16 +28,18 @@ def evaluate_nodes(
 
     Floating-point warnings are silenced: NaN and inf are results like any other.
     """
-    return _Order(outputs).run(bound, double, deadline)
+    return _Order(outputs, bound).run(bound, double, deadline)
 
 
 class _Order:
-    """What the outputs need, in order, and which values nobody needs after each."""
+    """What the outputs need beside ``given`` nodes, in order, and which values nobody needs after each."""
 
-    def __init__(self, outputs: Sequence[Node]) -> None:
+    def __init__(self, outputs: Sequence[Node], given: Collection[Node] = ()) -> None:
         self.outputs = outputs
-        self.nodes = topological(outputs)
-        last: dict[Node, Node] = {operand: node for node in self.nodes for operand in node.inputs}
+        made = topological(outputs, given)
+        used = dict.fromkeys([*outputs, *(operand for node in made for operand in node.inputs)])
+        self.nodes = [*(node for node in used if node in given), *made]
+        last: dict[Node, Node] = {operand: node for node in made for operand in node.inputs}
         keep = set(outputs)
         self.dead: dict[Node, list[Node]] = {}
         for operand, node in last.items():
@@ -45,13 +48,13 @@ class _Order:
 
     def run(self, bound: Mapping[Node, np.ndarray], double: bool, deadline: Deadline) -> list[np.ndarray]:
         values: dict[Node, np.ndarray] = {}
-        loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]] = {}
+        together: dict[object, list[np.ndarray]] = {}
         with np.errstate(all="ignore"):
             for node in self.nodes:
                 deadline.check("evaluating the reference")
                 value = bound.get(node)
                 if value is None:
-                    value = _value(node, [values[i] for i in node.inputs], loops, double, deadline)
+                    value = _value(node, [values[i] for i in node.inputs], together, double, deadline)
                 if node.dtype == float32 and double:
                     value = value.astype(np.float64, copy=False)
                 elif value.dtype != node.dtype.numpy:
@@ -65,16 +68,21 @@ class _Order:
 def _value(
     node: Node,
     operands: list[np.ndarray],
-    loops: dict[tuple[Loop, tuple[Node, ...]], list[np.ndarray]],
+    together: dict[object, list[np.ndarray]],
     double: bool,
     deadline: Deadline,
 ) -> np.ndarray:
-    """``loops``: all results of the loops of which one is known."""
+    """``together``: all results of the loops and calls of which one is known."""
     if isinstance(node.attrs, LoopResult):
-        key = (node.attrs.loop, node.inputs)
-        if key not in loops:
-            loops[key] = evaluate_loop(node.attrs.loop, operands, double=double, deadline=deadline)
-        return loops[key][node.attrs.index]
+        key: object = (node.attrs.loop, node.inputs)
+        if key not in together:
+            together[key] = evaluate_loop(node.attrs.loop, operands, double=double, deadline=deadline)
+        return together[key][node.attrs.index]
+    if isinstance(node.attrs, Result):
+        key = (node.attrs.call, node.inputs)
+        if key not in together:
+            together[key] = node.attrs.call.run(operands)
+        return together[key][node.attrs.number]
     if double and OPS[node.op].sorts and node.dtype.kind == "int":  # which of equals comes first is the type's
         operands = [v.astype(i.dtype.numpy, copy=False) for v, i in zip(operands, node.inputs, strict=True)]
     return OPS[node.op].reference(operands, node.attrs)

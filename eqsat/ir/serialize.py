@@ -12,6 +12,7 @@ import numpy as np
 from eqsat.ir import build
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node, topological
+from eqsat.ir.opaque import Result, call_of
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.table import make
@@ -51,6 +52,8 @@ def _attrs_to_json(attrs: object, named: Container[str] | None) -> Any:
             return {"view": [[list(map(list, axis)) for axis in attrs.axes], attrs.offset]}
         case InputAttrs():
             return {"input": [attrs.index, type_to_json(attrs.type)]}
+        case Result():
+            return {"opaque": [attrs.call.key, attrs.number]}
         case IotaAttrs():
             return {"iota": [attrs.size, attrs.dtype.name]}
         case PadAttrs():
@@ -88,6 +91,8 @@ def _attrs_from_json(data: Any, constant: Callable[[str], ConstArray]) -> object
             return view_map([[(n, s) for n, s in axis] for axis in value[0]], value[1])
         case "input":
             return InputAttrs(value[0], type_from_json(value[1]))
+        case "opaque":
+            return Result(call_of(value[0]), value[1])
         case "iota":
             return IotaAttrs(value[0], DTYPES[value[1]])
         case "pad":

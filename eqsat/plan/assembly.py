@@ -157,7 +157,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
 def _renumbered(step: Step, numbers: Mapping[int, int]) -> Step:
     if isinstance(step, KernelStep):
         return replace(step, tensors=tuple(numbers[t] for t in step.tensors))
-    return replace(step, reads=tuple(numbers[t] for t in step.reads), tensor=numbers[step.tensor])
+    return replace(step, reads=tuple(numbers[t] for t in step.reads), tensors=tuple(numbers[t] for t in step.tensors))
 
 
 def _repeat_renumbered(repeat: Repeat, numbers: Mapping[int, int]) -> Repeat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.loop import window
 from eqsat.ir.nest import Nest
 from eqsat.ir.node import Node
+from eqsat.ir.opaque import Call, call_alone
 from eqsat.ir.types import TensorType
 from eqsat.schedule import Candidate
 
@@ -37,16 +38,31 @@ class KernelStep:
 
 @dataclass(frozen=True)
 class ReferenceStep:
-    """Operators without a kernel, computed by the reference: ``value`` over ``input`` nodes 0, 1, … (= ``reads``).
+    """Operators without a kernel: ``values`` over ``input`` nodes 0, 1, … (= ``reads``) go to ``tensors``.
 
+    They are computed by the reference, or are the results of one call of a library function, made once (``call``).
     ``seconds`` is predicted, on one thread.
     """
 
-    value: Node
+    values: tuple[Node, ...]
     reads: tuple[int, ...]
-    tensor: int
+    tensors: tuple[int, ...]
     label: str
     seconds: float = 0.0
+
+    @property
+    def call(self) -> Call | None:
+        """The library function that is called, where the step is nothing else."""
+        return call_alone(self.values)
+
+    def joined(self, other: ReferenceStep) -> ReferenceStep | None:
+        """One step for both, where they take results of one call."""
+        calls = {call.key for call in (self.call, other.call) if call is not None}
+        same = self.call is not None and other.call is not None and len(calls) == 1
+        if not same or self.reads != other.reads or self.values[0].inputs != other.values[0].inputs:
+            return None
+        values, tensors = (*self.values, *other.values), (*self.tensors, *other.tensors)
+        return replace(self, values=values, tensors=tensors, seconds=self.seconds + other.seconds)
 
 
 Step = KernelStep | ReferenceStep

@@ -15,6 +15,7 @@ import numpy as np
 
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node, topological
+from eqsat.ir.opaque import Result
 from eqsat.ir.repeats import astype
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
@@ -109,7 +110,8 @@ def _stored(
         once = len(found) <= 1 and None not in found
         kind = OPS[node.op].kind
         size = _bytes(node, parts)
-        if most is None or kind == "composite" or size <= max(SMALL, 0 if once and kind != "opaque" else most):
+        at_once = kind == "composite" or isinstance(node.attrs, Result)
+        if most is None or at_once or size <= max(SMALL, 0 if once and kind != "opaque" else most):
             stored.add(node)
     alive, peak = 0, 0
     dying: dict[int, int] = {}
@@ -162,6 +164,7 @@ class Evaluation:
         self.deadline = deadline or Deadline()
         self._values: dict[Node, dict[Box, np.ndarray]] = {}
         """The boxes of stored nodes that are there: the whole, or its parts."""
+        self._called: dict[object, list[np.ndarray]] = {}
         self._dropped: dict[int, list[Node]] = {}
         for node in plan.stored:
             self._dropped.setdefault(plan.last[node], []).append(node)
@@ -210,7 +213,8 @@ class Evaluation:
     def _step(self, node: Node, box: Box) -> int:
         """Elements of a box to be made at a time: all at once where its operands are there."""
         there = all(self._is_there(operand) for operand in node.inputs)
-        return max(1, volume(box)) if there or OPS[node.op].kind == "composite" else BLOCK
+        at_once = there or OPS[node.op].kind == "composite" or isinstance(node.attrs, Result)
+        return max(1, volume(box)) if at_once else BLOCK
 
     def _dtype(self, node: Node) -> np.dtype:
         return np.dtype(np.float64) if self.double and node.dtype == float32 else node.dtype.numpy
@@ -282,7 +286,15 @@ class Evaluation:
 
     def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
         """An operator's result; what evaluations of other arithmetic change."""
-        return self._finished(node, box, compute(node, box, boxes, arrays), arrays)
+        return self._finished(node, box, self._computed(node, box, boxes, arrays), arrays)
+
+    def _computed(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
+        if not isinstance(node.attrs, Result):
+            return compute(node, box, boxes, arrays)
+        key = (node.attrs.call.key, node.inputs)
+        if key not in self._called:  # once for all its results
+            self._called[key] = node.attrs.call.run(arrays)
+        return part(self._called[key][node.attrs.number], box)
 
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
         return value

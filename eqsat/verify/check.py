@@ -16,12 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.errors import EqsatError
 from eqsat.explain.work import naive_peak
 from eqsat.frontends.trace import Traced
 from eqsat.ir.node import Graph, Node
+from eqsat.ir.opaque import calls_of
 from eqsat.options import Numerics
 from eqsat.verify import draws
 from eqsat.verify.bounds import OutputError
+from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib, reference_seconds
 from eqsat.verify.plain import Plain, wrong_values
@@ -100,9 +103,14 @@ def verify(
     size = sizes(graph, intermediates)
     drawn = Draws(graph, free, examples, seed)
     sampled = ends if plain is None else None
-    judge = Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, sampled)
+    calls = Calls(graph, constants) if calls_of(graph.outputs) else None
+    if calls is not None:
+        assert plain is None, "the function calls libraries with values of its own"
+        sampled = None if ends is None else [*ends, *([] for _ in calls.operands)]
+    of = graph if calls is None else calls.graph
+    judge = Judge(of, constants, run, drawn, numerics, options, size.limit, deadline, seed, calls, sampled)
     try:
-        return _draw_all(judge, plain)
+        return _draw_all(judge, plain)[: len(graph.outputs)]
     except MemoryError as error:
         if error.args and "the program" in str(error.args[0]):
             raise
@@ -169,6 +177,10 @@ def hold_plain(
         log.info("the function was not held against its trace: %r", error.__cause__)
     except PlainDiffers as error:
         raise plain_differs(plain, traced, results, error) from None
+    except Exception as error:
+        if isinstance(error, (EqsatError, OutOfTime, MemoryError)) or not calls_of(traced.graph.outputs):
+            raise
+        log.info("the function was not held against its trace: a library refuses values near its own (%r)", error)
 
 
 def plain_differs(plain: Plain, traced: Traced, results: Sequence[np.ndarray], error: PlainDiffers) -> Exception:

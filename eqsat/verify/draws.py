@@ -230,6 +230,7 @@ def reaching(graph: Graph) -> tuple[frozenset[Node], frozenset[Node]]:
         for place, operand in enumerate(node.inputs):
             table = OPS[node.op].kind == "gather" and place == 0
             starts = node.op == "wrap_index" or (OPS[node.op].kind == "gather" and place == 1)
+            starts |= node.op == "opaque"  # what else a library's function takes is not known
             starts |= node.op == "pow" and node.dtype.kind == "int" and place == 1
             if starts or (node in index and not table):
                 index.add(operand)

@@ -19,7 +19,7 @@ held against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,11 +27,13 @@ from typing import Any
 import numpy as np
 
 from eqsat.deadline import Deadline
-from eqsat.errors import VerificationError
+from eqsat.errors import ResultChangedError, VerificationError
 from eqsat.explain.listing import program
 from eqsat.explain.work import node_flops
 from eqsat.ir.composite import without_composites
+from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import ConstArray, Graph, Node
+from eqsat.ir.opaque import Raised, Result, noting
 from eqsat.ir.table import OPS
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
@@ -49,6 +51,7 @@ from eqsat.verify.bounds import (
     scale_of,
 )
 from eqsat.verify.boxes import Box, part, whole
+from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
 from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
@@ -123,6 +126,8 @@ class Judge:
     limit: int
     deadline: Deadline
     seed: int = 0
+    calls: Calls | None = None
+    """Where the graph is the part of a program around its calls of library functions."""
     ends: Sequence[Sequence[int]] | None = None
     """For each output, positions where kernels' stores begin and end; None: all of it is compared, however dear."""
     simple: Graph = field(init=False)
@@ -193,13 +198,17 @@ class Judge:
         the reference computes.
         """
         arrays = self._arrays(kind)
-        look = self._look(arrays)
+        look = self._look(arrays) if self.calls is None else None
+        if look is None:
+            ours, bound = self._with_calls(arrays, kind)
+            look = self._look(arrays, bound)
         try:
             for number, output in enumerate(self.simple.outputs):
                 look.exact.part(output, self.boxes(number, kind)[0])
         except (IndexError, ValueError) as error:
             raise Invalid from error
-        ours = self._ours(arrays, look.exact, kind)
+        if self.calls is None:
+            ours = self._ours(arrays, look.exact, kind)
         seen = Seen([], [])
         for number in range(len(self.simple.outputs)):
             if plain is not None:
@@ -221,12 +230,41 @@ class Judge:
         for number in range(len(self.simple.outputs)):
             self._plain_output(number, plain[number], look, draws.OWN)
 
-    def _look(self, arrays: Sequence[np.ndarray]) -> _Look:
-        bound = {**dict(zip(self.draws.free, arrays, strict=True)), **self.constants}
+    def _look(self, arrays: Sequence[np.ndarray], more: Mapping[Node, np.ndarray] | None = None) -> _Look:
+        bound = {**dict(zip(self.draws.free, arrays, strict=True)), **self.constants, **(more or {})}
         exact = Evaluation(self.plan, bound, double=True, deadline=self.deadline)
         if self.seconds > DEAR_SECONDS:
             return _Look(bound, exact, _Rounded(exact))
         return _Look(bound, exact, Evaluation(self.plan, bound, deadline=self.deadline))
+
+    def _with_calls(
+        self, arrays: list[np.ndarray], kind: Kind
+    ) -> tuple[Sequence[np.ndarray], Mapping[Node, np.ndarray]]:
+        """Results of the compiled program and operands of the calls in it, and the results of these."""
+        assert self.calls is not None
+        try:
+            with noting() as noted:
+                ours = self.run(arrays)
+                bound, operands = self.calls.bind(arrays, noted)
+        except Raised as error:  # the library refuses these arguments
+            raise Invalid from (error.__cause__ or error)
+        except ResultChangedError as error:
+            raise Invalid from error
+        except (IndexError, ValueError) as error:
+            try:
+                evaluate(self.calls.original, self._given(arrays))
+            except Exception as same:
+                raise Invalid from same
+            raise self._raises(error, kind) from None
+        return [*ours, *operands], bound
+
+    def _given(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The values of all inputs of the program."""
+        given = {**dict(zip(self.draws.free, arrays, strict=True)), **self.constants}
+        return [np.asarray(given[node]) for node in self._program().inputs]
+
+    def _program(self) -> Graph:
+        return self.graph if self.calls is None else self.calls.original
 
     def _ours(self, arrays: list[np.ndarray], exact: Evaluation, kind: Kind) -> Sequence[np.ndarray]:
         try:
@@ -239,9 +277,7 @@ class Judge:
                         full.part(output, box)
             except (IndexError, ValueError) as same:
                 raise Invalid from same
-            raise self._error(
-                f"the optimized program raises {type(error).__name__}: {error}, where the reference does not", kind
-            ) from None
+            raise self._raises(error, kind) from None
         except MemoryError:
             needs = sum(n.type.nbytes for n in self.graph.outputs)
             raise MemoryError(f"the program itself needs {mib(needs)} for its results, which there are not") from None
@@ -470,14 +506,17 @@ class Judge:
 
     # Errors
 
+    def _raises(self, error: Exception, kind: Kind) -> VerificationError:
+        what = f"the optimized program raises {type(error).__name__}: {error}, where the reference does not"
+        return self._error(what, kind)
+
     def _error(self, what: str, kind: Kind, advice: str = "") -> VerificationError:
         arrays: list[np.ndarray] | None = None
         if kind is not draws.NORMAL:
-            given = {**dict(zip(self.draws.free, self._arrays(kind), strict=True)), **self.constants}
-            arrays = [np.asarray(given[node]) for node in self.graph.inputs]
+            arrays = self._given(self._arrays(kind))
         return VerificationError(
             f"the optimized program differs from the reference on {kind.text}: {what}; it is not used{advice}",
-            program(self.graph, seed=self.seed, options=self.options, arguments=arrays),
+            program(self._program(), seed=self.seed, options=self.options, arguments=arrays),
         )
 
 
@@ -497,7 +536,9 @@ def reference_seconds(graph: Graph) -> float:
     """Estimated time of one evaluation by NumPy: calls, products by BLAS, and elements that anything else reads."""
     total = 0.0
     for node in graph.nodes():
-        if OPS[node.op].kind == "contract":
+        if isinstance(node.attrs, Result):
+            total += node.attrs.call.seconds / len(node.attrs.call.types)
+        elif OPS[node.op].kind == "contract":
             total += node_flops(node) / 5e10
         elif OPS[node.op].kind == "composite":
             total += 1e-8 * node.type.size

@@ -419,3 +419,39 @@ def _attention(d: Draft) -> Made:
     q = d.pick(lambda v: v.kind == "f" and v.ndim >= 2 and v.top <= 50 and v.shape[-1] > 0)
     k = d.pick(lambda v: v.dtype == q.dtype and v.ndim == q.ndim and v.shape == q.shape and v.top <= 50)
     return Made(f"nn.softmax({q.name} @ np.swapaxes({k.name}, -1, -2) * 0.25, axis=-1) @ {k.name}")
+
+
+# -- run by NumPy between kernels ---------------------------------------------------------------------------
+
+
+@_operator("percentile", "median", "interp")
+def _continuous_step(d: Draft) -> Made:
+    x = d.pick(lambda v: v.kind == "f" and v.ndim > 0 and min(v.shape) > 0)
+    case = d.below(3)
+    if case == 0:
+        return Made(f"np.percentile({x.name}, {d.choose((0, 25, 60, 100))}, axis={d.axis(x)}).astype(np.{x.dtype})")
+    if case == 1:
+        return Made(f"np.median({x.name}, axis={d.axis(x)}, keepdims={d.flag()})")
+    return Made(f"np.interp({x.name}, np.arange(-2.0, 3.0), np.arange(5.0) ** 2)")
+
+
+@_operator("searchsorted", "histogram")
+def _discrete_step(d: Draft) -> Made:
+    x = d.pick(lambda v: v.exact and v.kind != "b" and v.ndim > 0)
+    if d.flag():
+        return Made(f"np.searchsorted(np.arange(-2.0, 3.0), {x.name})", discrete=True)
+    return Made(f"np.histogram({x.name}, bins=4, range=(-8, 8))[0]", discrete=True)
+
+
+@_operator("inv", "solve", "slogdet", "svd")
+def _matrix_step(d: Draft) -> Made:
+    x = d.pick(lambda v: v.kind == "f" and v.ndim >= 2 and v.shape[-1] > 0 and v.top <= 4)
+    gram = f"(np.swapaxes({x.name}, -1, -2) @ {x.name} + {x.shape[-2] + 1} * np.eye({x.shape[-1]}, dtype=np.{x.dtype}))"
+    case = d.below(4)
+    if case == 0:
+        return Made(f"np.linalg.inv({gram})")
+    if case == 1:
+        return Made(f"np.linalg.solve({gram}, np.swapaxes({x.name}, -1, -2))")
+    if case == 2:
+        return Made(f"np.linalg.slogdet({gram})[1]")
+    return Made(f"np.linalg.svd({gram}, compute_uv=False)")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.contents import UnknownContent, content_digest
-from eqsat.errors import EqsatError, VerificationError
+from eqsat.errors import EqsatError, TraceDiffersError
 from eqsat.frontends.creation import plainly
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
 from eqsat.frontends.trace import Traced, trace
@@ -46,7 +46,7 @@ class Plain:
     def results(self, traced: Traced) -> list[np.ndarray] | None:
         """The results' arrays, one per output of the trace; None, with a word in the log, where it does not run.
 
-        Raises ``VerificationError`` where it does what a compiled program does not, or returns another structure, other
+        Raises ``TraceDiffersError`` where it does what a compiled program does not, or returns another structure, other
         shapes or element types than its trace.
         """
         _, raw = self._leaves()
@@ -59,7 +59,7 @@ class Plain:
             raise _raised(error) from None
         except RuntimeWarning as error:
             raise _raised(error) from None
-        except VerificationError:
+        except TraceDiffersError:
             raise
         except Exception as error:
             if "read-only" in str(error):
@@ -114,7 +114,7 @@ class Plain:
         after: list[Any] = []
         same = shape == [tree_of(v, after, _is_array) for v in (*args, *kwargs.values())]
         if not same or any(a is not b for a, b in zip(before, after, strict=False)):
-            raise VerificationError(
+            raise TraceDiffersError(
                 "the function changes a list, dict or dataclass among its arguments; the compiled one leaves it as it "
                 "is. Fix: return the new value instead"
             )
@@ -130,7 +130,7 @@ class Plain:
         for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
             if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                raise _writes(name, _user_line(error)) from None
+                raise _writes(name, user_line_of(error)) from None
 
 
 def _is_array(value: Any) -> bool:
@@ -166,7 +166,7 @@ def _warnings_may_raise() -> bool:
     return False
 
 
-def _user_line(error: BaseException) -> Source | None:
+def user_line_of(error: BaseException) -> Source | None:
     """The innermost line of an exception that is neither NumPy's nor eqsat's."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_PACKAGES):
@@ -174,17 +174,17 @@ def _user_line(error: BaseException) -> Source | None:
     return None
 
 
-def _raised(error: Exception) -> VerificationError:
-    return VerificationError(
+def _raised(error: Exception) -> TraceDiffersError:
+    return TraceDiffersError(
         f"the function raises {type(error).__name__}: {error}, as NumPy is told to (np.errstate, np.seterr, a warning "
         "filter); a compiled program raises no floating-point errors. Fix: test for such values with np.isfinite, or "
         "leave np.errstate out",
-        where=_user_line(error),
+        where=user_line_of(error),
     )
 
 
-def _writes(name: str, line: Source | None) -> VerificationError:
-    return VerificationError(
+def _writes(name: str, line: Source | None) -> TraceDiffersError:
+    return TraceDiffersError(
         f"the function writes to its argument {name!r} where its trace does not, so the compiled one leaves the array "
         "as it is. Fix: write to it with NumPy's functions and operators, whatever the type of the array",
         where=line,
@@ -192,7 +192,7 @@ def _writes(name: str, line: Source | None) -> VerificationError:
 
 
 def _arrays(result: Any, traced: Traced) -> list[np.ndarray]:
-    """The tensors of a result that has the trace's structure; ``VerificationError`` for another."""
+    """The tensors of a result that has the trace's structure; ``TraceDiffersError`` for another."""
     leaves: list[Any] = []
     tree = tree_of(result, leaves, _is_array)
     arrays = []
@@ -218,8 +218,8 @@ def _checked(arrays: Sequence[np.ndarray], traced: Traced) -> list[np.ndarray]:
     return [a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("=")) for a in arrays]
 
 
-def _other(what: str) -> VerificationError:
-    return VerificationError(
+def _other(what: str) -> TraceDiffersError:
+    return TraceDiffersError(
         f"{what}. Does the function look at what a traced array does not share with an array, such as type(x) or "
         "x.flags? Fix: branch on shapes, element types and Python arguments only"
     )
@@ -245,10 +245,10 @@ def _words(tree: Tree) -> str:
             return f"a {kind.__name__} of {list(keys) if keys else len(children)}"
 
 
-def wrong_values(number: int, random: bool) -> VerificationError:
+def wrong_values(number: int, random: bool) -> TraceDiffersError:
     """The error for results whose values are not the trace's."""
     if random:
-        return VerificationError(
+        return TraceDiffersError(
             f"output {number} differs from run to run when NumPy runs the function: it draws random numbers, or "
             "depends on something that it changes. A compiled program keeps what was there when it was traced. Fix: "
             "draw the numbers outside and pass them as arguments"

@@ -270,7 +270,8 @@ def check(program: Program, optimizer: Optimizer, nn: object) -> Failure | None:
             first = tuple(np.array(y) for y in actual) if isinstance(actual, tuple) else actual
             second = optimized(*arguments)
     except Exception as error:
-        kind = "refused" if type(error).__name__ == "VerificationError" else "crashed"
+        refused = any(base.__name__ == "VerificationError" for base in type(error).__mro__)
+        kind = "refused" if refused else "crashed"
         return Failure(kind, describe(error))
     with np.errstate(all="ignore"):
         message = _compare(program, expected, first)

@@ -73,9 +73,9 @@ class Emission:
 
     def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
         if isinstance(step, ReferenceStep):
-            self.kinds.append("reference")
-            value = nodes_to_json([step.value])
-            self.steps.append({"reference": value, "reads": list(step.reads), "tensor": step.tensor, "of": number})
+            self.kinds.append("reference" if step.call is None else "opaque")
+            value, tensors = nodes_to_json(step.values), list(step.tensors)
+            self.steps.append({"reference": value, "reads": list(step.reads), "tensors": tensors, "of": number})
             return
         if kernel is not None:
             self.kinds.append("kernel")

@@ -16,6 +16,7 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.loop import window
 from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.opaque import call_alone
 from eqsat.ir.serialize import nodes_from_json, type_from_json
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
@@ -44,12 +45,12 @@ from eqsat_backends.numba_cpu.running.trips import copied, flattened, is_loop, r
 
 @dataclass
 class _Segment:
-    """A run of compiled steps, a loop, or a step through the reference: operators (``value``), a kernel (``group``)."""
+    """A run of compiled steps, a loop, or a step without: operators or a library's call (``values``), or a kernel."""
 
     program: Program | None
     arguments: list[int]
     writes: list[int]
-    value: Node | None = None
+    values: Sequence[Node] = ()
     group: KernelGroup | None = None
     loop: _Loop | None = None
 
@@ -172,8 +173,8 @@ class CpuExecutable:
         """``order``: the arguments, where all of the program's are to be passed as they come."""
         if "reference" in run[0]:
             (step,) = run
-            (value,) = nodes_from_json(step["reference"], _no_constant)
-            return _Segment(None, list(step["reads"]), [step["tensor"]], value)
+            values = nodes_from_json(step["reference"], _no_constant)
+            return _Segment(None, list(step["reads"]), list(step["tensors"]), values)
         if is_loop(run[0]) and not _compiled(run[0]):
             (step,) = run
             repeat, (reads, writes) = step["loop"], reads_writes(step)
@@ -364,8 +365,10 @@ class CpuExecutable:
             values.update((w, rows[w]) for w, t in repeat["stacked"] if (w, t) not in away)
             values.update(free)
             self._run_chain(loop.body, values)
-            for written, _ in away:
-                rows[written][...] = values.pop(written)
+            for written, row in rows.items():
+                made = values.pop(written)
+                if made is not row:  # made elsewhere: by a copy's kernel, or by a library
+                    row[...] = made
             for _, read, written in repeat["carries"]:
                 if trip:
                     free[written] = values[read]
@@ -382,9 +385,9 @@ class CpuExecutable:
         if segment.loop is not None:
             self._run_loop(segment.loop, values)
             return
-        if segment.value is not None:
-            (tensor,) = segment.writes
-            values[tensor] = _reference(segment.value, [values[t] for t in segment.arguments])
+        if segment.values:
+            results = _reference(segment.values, [values[t] for t in segment.arguments])
+            values.update(zip(segment.writes, results, strict=True))
             return
         for tensor in segment.writes:
             if tensor not in values:  # several steps may write a part each
@@ -479,12 +482,17 @@ def _output(type: TensorType) -> np.ndarray:
     return recycler.empty(type.shape, type.dtype.numpy)
 
 
-def _reference(value: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _reference(values: Sequence[Node], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    call = call_alone(values)
+    if call is not None:
+        results = call.run([arrays[operand.attrs.index] for operand in values[0].inputs])  # type: ignore[attr-defined]
+        return [results[value.attrs.number] for value in values]  # type: ignore[attr-defined]
     bound = {}
-    for node in topological([value]):
+    for node in topological(values):
         if isinstance(node.attrs, InputAttrs):
             bound[node] = arrays[node.attrs.index]
-    return np.ascontiguousarray(evaluate_nodes([value], bound)[0]).reshape(value.shape)
+    found = evaluate_nodes(values, bound)
+    return [np.ascontiguousarray(a).reshape(value.shape) for a, value in zip(found, values, strict=True)]
 
 
 def _raise_for(status: int) -> None:

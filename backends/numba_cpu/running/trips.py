@@ -20,7 +20,7 @@ def is_loop(step: Mapping[str, Any]) -> bool:
 def reads_writes(step: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     """Tensors that a step, or a loop as a whole, reads and writes."""
     if "reference" in step:
-        return list(step["reads"]), [step["tensor"]]
+        return list(step["reads"]), list(step["tensors"])
     if is_loop(step):
         repeat = step["loop"]
         inside = {read for _, read, _ in (*repeat["carries"], *repeat["windows"])}

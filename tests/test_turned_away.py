@@ -1,0 +1,184 @@
+"""Functions that cannot be compiled are run by NumPy: with one warning, decided once, and as NumPy means them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.errors import ConcretizationError, EqsatError, EqsatWarning, OptionError, ShapeError, UnsupportedDTypeError
+
+QUICK: Any = {"cache": False, "backend": "numpy"}
+
+
+class Model:
+    """Not a dataclass: eqsat cannot see whether it changes."""
+
+    scale = 3.0
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale
+
+
+class Text(np.ndarray):
+    """A subclass with operators of its own."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        given = [np.asarray(x) for x in inputs]
+        return getattr(ufunc, method)(*given, **kwargs)
+
+
+def branch(x: Any) -> Any:
+    if x.sum() > 0:
+        return x * 2
+    return -x
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "branch": (branch, (np.arange(3.0),), "np.where"),
+    "mask": (lambda x: x[x > 1], (np.arange(3.0),), "depends on values"),
+    "unique": (lambda x: np.unique(x), (np.array([1.0, 1, 2]),), "depends on values"),
+    "loop": (lambda x: sum(float(v) for v in x), (np.arange(3.0),), "float value"),
+    "object": (Model.forward, (Model(), np.arange(3.0)), "dataclass"),
+    "subclass": (lambda x: x + 1, (np.arange(3.0).view(Text),), "Text"),
+    "strings": (lambda x: np.char.upper(x), (np.array(["a", "b"]),), "not supported"),
+    "attribute": (lambda x: x.tobytes(), (np.arange(3.0),), "tobytes"),
+    "random": (lambda x: x + np.random.default_rng().normal(size=3), (np.arange(3.0),), "run to run"),
+    "type test": (lambda x: x * (2 if type(x) is np.ndarray else 3), (np.arange(3.0),), "type"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numpy_runs_what_cannot_be_compiled(name: str) -> None:
+    fn, args, reason = FUNCTIONS[name]
+    f = eqsat.optimize(fn, **QUICK)
+    with pytest.warns(EqsatWarning) as caught:
+        got = f(*args)
+    if name != "random":
+        np.testing.assert_array_equal(got, fn(*args))
+    (warning,) = caught
+    text = str(warning.message)
+    assert reason in text and "NumPy runs the function" in text and "strict=True" in text
+    assert warning.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(*args)
+    with pytest.raises((EqsatError, TypeError, AttributeError)):
+        eqsat.optimize(fn, strict=True, **QUICK)(*args)
+
+
+def test_the_line_is_named_and_explained() -> None:
+    f = eqsat.optimize(branch, **QUICK)
+    x = np.arange(3.0)
+    with pytest.warns(EqsatWarning, match=rf"{branch.__code__.co_firstlineno + 1}: if x.sum\(\) > 0"):
+        report = f.explain(x)
+    assert "if x.sum() > 0" in (report.plain or "") and "if x.sum() > 0" in f.source(x)
+    assert f.compile(x).traced is None
+
+
+def test_a_function_is_traced_once_for_each_kind_of_arguments() -> None:
+    runs = []
+
+    @eqsat.optimize(**QUICK)
+    def f(x: Any) -> Any:
+        runs.append(type(x))
+        return branch(x)
+
+    x = np.arange(3.0)
+    with pytest.warns(EqsatWarning):
+        f(x)
+    assert len(runs) == 2
+    for _ in range(3):
+        np.testing.assert_array_equal(f(-x), x)
+    assert len(runs) == 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the reason has been told
+        f(np.arange(4.0))
+    assert len(runs) == 7
+    assert f.cache_info().currsize == 2
+
+
+def test_errors_of_the_function_are_its_own() -> None:
+    @eqsat.optimize(**QUICK)
+    def f(x: Any) -> Any:
+        if x.min() < 0:
+            raise KeyError("negative")
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is said where the function does not run
+        with pytest.raises(KeyError, match="negative"):
+            f(np.array([-1.0]))
+    with pytest.warns(EqsatWarning):
+        assert f(np.array([1.0])) == 2
+    with pytest.raises(KeyError, match="negative"):
+        f(np.array([-1.0]))
+
+
+def test_an_error_that_numpy_has_too_names_the_line() -> None:
+    f = eqsat.optimize(lambda x, y: x + y, **QUICK)
+    with pytest.raises(ShapeError, match="do not broadcast") as caught:
+        f(np.ones(3), np.ones(4))
+    assert caught.value.where is not None and isinstance(caught.value.__cause__, ValueError)
+
+
+def test_arguments_are_changed_as_numpy_changes_them() -> None:
+    @eqsat.optimize(**QUICK)
+    def f(x: Any) -> Any:
+        if x[0] > 0:
+            x[x > 1] = 0
+        return x.sum()
+
+    x = np.arange(1.0, 4)
+    with pytest.warns(EqsatWarning):
+        assert f(x) == 1
+    np.testing.assert_array_equal(x, [1.0, 0, 0])
+
+
+def test_options_and_calls_that_are_wrong_stay_errors() -> None:
+    f = eqsat.optimize(lambda x: x + 1, **QUICK)
+    with pytest.raises(TypeError, match="argument"):
+        f()
+    with pytest.raises(TypeError, match="argument"):
+        f(1, 2, 3)
+    with pytest.raises(OptionError):
+        eqsat.optimize(lambda x, w: x @ w["a"], const="w['b']", **QUICK)(np.ones((2, 2)), {"a": np.ones((2, 2))})
+    with pytest.raises(OptionError):
+        eqsat.optimize(lambda x: x, strict="yes")
+    with pytest.raises(UnsupportedDTypeError):
+        eqsat.optimize(lambda x: x, strict=True, **QUICK)(np.array(["a"]))
+    with pytest.raises(ConcretizationError):
+        eqsat.optimize(branch, strict=True, **QUICK).compile(np.ones(3))
+
+
+def test_threads_share_the_decision() -> None:
+    runs = []
+
+    @eqsat.optimize(**QUICK)
+    def f(x: Any) -> Any:
+        runs.append(1)
+        return branch(x)
+
+    x = np.arange(3.0)
+    got: list[Any] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        threads = [threading.Thread(target=lambda: got.append(f(x))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(got) == 6 and all(np.array_equal(g, x * 2) for g in got)
+    assert len(runs) == 7, "one trace, and each call"
+
+
+def test_inside_another_function() -> None:
+    inner = eqsat.optimize(branch, **QUICK)
+    outer = eqsat.optimize(lambda x: inner(x) + 1, **QUICK)
+    with pytest.warns(EqsatWarning, match="x.sum"):
+        np.testing.assert_array_equal(outer(np.ones(3)), np.full(3, 3.0))
