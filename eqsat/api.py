@@ -111,7 +111,7 @@ class OptimizedFunction:
             results = None if _compiling.values and _compiling.get() else last.direct(args)  # type: ignore[misc]
             if results is not None:
                 self._hits += 1
-                return results[0] if last.single else last.traced.rebuild(results)
+                return results[0] if last.single else last.traced.rebuild(results, args)
         try:
             leaves, key = self._flatten(args, kwargs)
         except TracedArgument:

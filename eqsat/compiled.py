@@ -115,8 +115,8 @@ class Compiled:
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        self.direct = None if traced.repeated or traced.written or traced.rows else self._direct(len(leaves))
-        self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
+        self.direct = None if traced.repeated else self._changing(self._direct(len(leaves)))
+        self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
 
@@ -363,6 +363,18 @@ class Compiled:
                 if leaves[i] is not other.array:
                     return None
             return run(pick(leaves))
+
+        return direct
+
+    def _changing(self, run: Direct | None) -> Direct | None:
+        """The same, which refuses arguments that cannot be changed as those that were traced."""
+        traced = self.traced
+        if run is None or not (traced.written or traced.rows):
+            return run
+
+        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            results = run(leaves)  # before the look: what it takes are arrays
+            return results if results is not None and traced.takes(leaves) else None
 
         return direct
 

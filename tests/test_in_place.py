@@ -32,7 +32,7 @@ TYPES = (np.float64, np.float32, np.int64, np.int32, np.bool_)
 def traced(fn: Callable[..., Any], *args: Any) -> Any:
     """``fn`` traced, and evaluated by the reference."""
     made = trace(fn, args, {})
-    return made.rebuild(evaluate(made.graph, made.given(args)))
+    return made.rebuild(evaluate(made.graph, made.given(args)), [np.array(a) for a in args])
 
 
 # boxes

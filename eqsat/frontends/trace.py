@@ -101,7 +101,7 @@ class Traced:
                     return False
         return True
 
-    def rebuild(self, results: Sequence[np.ndarray], leaves: Sequence[np.ndarray] = ()) -> Any:
+    def rebuild(self, results: Sequence[np.ndarray], leaves: Sequence[np.ndarray]) -> Any:
         """The result in the user's structure; 0-d results are NumPy scalars, as NumPy's functions return.
 
         ``leaves``: the arguments, which get the values that the function gave them.
@@ -109,11 +109,10 @@ class Traced:
         ready: list[Any] = [a if rank else a[()] for a, rank in zip(results, self._ranks, strict=False)]
         for number in self.numbers:
             ready[number] = ready[number].item()
-        if leaves:
-            for changed in self.written:
-                np.copyto(leaves[changed.leaf], results[changed.output])
-            for output, leaf in self.own:
-                ready[output] = leaves[leaf]
+        for changed in self.written:
+            np.copyto(leaves[changed.leaf], results[changed.output])
+        for output, leaf in self.own:
+            ready[output] = leaves[leaf]
         return ready[0] if isinstance(self.output, Leaf) else rebuild(self.output, ready)
 
 

@@ -438,9 +438,9 @@ class TracedArray:
             )
         return self._unknown(
             "the array of values",
-            "a traced array needs no np.asarray or np.array; make arrays of several with np.stack or np.concatenate, "
-            "also instead of filling one (out[i] = x) or np.full; to index a NumPy array by a traced one write "
-            "eqsat.asarray(table)[i], or pass the table as an argument",
+            "an array that traced values are written to is made in the function (np.zeros, np.array, table.copy()) or "
+            "is an argument; make arrays of several with np.stack or np.concatenate; to index a NumPy array by a traced "
+            "one write eqsat.asarray(table)[i], or pass the table as an argument",
         )
 
     def __dlpack__(self, **_: object) -> object:
