@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy import zeros
 
 import eqsat
-from eqsat.errors import ReadOnlyError, UnsupportedOpError, VerificationError
+from eqsat.errors import EqsatError, ReadOnlyError, UnsupportedOpError, VerificationError
 from eqsat.frontends.boxes import Box, Write, assembled, common, evenly, frame_for, place, positions
 from eqsat.frontends.trace import trace
 from eqsat.ir import build, views
@@ -521,3 +521,114 @@ def test_variables_that_the_function_sets_are_its_own() -> None:
 def test_functions_are_returned_as_they_were_given() -> None:
     f = eqsat.optimize(lambda x: (x * 2, made_by_a_helper), **QUICK)
     assert f(np.ones(2))[1] is made_by_a_helper
+
+
+# functions that write, and what they refuse
+
+WRITERS: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, k: np.sum(x, axis=0, out=x[0]),
+    "dot": lambda x, k: np.dot(x, x, out=x),
+    "matmul": lambda x, k: np.matmul(x, x.T, out=x),
+    "take": lambda x, k: np.take(x, [2, 1, 0, 3], axis=0, out=x),
+    "concatenate": lambda x, k: np.concatenate([x[2:] * 2, x[:2]], out=np.zeros((4, 4))),
+    "stack": lambda x, k: np.stack([x[2] + 0, x[0] * 2], out=x[:2]),
+    "cumsum": lambda x, k: np.cumsum(x, axis=1, out=x),
+    "mean": lambda x, k: x.mean(axis=1, out=x[:, 2]),
+    "round": lambda x, k: x.round(1, out=x),
+    "where": lambda x, k: np.sqrt(x, out=x, where=x > 0),
+    "where of another": lambda x, k: np.add(x, 1, out=np.zeros((4, 4)), where=x > 0),
+    "divmod": lambda x, k: np.divmod(x, 2, out=(x, x.copy())),
+    "iteration": lambda x, k: [row.__imul__(i) for i, row in enumerate(x)].pop(),
+    "a chain": lambda x, k: x[1:][::-1][0].__setitem__(slice(None, None, 2), 5),
+    "columns swapped": lambda x, k: [x.__setitem__((slice(None), i), x[:, 1 - i]) for i in (0, 1)].pop(),
+    "shifted by itself": lambda x, k: x[1:].__iadd__(x[:-1]),
+    "a diagonal": lambda x, k: np.fill_diagonal(x, x[0]),
+    "a wide diagonal": lambda x, k: np.fill_diagonal(x[:2], 7),
+    "a tall diagonal": lambda x, k: [np.fill_diagonal(x[:, :2], 7), np.fill_diagonal(x[:, :1], [1, 2], wrap=True)][0],
+    "flat": lambda x, k: [x.flat.__setitem__(slice(1, None, 3), [1, 2]), x.T.flat.__setitem__(5, 3)][0],
+    "all of flat": lambda x, k: setattr(x, "flat", 3),
+    "real": lambda x, k: setattr(x[1], "real", 3),
+    "put": lambda x, k: [np.put(x, [1, -1], [3, 4]), x.put(k, [5, 6]), np.put(x.T, [90], 1, mode="clip")][0],
+    "putmask": lambda x, k: [np.putmask(x, x > 0, [1, 2, 3]), np.putmask(x[0], np.arange(4) > 1, x[1])][0],
+    "copyto": lambda x, k: [np.copyto(x[0], 4), np.copyto(x[1:], x[0], where=x[1:] > 0)][0],
+    "along an axis": lambda x, k: np.put_along_axis(x, np.argmax(x, axis=1)[:, None], 9, axis=1),
+    "along a known axis": lambda x, k: np.put_along_axis(x, np.array([[0, 1, 2, 3]]), [[5, 6, 7, 8]], axis=0),
+    "at": lambda x, k: [np.add.at(x, (k, slice(None)), x[0]), np.multiply.at(x, ([0, 0], [1, 1]), 2)][0],
+    "at a slice": lambda x, k: [np.subtract.at(x, slice(1, 3), 1), np.negative.at(x, [0, 2])][0],
+    "at a mask": lambda x, k: [np.add.at(x, x > 0, 2), np.add.at(x[0], k, [1, 2, 3])][0],
+    "a traced row": lambda x, k: [x.__setitem__(k[0], x[0]), x.__setitem__((k[1], k[0]), 4), x[:, k[2]].__iadd__(1)][0],
+    "a view of a traced row": lambda x, k: [r := x[k[0]], r.__iadd__(1), x.__imul__(2), r[1:].fill(3), r * 2][-1],
+    "a view of a traced column": lambda x, k: [c := x[1:, k[0]], np.exp(c, out=c), x[1].fill(1), c * x[1:, k[1]]][-1],
+    "rows and columns": lambda x, k: [x.__setitem__((k, [0, 1, 2]), [7, 8, 9]), x.__setitem__((k[:, None], k), 1)][0],
+    "between slices": lambda x, k: x.reshape(2, 2, 4).__setitem__((slice(None), k % 2, slice(1, 3)), 6),
+    "selected": lambda x, k: x.__setitem__(x > 0, (x[x > 0] * 2 + 1).astype(np.float64)),
+    "selected in place": lambda x, k: [m := x < 0, s := x[m], s.__iadd__(5), x.__setitem__(m, s), x.sum()][-1],
+    "rows selected": lambda x, k: [m := x[:, 0] > 0, x.__setitem__(m, x[0]), x.__setitem__((m, 1), 3), x[m].mean()][-1],
+    "sums selected": lambda x, k: [
+        x[x > 0].sum(),
+        x[x > 9].sum(),
+        (x[x > 0] > 1).any(),
+        np.prod(x[x < 0]),
+        x[x > 0].mean(),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_functions_that_write(name: str) -> None:
+    x = RNG.standard_normal((4, 4))
+    if name in ("sum", "stack", "mean", "divmod", "iteration", "shifted by itself"):
+        f = WRITERS[name]
+        held(lambda x, k: [f(x, k), x][1], x, np.array([1, 3, 1]))  # what they return are views
+    else:
+        held(WRITERS[name], x, np.array([1, 3, 1]))
+
+
+WRONG: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
+    "shape": (lambda x: x.__setitem__(0, np.ones(3)), ValueError, r"from shape \(3,\) into shape \(4,\)"),
+    "traced shape": (lambda x: x.__setitem__((slice(2), 0), x[0]), ValueError, r"from shape \(4,\) into shape \(2,\)"),
+    "index": (lambda x: x.__setitem__(5, 1), IndexError, "index 5 is out of bounds for axis 0 with size 4"),
+    "index list": (lambda x: x.__setitem__([0, 5], 1), IndexError, "index 5 is out of bounds for axis 0 with size 4"),
+    "many indices": (lambda x: x.__setitem__((0, 0, 0), 1), IndexError, "too many indices"),
+    "mask": (lambda x: x.__setitem__(x[0] > x[:, :1], 1) or x.__setitem__(x[:3] > 0, 1), IndexError, "did not match"),
+    "same kind": (lambda x: x.astype(int).__iadd__(1.5), TypeError, "same_kind"),
+    "out's kind": (lambda x: np.add(x, 1.5, out=np.zeros((4, 4), int)), TypeError, "same_kind"),
+    "out's shape": (lambda x: np.add(x, x, out=x[0]), ValueError, "non-broadcastable output"),
+    "unary at": (lambda x: np.negative.at(x, [0, 0]), NotImplementedError, "comes twice"),
+    "copyto's kind": (lambda x: np.copyto(x.astype(int), 1.5), TypeError, "Cannot cast"),
+    "broadcast": (lambda x: np.broadcast_to(x, (2, 4, 4)).__setitem__(0, 1), ValueError, "destination is read-only"),
+    "diagonal": (lambda x: np.diagonal(x).__setitem__(0, 1), ValueError, "destination is read-only"),
+    "known broadcast": (lambda x: np.broadcast_to(np.ones(4), (2, 4)).__setitem__(0, x[0]), ValueError, "read-only"),
+    "put": (lambda x: np.put(x, 99, 1), IndexError, "out of bounds"),
+    "another mask": (lambda x: x.__setitem__(x > 0, x[x > 1]), NotImplementedError, "np.where"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_writes_are_refused_at_their_line(name: str) -> None:
+    fn, kind, message = WRONG[name]
+    x = RNG.standard_normal((4, 4))
+    with pytest.raises(kind, match=message) as caught:
+        trace(fn, (x,), {})
+    assert isinstance(caught.value, EqsatError) and caught.value.where is not None
+    assert caught.value.where.file == __file__ and f'"{name}"' in caught.value.where.text
+    if kind is not NotImplementedError:  # NumPy refuses it, too
+        with pytest.raises(kind):
+            fn(x)
+
+
+def test_an_integer_that_does_not_fit() -> None:
+    with pytest.raises(OverflowError):
+        trace(lambda x: x.__setitem__(0, 2**40), (np.zeros(3, np.int32),), {})
+
+
+def test_an_index_out_of_range_when_run_changes_nothing() -> None:
+    def fn(x: Any, k: Any) -> None:
+        x[0] = 1
+        x[k] = 2
+
+    f, x = eqsat.optimize(fn, **QUICK), np.zeros(3)
+    f(x, np.array([1]))
+    with pytest.raises(IndexError, match="out of bounds"):
+        f(x, np.array([7]))
+    np.testing.assert_array_equal(x, [1, 2, 0])

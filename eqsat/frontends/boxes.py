@@ -194,8 +194,13 @@ def _fill(base: Node, part: Box, writes: Sequence[Write]) -> Node:
             return _by_classes(base, part, live, axis, period)
         cuts = sorted({0, extent, *(k for k, _, _ in found), *(k + count for k, _, count in found)})
         if len(cuts) > 2:
+            number = {k: i for i, k in enumerate(cuts)}
+            inside: list[list[Write]] = [[] for _ in cuts[1:]]
+            for write, (k, _, count) in zip(live, found, strict=True):
+                for within in inside[number[k] : number[k + count]]:
+                    within.append(write)
             pieces = [_cut(part, axis, a, b - a) for a, b in itertools.pairwise(cuts)]
-            return build.concat([_fill(base, piece, live) for piece in pieces], axis)
+            return build.concat([_fill(base, p, w) for p, w in zip(pieces, inside, strict=True)], axis)
     raise AssertionError("a box that is met on every axis as a whole is contained")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of, with_axis
 from eqsat.frontends.known import Unknown, plain, wrapped
+from eqsat.frontends.memory import Memory
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, views
@@ -19,6 +20,7 @@ from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.table import make
 from eqsat.ir.types import bool_, int64, row_major
+from eqsat.ir.views import ViewMap
 
 Indices = Node | int
 
@@ -131,7 +133,11 @@ def getitem(x: TracedArray, index: Any) -> Any:
         return selected(x, index)
     found = picked(x, index)
     if found.indexed:
-        return TracedArray(_gather(found.view.node, found.indexed, found.adjacent))
+        taken = TracedArray(_gather(found.view.node, found.indexed, found.adjacent))
+        items = listed_index(index)
+        if taken.ndim and all(_is_place(item) for item in items):
+            return TracedArray.of_memory(Window(x, index, taken.node), taken.node.type, None, x.is_readonly)
+        return taken
     if found.element:
         return TracedArray(found.view.node)
     return found.view
@@ -148,6 +154,46 @@ def settled(index: Any) -> Any:
     if isinstance(index, (tuple, list)) and type(index) in (tuple, list):
         return type(index)(settled(item) for item in index)
     return index
+
+
+class Window(Memory):
+    """What a traced scalar index shows of an array: a view, as with an int, whose place is known when it is run."""
+
+    __slots__ = ("_base", "_index", "_of")
+
+    def __init__(self, base: TracedArray, index: Any, node: Node) -> None:
+        self._base, self._index, self._of = base, index, base.memory.version
+        super().__init__(node)
+
+    @property
+    def version(self) -> int:
+        """That of the array it is a part of."""
+        return self._base.memory.version
+
+    @version.setter
+    def version(self, value: int) -> None:
+        """Its base tells it."""
+
+    @property
+    def ready(self) -> bool:
+        return False
+
+    @property
+    def node(self) -> Node:
+        if self._of != self.version:
+            found = picked(self._base, self._index)
+            self._node, self._writes = _gather(found.view.node, found.indexed, found.adjacent), []
+            self._of = self.version
+        return super().node
+
+    def read(self, map: ViewMap | None) -> Node:
+        whole = self.node
+        return whole if map is None else build.view(whole, map)
+
+    def write(self, map: ViewMap | None, value: Node) -> None:
+        whole = Memory(self.node)
+        whole.write(map, value)
+        self._base[self._index] = TracedArray(whole.node)
 
 
 @dataclass(frozen=True)
@@ -210,6 +256,13 @@ def picked(x: TracedArray, index: Any) -> Picked:
     view = view_of(x, views.strided(shape, steps, offset if 0 not in shape else 0), "slice")
     element = not shape and not any(item is Ellipsis for item in listed_index(index))
     return Picked(view, indexed, bool(where) and where[-1] - where[0] == len(where) - 1, element)
+
+
+def _is_place(item: Any) -> bool:
+    """Whether an entry of an index names one position or a range, so that NumPy shows a view."""
+    if isinstance(item, TracedArray):
+        return item.is_scalar
+    return item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer))
 
 
 def _slice(entry: slice) -> slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -178,6 +179,9 @@ def _handled(name: str, function: object, args: tuple[Any, ...], kwargs: dict[st
         raise refuse(name)
     names = _parameters[function]
     given = {k: v for k, v in kwargs.items() if v is not np._NoValue}
+    out = given.pop("out", None)
+    if out is not None:
+        return located(name, _into, out, functools.partial(call, function, *args, **given))
     for key in list(given):
         if names is not None and key not in names:
             default = _default(function, key)
@@ -186,6 +190,12 @@ def _handled(name: str, function: object, args: tuple[Any, ...], kwargs: dict[st
                 continue
             raise UnsupportedOpError(f"{name}: the argument {key!r} is not supported on traced arrays", user_line())
     return handler(*args, **given)
+
+
+def _into(out: Any, result: Callable[[], Any]) -> Any:
+    from eqsat.frontends.ufuncs import into
+
+    return into(out, result())
 
 
 def _default(function: object, key: str) -> object:

@@ -300,6 +300,11 @@ class TracedArray:
         if self._readonly:
             raise ReadOnlyError("assignment destination is read-only", user_line())
 
+    @property
+    def is_readonly(self) -> bool:
+        """Whether NumPy would not write to it."""
+        return self._readonly or bool(self.memory.protected)
+
     def is_same_view(self, other: object) -> bool:
         """Whether it shows the same elements of the same memory."""
         if not isinstance(other, TracedArray) or other.memory is not self.memory or other._type != self._type:
@@ -439,8 +444,8 @@ class TracedArray:
         return self._unknown(
             "the array of values",
             "an array that traced values are written to is made in the function (np.zeros, np.array, table.copy()) or "
-            "is an argument; make arrays of several with np.stack or np.concatenate; to index a NumPy array by a traced "
-            "one write eqsat.asarray(table)[i], or pass the table as an argument",
+            "is an argument; make arrays of several with np.stack or np.concatenate; to index a NumPy array by a "
+            "traced one write eqsat.asarray(table)[i], or pass the table as an argument",
         )
 
     def __dlpack__(self, **_: object) -> object:

@@ -50,7 +50,9 @@ def setitem(x: TracedArray, index: Any, value: Any) -> None:
         _write_at(x, np.arange(x.size).reshape(x.shape)[index], value)
         return
     found = picked(x, index)
-    if found.indexed:
+    if found.view.memory is not x.memory:
+        _write_at(x, np.arange(x.size).reshape(x.shape)[index], value)
+    elif found.indexed:
         _scatter(found, value, "set")
     else:
         assign(found.view, value)
@@ -82,8 +84,9 @@ def _write_at(x: TracedArray, where: np.ndarray, value: Any) -> None:
     if not where.size:
         return
     even = evenly(where)
-    if even is not None:
-        view_of(x, even, "put").assign(node)
+    view = None if even is None else x.view(even, "put")
+    if view is not None:
+        view.assign(node)
     else:
         x.assign(scattered(x.node, where, node))
 
@@ -146,6 +149,9 @@ def ufunc_at(ufunc: np.ufunc, x: Any, index: Any, *values: Any) -> None:
     picks = getitem(x, index)
     _check_kind(ufunc, picks, *values)
     if ufunc.nin == 1:
+        where = None if holds_traced(items) else np.arange(x.size).reshape(x.shape)[index]
+        if where is None or np.unique(where).size != where.size:
+            raise UnsupportedOpError(f"np.{ufunc.__name__}.at where an element comes twice, or may do so", LINE.get())
         setitem(x, index, apply(ufunc, (picks,)))
         return
     (value,) = values
