@@ -163,9 +163,16 @@ def _is_users(file: str, of: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _attributes(code: CodeType) -> dict[int, str]:
-    """The instructions of a function that read an attribute: by their place, its name."""
+    """The instructions of a function that read an attribute: by their places, caches among them, its name."""
     reads = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
-    return {step.offset: str(step.argval) for step in dis.get_instructions(code) if step.opname in reads}
+    steps = list(dis.get_instructions(code))
+    ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
+    return {
+        place: str(step.argval)
+        for step, end in zip(steps, ends, strict=True)
+        if step.opname in reads
+        for place in range(step.offset, end)
+    }
 
 
 class _Namespace(ModuleType):
