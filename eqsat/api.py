@@ -35,6 +35,7 @@ from eqsat.errors import (
 from eqsat.explain.report import Explanation
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.trace import Traced, trace
+from eqsat.frontends.tracer import CURRENT
 from eqsat.growth import Growth
 from eqsat.options import Numerics, Options, names, unknown
 from eqsat.plain import REFUSED, SLOW, PlainProgram, out_of_budget, refusal, signature, told_by
@@ -115,14 +116,14 @@ class OptimizedFunction:
         try:
             leaves, key = self._flatten(args, kwargs)
         except TracedArgument:
-            return self.fn(*args, **kwargs)
+            return self._within()(*args, **kwargs)
         except (TypeError, EqsatError) as error:
             if self.options.strict or _compiling.get():
                 raise
             refused = PlainProgram(self._spec.name, None, str(error), REFUSED, 0.0, error)
             return self._run_plain(refused, args, kwargs)
         if _compiling.get():
-            return self.fn(*args, **kwargs)
+            return self._within()(*args, **kwargs)
         program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
         if program is None:
             return self.fn(*args, **kwargs)
@@ -182,6 +183,11 @@ class OptimizedFunction:
         names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
         told = signature(self._spec.name, names, leaves)
         return PlainProgram(told, traced, refusal(error), REFUSED, seconds, error)
+
+    def _within(self) -> Callable[..., Any]:
+        """The function as another one that is being traced calls it."""
+        trace = CURRENT.get()
+        return self.fn if trace is None else trace.shown(self.fn)
 
     def _program(
         self,

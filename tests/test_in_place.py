@@ -632,3 +632,8 @@ def test_an_index_out_of_range_when_run_changes_nothing() -> None:
     with pytest.raises(IndexError, match="out of bounds"):
         f(x, np.array([7]))
     np.testing.assert_array_equal(x, [1, 2, 0])
+
+
+def test_an_optimized_function_inside_captures_arrays_as_well() -> None:
+    inner = eqsat.optimize(lambda k: [a := zeros(3), a.__setitem__(0, TABLE[k].sum()), a][-1], **QUICK)
+    held(lambda x, k: inner(k) * x, np.ones(3), np.array([1, 4]))

@@ -25,6 +25,7 @@ class Scopes:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        trace.shown = self.shown
         self._globals: dict[int, _Globals] = {}
         self._made: dict[int, tuple[Any, Any]] = {}  # by the identity of what they stand for, which is kept alive
         self._originals: dict[int, Any] = {}

@@ -35,10 +35,11 @@ class Trace:
     ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
     depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
     which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
-    running functions on them. ``original``: of a function's copy that is traced, the user's own.
+    running functions on them. ``shown``: what stands for a value from outside, such as a helper function;
+    ``original``: what such a stand-in was made of.
     """
 
-    __slots__ = ("deadline", "disorderly", "file", "nodes", "original", "rows", "thread", "values")
+    __slots__ = ("deadline", "disorderly", "file", "nodes", "original", "rows", "shown", "thread", "values")
 
     def __init__(self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None) -> None:
         self.deadline = deadline
@@ -46,6 +47,7 @@ class Trace:
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
+        self.shown: Callable[[Any], Any] = lambda value: value
         self.rows = False
         self.original: Callable[[Any], Any] = lambda value: value
         self.values = {} if values is None else values
