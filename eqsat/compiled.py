@@ -156,7 +156,14 @@ class Compiled:
             results = None
             if plain is not None and missing[-1].startswith("function"):
                 spent = time.perf_counter() - start
-                results = run_plain(plain, self.traced, intermediates=intermediates, spent=spent, deadline=deadline)
+                results = run_plain(
+                    plain,
+                    self.traced,
+                    intermediates=intermediates,
+                    spent=spent,
+                    patience=self.traced.seconds,
+                    deadline=deadline,
+                )
             # A library that the function calls on values of its own may give other results than the program has.
             apart = bool(calls_of(self.traced.graph.outputs))
             if missing[0].startswith("values"):
@@ -197,6 +204,8 @@ class Compiled:
                 intermediates=self.executable.peak_bytes,
                 plain=results,
                 ends=self.report["ends"],
+                tried=self.executable.tried(),
+                patience=self.traced.seconds,
                 deadline=deadline,
             )
         except PlainDiffers as error:

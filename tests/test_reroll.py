@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -249,7 +249,7 @@ def test_windows_move(step: int) -> None:
     whole = np.arange(20)
     seen = [window(whole, step, 5, trip) for trip in range(5)]
     assert all(s.size == 20 - 4 * abs(step) for s in seen)
-    assert [int(b[0] - a[0]) for a, b in itertools.pairwise(seen)] == [step] * 4
+    assert [int(b[0] - a[0]) for a, b in pairwise(seen)] == [step] * 4
     assert min(int(s.min()) for s in seen) == 0 and max(int(s.max()) for s in seen) == 19
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.loop import window
+from eqsat.ir.loop import trial_trips, window
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
@@ -64,6 +65,7 @@ class NumpyExecutable:
     """A plan interpreted with NumPy."""
 
     direct = None
+    trial = False
 
     def __init__(self, plan: Plan, constants: Mapping[int, np.ndarray]) -> None:
         self.plan = plan
@@ -79,6 +81,11 @@ class NumpyExecutable:
         values = self._given(arrays)
         self._run_steps(0, len(self.plan.steps), values, self.plan.repeats)
         return [np.array(values[t]) for t in self.plan.outputs]
+
+    def tried(self) -> NumpyExecutable:
+        found = copy.copy(self)
+        found.trial = True
+        return found
 
     def _run_steps(self, begin: int, end: int, values: dict[int, np.ndarray], repeats: Sequence[Repeat]) -> None:
         """Steps from ``begin`` to ``end``, with the loops among them."""
@@ -97,7 +104,8 @@ class NumpyExecutable:
         """What a loop leaves."""
         carried = [values[before] for before, _, _ in repeat.carries]
         wholes: dict[int, list[np.ndarray]] = {whole: [] for _, whole in repeat.stacked}
-        for trip in range(repeat.trips):
+        trips = trial_trips(repeat.trips) if self.trial and repeat.trial else repeat.trips
+        for trip in range(trips):
             own = dict(values)
             own.update((read, value) for (_, read, _), value in zip(repeat.carries, carried, strict=True))
             own.update((read, window(own[t], step, repeat.trips, trip)) for t, read, step in repeat.windows)

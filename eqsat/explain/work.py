@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from eqsat.ir.composite import expand
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, walk
+from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
@@ -85,9 +86,19 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def operator_work(graph: Graph) -> list[Work]:
-    """Each operator run alone, reading its operands and writing its result; views are free."""
-    nodes = _computed(graph.nodes())
-    return [Work(node_flops(n), float(node_bytes(n)), len(n.inputs) - 1 if n.op == "add_n" else 1) for n in nodes]
+    """Each operator run alone, reading its operands and writing its result, a loop as often as it runs; views are free."""
+    found: list[Work] = []
+    loops: set[tuple[Loop, tuple[Node, ...]]] = set()
+    for node in _computed(graph.nodes()):
+        loop = of_loop(node)
+        if loop is None:
+            kernels = len(node.inputs) - 1 if node.op == "add_n" else 1
+            found.append(Work(node_flops(node), float(node_bytes(node)), kernels))
+        elif (loop, node.inputs) not in loops:
+            loops.add((loop, node.inputs))
+            body = naive_work(loop.body)
+            found.append(Work(loop.trips * body.flops, loop.trips * body.nbytes, loop.trips * body.kernels))
+    return found
 
 
 def naive_work(graph: Graph) -> Work:
@@ -111,7 +122,8 @@ def naive_peak(graph: Graph) -> int:
     for position, node in enumerate(order):
         made.add(node)
         alive += node.type.nbytes
-        peak = max(peak, alive)
+        loop = of_loop(node)
+        peak = max(peak, alive + (naive_peak(loop.body) if loop is not None else 0))
         alive -= sum(n.type.nbytes for n in dying.get(position, ()) if n in made and n not in outputs)
     # Results that are inputs, constants or views are copied for the caller.
     return max(peak, alive + sum(n.type.nbytes for n in outputs - made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -65,7 +66,7 @@ class Traced:
     ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
     ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
-    traced.
+    traced. ``seconds``: how long tracing took.
     """
 
     graph: Graph
@@ -80,6 +81,7 @@ class Traced:
     rows: bool = False
     repeated: bool = False
     numbers: frozenset[int] = frozenset()
+    seconds: float = 0.0
 
     def given(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The arrays that the graph's inputs are, of the arguments' leaves."""
@@ -155,6 +157,7 @@ def trace(
     captures become constants. Raises the errors of :mod:`eqsat.errors`, each with the user's line, and
     whatever ``fn`` itself raises; ``OutOfTime`` from its first operator after the deadline.
     """
+    start = time.perf_counter()
     spec = spec or ArgSpec(fn)
     kwargs = kwargs or {}
     _, key = spec.flatten(args, kwargs)
@@ -200,6 +203,7 @@ def trace(
         rows=rows and any(leaf.ndim > 1 for leaf in leaves),
         repeated=any(axes),
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
+        seconds=time.perf_counter() - start,
     )
 
 

@@ -95,7 +95,7 @@ def evaluate_loop(
     carried, others = list(operands[: loop.carries]), operands[loop.carries :]
     stacked: list[list[np.ndarray]] = [[] for _ in loop.body.outputs[loop.carries :]]
     body = _Order(loop.body.outputs)
-    for trip in range(loop.trips):
+    for trip in range(loop.runs):
         seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
         bound = dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
         found = body.run(bound, double, deadline)

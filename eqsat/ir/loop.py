@@ -8,16 +8,27 @@ and ``x[:, t]`` are views of a window, so that nothing is copied and the address
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from eqsat.ir.node import Graph, Node
+from eqsat.ir.node import Graph, Node, intern
 from eqsat.ir.table import Op, make, register
 from eqsat.ir.types import TensorType
 
-__all__ = ["Loop", "LoopResult", "loop", "of_loop", "window"]
+__all__ = ["Loop", "LoopResult", "loop", "of_loop", "trial", "trial_trips", "window"]
+
+TRIAL = 16
+"""Trips that loops are tried for are this many at least, where there are more than twice as many."""
+
+
+def trial_trips(trips: int) -> int:
+    """How many of its trips a loop is tried for: all of few; of many some, as even or odd as all.
+
+    Equal for numbers of trips only that differ by a multiple of ``TRIAL``, so that a loop of another number is found.
+    """
+    return trips if trips <= 2 * TRIAL else TRIAL + trips % TRIAL
 
 
 @dataclass(frozen=True)
@@ -29,17 +40,29 @@ class Loop:
     flat row-major memory by which its window moves on a trip, 0 where the body reads the operand as it is. A window
     that moves is a vector: it begins at 0 on the first trip, or ends at the operand's end if it moves backwards.
     Outputs of the body behind the carries are stacked: the loop's result has an axis of ``trips`` before theirs.
+    ``tried``: what is meant is a trial (:func:`trial_trips`), where nothing is stacked; windows begin where they do.
     """
 
     trips: int
     body: Graph
     carries: int
     steps: tuple[int, ...]
+    tried: bool = False
 
     @cached_property
     def name(self) -> str:
         """Equal for equal loops, and for no others."""
-        return f"{self.trips} trips of {self.body.key()}, {self.carries} carried, by {self.steps}"
+        tried = " tried" * self.tried
+        return f"{self.trips} trips{tried} of {self.body.key()}, {self.carries} carried, by {self.steps}"
+
+    @property
+    def stacks(self) -> bool:
+        return len(self.body.outputs) > self.carries
+
+    @property
+    def runs(self) -> int:
+        """Trips that are run."""
+        return trial_trips(self.trips) if self.tried and not self.stacks else self.trips
 
     @property
     def operands(self) -> int:
@@ -96,6 +119,18 @@ def of_loop(node: Node) -> Loop | None:
     return node.attrs.loop if isinstance(node.attrs, LoopResult) else None
 
 
+def trial(graph: Graph) -> Graph:
+    """The graph with its loops, and those inside of them, :attr:`Loop.tried`."""
+    made: dict[Node, Node] = {}
+    for node in graph.nodes():
+        inputs, attrs = tuple(made[i] for i in node.inputs), node.attrs
+        if isinstance(attrs, LoopResult):
+            attrs = LoopResult(replace(attrs.loop, body=trial(attrs.loop.body), tried=True), attrs.index)
+        same = attrs is node.attrs and inputs == node.inputs
+        made[node] = node if same else intern(node.op, inputs, attrs, node.type, node.label)
+    return Graph(graph.inputs, tuple(made[o] for o in graph.outputs), graph.names)
+
+
 def _type(types: Sequence[TensorType], attrs: object) -> TensorType:
     assert isinstance(attrs, LoopResult)
     loop, body = attrs.loop, attrs.loop.body
@@ -118,7 +153,9 @@ def _reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
     from eqsat.ir.evaluate import evaluate_loop
 
     assert isinstance(attrs, LoopResult)
-    return evaluate_loop(attrs.loop, arrays)[attrs.index]
+    types = (node.dtype.numpy for node in attrs.loop.body.inputs)
+    double = any(a.dtype == np.float64 != dtype for a, dtype in zip(arrays, types, strict=True))
+    return evaluate_loop(attrs.loop, arrays, double=double)[attrs.index]
 
 
 register(Op("loop", "loop", _type, _reference, doc="one result of a loop: see eqsat.ir.loop"))

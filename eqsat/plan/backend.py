@@ -38,6 +38,9 @@ class Executable(Protocol):
         Raises ``IndexError`` for an index out of range, ``ValueError`` for an integer to a negative integer power.
         """
 
+    def tried(self) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]:
+        """The program with the same code, but loops of fewer trips (``Repeat.trial``): not for calls at the same time."""
+
     def profile(self, arrays: Sequence[np.ndarray], repeat: int) -> list[float]:
         """Median seconds of every step."""
 

@@ -76,6 +76,7 @@ class Repeat:
     trip before wrote as ``written``. ``finals``: (number among ``carries``, what it is called behind the loop).
     ``windows``: (tensor, read, step): a trip reads as ``read`` the part of a tensor that moves by ``step`` elements on
     each (see :class:`eqsat.ir.loop.Loop`). ``stacked``: (written, whole): what a trip writes is its row of ``whole``.
+    ``trial``: whether it is tried for fewer trips (:func:`eqsat.ir.loop.trial_trips`).
     """
 
     begin: int
@@ -85,6 +86,7 @@ class Repeat:
     windows: tuple[tuple[int, int, int], ...]
     stacked: tuple[tuple[int, int], ...]
     finals: tuple[tuple[int, int], ...]
+    trial: bool = False
 
     @property
     def reads(self) -> list[int]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import EqsatError
 from eqsat.explain.work import naive_peak
 from eqsat.frontends.trace import Traced
+from eqsat.ir.loop import of_loop, trial
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.opaque import calls_of
 from eqsat.options import Numerics
@@ -31,6 +33,8 @@ from eqsat.verify.plain import Plain, wrong_values
 from eqsat.verify.suspects import Seen
 
 log = logging.getLogger("eqsat")
+
+Result = TypeVar("Result")
 
 LEAST_MEMORY = 256 << 20
 MEMORY_FACTOR = 1.5
@@ -74,6 +78,8 @@ def verify(
     intermediates: int = 0,
     plain: Sequence[np.ndarray] | None = None,
     ends: Sequence[Sequence[int]] | None = None,
+    tried: Run | None = None,
+    patience: float = SHARE_SECONDS,
     deadline: Deadline = NEVER,
 ) -> list[OutputError]:
     """Errors of every output on random arguments (on the caller's own where no others are valid).
@@ -90,6 +96,9 @@ def verify(
         plain: results of the user's function on the caller's arguments, to be held against the reference too.
         ends: for each output, positions in its elements where the program's stores begin and end. With them, some
             blocks of a dear program are enough, unless its results are held against ``plain``.
+        tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.loop.trial`): where all trips take the
+            reference longer than ``SHARE_SECONDS``, that is what is verified. It is the same code.
+        patience: seconds that all trips may take the reference nevertheless, once, on the caller's arguments.
         deadline: of the whole compilation.
 
     Raises:
@@ -103,14 +112,31 @@ def verify(
     size = sizes(graph, intermediates)
     drawn = Draws(graph, free, examples, seed)
     sampled = ends if plain is None else None
-    calls = Calls(graph, constants) if calls_of(graph.outputs) else None
-    if calls is not None:
-        assert plain is None, "the function calls libraries with values of its own"
-        sampled = None if ends is None else [*ends, *([] for _ in calls.operands)]
-    of = graph if calls is None else calls.graph
-    judge = Judge(of, constants, run, drawn, numerics, options, size.limit, deadline, seed, calls, sampled)
+    apart = bool(calls_of(graph.outputs))
+    assert plain is None or not apart, "the function calls libraries with values of its own"
+
+    def judge(graph: Graph, run: Run, drawn: Draws, ends: Sequence[Sequence[int]] | None) -> Judge:
+        if not apart:
+            return Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, None, ends)
+        calls = Calls(graph, constants)
+        ends = None if ends is None else [*ends, *([] for _ in calls.operands)]
+        return Judge(calls.graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, calls, ends)
+
+    seconds = reference_seconds(graph)
+    if tried is not None and seconds > SHARE_SECONDS and any(of_loop(node) for node in graph.nodes()):
+        if seconds <= patience or plain is not None:
+            whole = judge(graph, run, drawn, None)
+            _guarded(size, lambda: _own(whole, plain))
+        graph, run, plain = trial(graph), tried, None
+        drawn = Draws(graph, free, examples, seed)
+    made = judge(graph, run, drawn, sampled)
+    return _guarded(size, lambda: _draw_all(made, plain))[: len(graph.outputs)]
+
+
+def _guarded(size: Sizes, examine: Callable[[], Result]) -> Result:
+    """``examine()``, whose ``MemoryError`` names the sizes."""
     try:
-        return _draw_all(judge, plain)[: len(graph.outputs)]
+        return examine()
     except MemoryError as error:
         if error.args and "the program" in str(error.args[0]):
             raise
@@ -118,24 +144,30 @@ def verify(
 
 
 def run_plain(
-    plain: Plain, traced: Traced, *, intermediates: int = 0, spent: float = 0.0, deadline: Deadline = NEVER
+    plain: Plain,
+    traced: Traced,
+    *,
+    intermediates: int = 0,
+    spent: float = 0.0,
+    patience: float = SHARE_SECONDS,
+    deadline: Deadline = NEVER,
 ) -> list[np.ndarray] | None:
     """What the user's function returns on the caller's own arguments when NumPy runs it, one array per output.
 
     Where it takes more memory than verification may, or long, it is traced and run anew on the first elements of every
     axis, held against that trace, and None is returned. Where it does not allow that either, the log says so.
-    ``spent``: seconds that the compilation took so far.
+    ``spent``: seconds that the compilation took so far, ``patience``: that it may take in any case.
 
     Raises ``VerificationError`` that names what the function does which its trace does not.
     """
     graph = traced.graph
     size = sizes(graph, intermediates)
-    dear = reference_seconds(graph) > max(SHARE_SECONDS, SHARE * spent)
+    dear = reference_seconds(graph) > max(SHARE_SECONDS, SHARE * spent, patience)
     try:
         if not dear and naive_peak(graph) + size.program <= size.limit:
             return plain.results(traced)
         small = plain.reduced()
-        if small is None:
+        if small is None or any(of_loop(node) for node in graph.nodes()):  # fewer elements, but not fewer trips
             _say_not_held(traced, "NumPy would take long, or much memory")
             return None
         try:
@@ -193,11 +225,7 @@ def _draw_all(judge: Judge, plain: Sequence[np.ndarray] | None) -> list[OutputEr
         seen = _valid(judge, draws.MIXED)  # large and element by element: one draw can hold all kinds
         if seen is not None and seen.tells(None):
             return seen.errors
-    try:
-        own = judge.examine(draws.OWN, plain)
-    except Invalid as error:
-        assert error.__cause__ is not None
-        raise error.__cause__ from None
+    own = _own(judge, plain)
     if not judge.draws.free or (judge.seconds > DEAR_SECONDS and own.tells(None) and judge.draws.varied):
         return own.errors
     main, chosen = None, draws.OWN
@@ -211,6 +239,15 @@ def _draw_all(judge: Judge, plain: Sequence[np.ndarray] | None) -> list[OutputEr
         judge.draws.careful = True
     _more(judge, own, chosen)
     return (main or own).errors
+
+
+def _own(judge: Judge, plain: Sequence[np.ndarray] | None) -> Seen:
+    """What the caller's own arguments show, whose errors are the caller's."""
+    try:
+        return judge.examine(draws.OWN, plain)
+    except Invalid as error:
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
 
 
 def _valid(judge: Judge, kind: Kind) -> Seen | None:

@@ -32,6 +32,7 @@ from eqsat.explain.listing import program
 from eqsat.explain.work import node_flops
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate
+from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, Result, noting
 from eqsat.ir.table import OPS
@@ -536,7 +537,10 @@ def reference_seconds(graph: Graph) -> float:
     """Estimated time of one evaluation by NumPy: calls, products by BLAS, and elements that anything else reads."""
     total = 0.0
     for node in graph.nodes():
-        if isinstance(node.attrs, Result):
+        loop = of_loop(node)
+        if loop is not None:  # each result is evaluated by itself
+            total += loop.runs * reference_seconds(loop.body)
+        elif isinstance(node.attrs, Result):
             total += node.attrs.call.seconds / len(node.attrs.call.types)
         elif OPS[node.op].kind == "contract":
             total += node_flops(node) / 5e10

@@ -9,6 +9,7 @@ context of its own (table, arena, claims), so that a program may be called from 
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import functools
 import itertools
@@ -18,7 +19,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,8 @@ class Again:
     moves: tuple[tuple[int, int], ...] = ()
     carries: tuple[tuple[int, int, int], ...] = ()
     copies: tuple[tuple[int, int, int], ...] = ()
+    trial: int = 0
+    """Trips of a trial, where there are fewer of these."""
 
     def words(self) -> list[int]:
         found = [0, team.AGAIN, self.counter, self.trips, self.first]
@@ -179,6 +182,7 @@ class Program:
         self.arena_bytes = arena_bytes
         self.threads = threads
         self._check(steps)
+        self._table = tuple(steps) if any(isinstance(step, Again) and step.trial for step in steps) else ()
         self._steps, self._starts = _step_words(steps)
         self._arguments = _argument_words(self.slots, self.arguments)
         self._runtime = pool or (runtime() if threads > 1 else _single_threaded())
@@ -223,6 +227,17 @@ class Program:
         status: int = _call(context.address, arrays, threads)
         self._pool.append(context)
         return status
+
+    def tried(self) -> Program:
+        """The same with loops of :attr:`Again.trial` trips."""
+        if not self._table:
+            return self
+        self.release()
+        found = copy.copy(self)
+        steps = [replace(s, trips=s.trial) if isinstance(s, Again) and s.trial else s for s in self._table]
+        found._steps, found._starts = _step_words(steps)
+        found._pool = []
+        return found
 
     def release(self) -> None:
         """Free the arenas of idle contexts; the next call makes a new one."""

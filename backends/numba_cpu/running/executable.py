@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from eqsat.buffers import Recycler, Shelf
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.loop import window
+from eqsat.ir.loop import trial_trips, window
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.opaque import call_alone
 from eqsat.ir.serialize import nodes_from_json, type_from_json
@@ -69,6 +70,8 @@ class _Loop:
 
     repeat: Mapping[str, Any]
     body: _Chain
+    runs: int
+    """Trips that are run."""
 
 
 def _compiled(step: Mapping[str, Any]) -> bool:
@@ -179,7 +182,7 @@ class CpuExecutable:
             (step,) = run
             repeat, (reads, writes) = step["loop"], reads_writes(step)
             left = [written for _, _, written in repeat["carries"]] + [written for written, _ in repeat["stacked"]]
-            return _Segment(None, reads, writes, loop=_Loop(repeat, self._chain(step["body"], left)))
+            return _Segment(None, reads, writes, loop=_Loop(repeat, self._chain(step["body"], left), repeat["trips"]))
         if "interpreted" in run[0]:
             (step,) = run
             return _Segment(None, list(step["tensors"]), reads_writes(step)[1], group=step["interpreted"])
@@ -343,6 +346,12 @@ class CpuExecutable:
             seen.add(tensor)
         return results
 
+    def tried(self) -> CpuExecutable:
+        found = copy.copy(self)
+        found.chain = _tried(self.chain)
+        found.direct = found._direct_call()
+        return found
+
     def _run_chain(self, chain: _Chain, values: dict[int, np.ndarray]) -> None:
         for segment, dead in zip(chain.segments, chain.dead, strict=True):
             self._run(segment, values)
@@ -358,7 +367,7 @@ class CpuExecutable:
             values[whole] = _output(self.types[whole])
         for before, read, _ in repeat["carries"]:
             values[read] = values[before]
-        for trip in range(repeat["trips"]):
+        for trip in range(loop.runs):
             for tensor, read, step in repeat["windows"]:
                 values[read] = window(values[tensor], step, repeat["trips"], trip)
             rows = {w: values[t][trip : trip + 1].reshape(self.types[w].shape) for w, t in repeat["stacked"]}
@@ -434,6 +443,18 @@ class CpuExecutable:
     def sources(self) -> list[str]:
         kernels = {s["kernel"]: s for s in self.emitted["steps"] if _compiled(s)}
         return [s.get("source") or kept_source(key, tuple(s["phases"])) for key, s in kernels.items()]
+
+
+def _tried(chain: _Chain) -> _Chain:
+    """With loops of fewer trips, where they may be tried so."""
+    segments = []
+    for segment in chain.segments:
+        program, loop = segment.program and segment.program.tried(), segment.loop
+        if loop is not None:
+            runs = trial_trips(loop.runs) if loop.repeat["trial"] else loop.runs
+            loop = _Loop(loop.repeat, _tried(loop.body), runs)
+        segments.append(replace(segment, program=program, loop=loop))
+    return replace(chain, segments=segments)
 
 
 def _every(chain: _Chain) -> Iterator[_Segment]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eqsat.ir.loop import trial_trips
 from eqsat.ir.types import TensorType
 from eqsat_backends.numba_cpu.running.driver import Again, Enter
 
@@ -86,7 +87,9 @@ class Loop:
             for (_, read, written), ending, other in zip(r["carries"], self.ending, self.other, strict=True)
         )
         copies = tuple((slot(row_of(w)), slot(w), types[w].nbytes) for w, _ in copied(r, types))
-        return Again(counter, r["trips"], first, tuple(moves), carries, copies)
+        return Again(
+            counter, r["trips"], first, tuple(moves), carries, copies, trial_trips(r["trips"]) if r["trial"] else 0
+        )
 
     def direct(self, types: Mapping[int, TensorType]) -> list[tuple[int, int]]:
         """Of ``stacked``, what a trip writes where it stays."""
