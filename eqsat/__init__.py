@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from eqsat.explain.report import Explanation
+    from eqsat.frontends.control import cond, fori_loop, scan, while_loop
     from eqsat.frontends.convert import asarray
     from eqsat.frontends.opaque import opaque
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
@@ -44,6 +45,10 @@ _HOMES = {
     "OptimizedFunction": "eqsat.api",
     "asarray": "eqsat.frontends.convert",
     "opaque": "eqsat.frontends.opaque",
+    "scan": "eqsat.frontends.control",
+    "fori_loop": "eqsat.frontends.control",
+    "cond": "eqsat.frontends.control",
+    "while_loop": "eqsat.frontends.control",
     "compute": "eqsat.notation",
     "op": "eqsat.notation",
     "axis": "eqsat.notation",
@@ -80,7 +85,9 @@ __all__ = [
     "axis",
     "cache_clear",
     "compute",
+    "cond",
     "errors",
+    "fori_loop",
     "max",
     "min",
     "nn",
@@ -91,8 +98,10 @@ __all__ = [
     "rewrite",
     "rewrite_together",
     "rules",
+    "scan",
     "sum",
     "tuning",
+    "while_loop",
 ]
 
 

@@ -96,6 +96,18 @@ class ConcretizationError(EqsatError, TypeError):
     """
 
 
+class CarryError(EqsatError, TypeError):
+    """What a loop carries has another structure, shape or element type after a trip than before, or branches differ.
+
+    >>> eqsat.scan(lambda c, x: (c + x, None), np.float32(0), xs)     # xs: float64
+    CarryError: eqsat.scan: the carry is float32 before a trip, and float64 after it
+
+    Mend: begin with a value of the type that it has later.
+
+    >>> eqsat.scan(lambda c, x: (c + x, None), np.float64(0), xs)
+    """
+
+
 class VerificationError(EqsatError, AssertionError):
     """The compiled program disagrees with the reference. ``program`` reproduces it when pasted.
 

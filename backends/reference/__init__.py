@@ -16,7 +16,7 @@ from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.loop import trial_trips, window
+from eqsat.ir.loop import runs_of, window
 from eqsat.ir.node import topological
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
@@ -104,8 +104,10 @@ class NumpyExecutable:
         """What a loop leaves."""
         carried = [values[before] for before, _, _ in repeat.carries]
         wholes: dict[int, list[np.ndarray]] = {whole: [] for _, whole in repeat.stacked}
-        trips = trial_trips(repeat.trips) if self.trial and repeat.trial else repeat.trips
+        trips = runs_of(repeat.trips, repeat.conditional, self.trial and repeat.trial)
         for trip in range(trips):
+            if repeat.conditional and not carried[0]:
+                break
             own = dict(values)
             own.update((read, value) for (_, read, _), value in zip(repeat.carries, carried, strict=True))
             own.update((read, window(own[t], step, repeat.trips, trip)) for t, read, step in repeat.windows)

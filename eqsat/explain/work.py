@@ -86,7 +86,7 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def operator_work(graph: Graph) -> list[Work]:
-    """Each operator run alone, reading its operands and writing its result, a loop as often as it runs; views are free."""
+    """Each operator run alone, reading its operands and writing its result, in a loop on every trip; views are free."""
     found: list[Work] = []
     loops: set[tuple[Loop, tuple[Node, ...]]] = set()
     for node in _computed(graph.nodes()):

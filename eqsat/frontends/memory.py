@@ -18,6 +18,10 @@ from eqsat.ir.build import call
 from eqsat.ir.node import Node, Source
 from eqsat.ir.table import make
 from eqsat.ir.views import ViewMap
+from eqsat.scoped import Scoped
+
+LEVEL: Scoped[int] = Scoped(0)
+"""How many bodies of loops and branches, each inside of another, are being traced."""
 
 MOST_WRITES = 512
 """Writes that are kept apart; more are put together."""
@@ -29,11 +33,12 @@ class Memory:
     ``known``: the NumPy array that it is, None once a traced value was written. ``uniform``: the value of all of its
     elements where they have not been touched since. ``protected``: why it is not written to; empty if it may be.
     ``orderly``: whether NumPy would have its elements in this order, given arguments in row-major order. ``reshaped``:
-    whether a view relies on that. ``version``: how often it was written, ``line`` last where.
+    whether a view relies on that. ``version``: how often it was written, ``line`` last where. ``level``:
+    the ``LEVEL`` that it was made in.
     """
 
     __slots__ = (
-        "_node", "_writes", "array", "doubtful", "known", "line", "orderly", "protected", "reshaped", "shape",
+        "_node", "_writes", "array", "doubtful", "known", "level", "line", "orderly", "protected", "reshaped", "shape",
         "stale", "uniform", "version",
     )  # fmt: skip
 
@@ -47,6 +52,7 @@ class Memory:
         self.orderly = True
         self.reshaped = False
         self.version = 0
+        self.level = LEVEL.get()
         self.line: Source | None = None
         self.doubtful: tuple[Memory, ...] = ()
         self.stale: Source | None = None

@@ -21,7 +21,7 @@ from eqsat.frontends.registry import full_name
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.node import LINE
+from eqsat.ir.node import LINE, topological
 from eqsat.ir.opaque import Call, Result, Slot, call_key, is_result, known_call, put_together, take_apart
 from eqsat.ir.table import make
 from eqsat.ir.types import TensorType
@@ -92,6 +92,12 @@ def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     nodes = [lift(value) for value in given]
     operands = tuple(node.type for node in nodes)
     bound = trace.values
+    if any(node.op == "input" for node in topological(nodes, bound)):
+        raise UnsupportedOpError(
+            f"{name} in the body of eqsat.scan, fori_loop or while_loop, where no values are known to learn from what "
+            "it returns: write the loop in Python, or call it outside",
+            LINE.get(),
+        )
     values = evaluate_nodes(nodes, bound, deadline=trace.deadline)
     result, arrays, seconds = _tried(function, arguments, values, name)
     types = tuple(TensorType(a.shape, known_dtype(a.dtype)) for a in map(np.asarray, arrays))

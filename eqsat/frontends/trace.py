@@ -14,7 +14,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
-from eqsat.frontends import contractions, indexing, joins, opaque, reductions, shapes, writes  # noqa: F401
+from eqsat.frontends import contractions, control, indexing, joins, opaque, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
 from eqsat.frontends.pytree import (
@@ -187,6 +187,8 @@ def trace(
         ranks = tuple(node.type.ndim for node in outputs)
         written, own = _changes(inputs, arguments, names, found, outputs)
         rows = trace_of.rows
+        if trace_of.bound:
+            control.check_closed(outputs)
     finally:
         CURRENT.reset(before)
         hide()

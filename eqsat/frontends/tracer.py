@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ConcretizationError, ReadOnlyError, UnsupportedOpError
 from eqsat.frontends import registry
-from eqsat.frontends.memory import Memory
+from eqsat.frontends.memory import LEVEL, Memory
 from eqsat.frontends.source import scipy_function, user_line
 from eqsat.ir import build, views
 from eqsat.ir.node import Node
@@ -36,14 +36,15 @@ class Trace:
     depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
     which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
     running functions on them. ``shown``: what stands for a value from outside, such as a helper function;
-    ``original``: what such a stand-in was made of.
+    ``original``: what such a stand-in was made of. ``bound``: how many inputs bodies of loops were given.
     """
 
-    __slots__ = ("deadline", "disorderly", "file", "nodes", "original", "rows", "shown", "thread", "values")
+    __slots__ = ("bound", "deadline", "disorderly", "file", "nodes", "original", "rows", "shown", "thread", "values")
 
     def __init__(self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None) -> None:
         self.deadline = deadline
         self.nodes: list[Node] = []
+        self.bound = 0
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
@@ -301,6 +302,11 @@ class TracedArray:
             raise ReadOnlyError(self.memory.protected, user_line())
         if self._readonly:
             raise ReadOnlyError("assignment destination is read-only", user_line())
+        if self.memory.level < LEVEL.get():
+            raise UnsupportedOpError(
+                "the body of a loop or a branch writes to an array from outside: carry the array, and return it",
+                user_line(),
+            )
 
     @property
     def is_readonly(self) -> bool:

@@ -96,6 +96,8 @@ def evaluate_loop(
     stacked: list[list[np.ndarray]] = [[] for _ in loop.body.outputs[loop.carries :]]
     body = _Order(loop.body.outputs)
     for trip in range(loop.runs):
+        if loop.conditional and not carried[0]:
+            break
         seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
         bound = dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
         found = body.run(bound, double, deadline)

@@ -17,10 +17,26 @@ from eqsat.ir.node import Graph, Node, intern
 from eqsat.ir.table import Op, make, register
 from eqsat.ir.types import TensorType
 
-__all__ = ["Loop", "LoopResult", "loop", "of_loop", "trial", "trial_trips", "window"]
+__all__ = [
+    "ENDLESS",
+    "EXPECTED",
+    "TRIAL",
+    "Loop",
+    "LoopResult",
+    "loop",
+    "of_loop",
+    "runs_of",
+    "trial",
+    "trial_trips",
+    "window",
+]
 
 TRIAL = 16
 """Trips that loops are tried for are this many at least, where there are more than twice as many."""
+
+EXPECTED = 100
+"""Trips of a loop whose number depends on values, where a number is asked for before it is known."""
+ENDLESS = 1 << 62
 
 
 def trial_trips(trips: int) -> int:
@@ -29,6 +45,13 @@ def trial_trips(trips: int) -> int:
     Equal for numbers of trips only that differ by a multiple of ``TRIAL``, so that a loop of another number is found.
     """
     return trips if trips <= 2 * TRIAL else TRIAL + trips % TRIAL
+
+
+def runs_of(trips: int, conditional: bool, tried: bool) -> int:
+    """How many trips of a loop are run, at most where they are conditional."""
+    if conditional:
+        return 2 * TRIAL if tried else ENDLESS
+    return trial_trips(trips) if tried else trips
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,8 @@ class Loop:
     that moves is a vector: it begins at 0 on the first trip, or ends at the operand's end if it moves backwards.
     Outputs of the body behind the carries are stacked: the loop's result has an axis of ``trips`` before theirs.
     ``tried``: what is meant is a trial (:func:`trial_trips`), where nothing is stacked; windows begin where they do.
+    ``conditional``: there are as many trips as the first carried value, a bool, holds at the beginning of; nothing is
+    stacked, no window moves, and ``trips`` are what is expected.
     """
 
     trips: int
@@ -48,11 +73,12 @@ class Loop:
     carries: int
     steps: tuple[int, ...]
     tried: bool = False
+    conditional: bool = False
 
     @cached_property
     def name(self) -> str:
         """Equal for equal loops, and for no others."""
-        tried = " tried" * self.tried
+        tried = " tried" * self.tried + " while" * self.conditional
         return f"{self.trips} trips{tried} of {self.body.key()}, {self.carries} carried, by {self.steps}"
 
     @property
@@ -61,8 +87,8 @@ class Loop:
 
     @property
     def runs(self) -> int:
-        """Trips that are run."""
-        return trial_trips(self.trips) if self.tried and not self.stacks else self.trips
+        """Trips that are run, at most where they are conditional."""
+        return runs_of(self.trips, self.conditional, self.tried and not self.stacks)
 
     @property
     def operands(self) -> int:

@@ -61,7 +61,7 @@ def _attrs_to_json(attrs: object, named: Container[str] | None) -> Any:
         case LoopResult(loop, index):
             inputs = [type_to_json(node.type) for node in loop.body.inputs]
             body = nodes_to_json(loop.body.outputs, named)
-            return {"loop": [loop.trips, loop.carries, list(loop.steps), inputs, body, index]}
+            return {"loop": [loop.trips, loop.carries, list(loop.steps), inputs, body, index, loop.conditional]}
         case ConstArray():
             # Written as a number, a NaN would lose its bits.
             if attrs.array.size <= SMALL and not (attrs.dtype.is_float and np.isnan(attrs.array).any()):
@@ -99,10 +99,10 @@ def _attrs_from_json(data: Any, constant: Callable[[str], ConstArray]) -> object
             fill = float(value[1]) if isinstance(value[1], str) else value[1]
             return PadAttrs(tuple((low, high) for low, high in value[0]), fill)
         case "loop":
-            trips, carries, steps, inputs, body, index = value
+            trips, carries, steps, inputs, body, index, conditional = value
             seen = tuple(build.input_node(n, type_from_json(t)) for n, t in enumerate(inputs))
             graph = Graph(seen, tuple(nodes_from_json(body, constant)))
-            return LoopResult(Loop(trips, graph, carries, tuple(steps)), index)
+            return LoopResult(Loop(trips, graph, carries, tuple(steps), conditional=conditional), index)
         case "array":
             of = type_from_json(value[1:])
             flat = np.frombuffer(base64.b64decode(value[0]), of.dtype.numpy)

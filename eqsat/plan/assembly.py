@@ -144,6 +144,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
         stacked=tuple((after[k], tensor) for k, tensor in results.items() if k >= loop.carries),
         finals=tuple((k, tensor) for k, tensor in results.items() if k < loop.carries),
         trial=not loop.stacks,
+        conditional=loop.conditional,
     )
     steps = tuple(_renumbered(step, numbers) for step in body.steps)
     inner = tuple(_repeat_renumbered(r, numbers) for r in body.repeats)

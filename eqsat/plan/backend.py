@@ -39,7 +39,7 @@ class Executable(Protocol):
         """
 
     def tried(self) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]:
-        """The program with the same code, but loops of fewer trips (``Repeat.trial``): not for calls at the same time."""
+        """The program with the same code, but loops of fewer trips (``Repeat.trial``)."""
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int) -> list[float]:
         """Median seconds of every step."""

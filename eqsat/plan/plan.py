@@ -76,6 +76,7 @@ class Repeat:
     trip before wrote as ``written``. ``finals``: (number among ``carries``, what it is called behind the loop).
     ``windows``: (tensor, read, step): a trip reads as ``read`` the part of a tensor that moves by ``step`` elements on
     each (see :class:`eqsat.ir.loop.Loop`). ``stacked``: (written, whole): what a trip writes is its row of ``whole``.
+    ``conditional``: it ends before the first trip that reads False as its first carried value; ``trips`` are a guess.
     ``trial``: whether it is tried for fewer trips (:func:`eqsat.ir.loop.trial_trips`).
     """
 
@@ -87,6 +88,7 @@ class Repeat:
     stacked: tuple[tuple[int, int], ...]
     finals: tuple[tuple[int, int], ...]
     trial: bool = False
+    conditional: bool = False
 
     @property
     def reads(self) -> list[int]:

@@ -42,6 +42,7 @@ MEMORY_FACTOR = 1.5
 ``LEAST_MEMORY`` where that is more."""
 SHARE_SECONDS = 0.25
 """Time, as estimated from the program's work, that draws beyond the first two may take, and the plain function."""
+ENDLESS_SECONDS = 1e9
 SHARE = 0.1
 """Part of the time spent so far that the plain function may take where that is more."""
 
@@ -123,8 +124,9 @@ def verify(
         return Judge(calls.graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, calls, ends)
 
     seconds = reference_seconds(graph)
+    endless = seconds >= ENDLESS_SECONDS  # how often is decided by values, and by rounding
     if tried is not None and seconds > SHARE_SECONDS and any(of_loop(node) for node in graph.nodes()):
-        if seconds <= patience or plain is not None:
+        if not endless and (seconds <= patience or plain is not None):
             whole = judge(graph, run, drawn, None)
             _guarded(size, lambda: _own(whole, plain))
         graph, run, plain = trial(graph), tried, None
@@ -162,10 +164,12 @@ def run_plain(
     """
     graph = traced.graph
     size = sizes(graph, intermediates)
-    dear = reference_seconds(graph) > max(SHARE_SECONDS, SHARE * spent, patience)
+    seconds = reference_seconds(graph)
+    dear = ENDLESS_SECONDS > seconds > max(SHARE_SECONDS, SHARE * spent, patience)
     try:
         if not dear and naive_peak(graph) + size.program <= size.limit:
-            return plain.results(traced)
+            results = plain.results(traced)
+            return None if seconds > ENDLESS_SECONDS else results
         small = plain.reduced()
         if small is None or any(of_loop(node) for node in graph.nodes()):  # fewer elements, but not fewer trips
             _say_not_held(traced, "NumPy would take long, or much memory")

@@ -15,7 +15,7 @@ from eqsat.buffers import Recycler, Shelf
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.loop import trial_trips, window
+from eqsat.ir.loop import runs_of, window
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.opaque import call_alone
 from eqsat.ir.serialize import nodes_from_json, type_from_json
@@ -75,7 +75,9 @@ class _Loop:
 
 
 def _compiled(step: Mapping[str, Any]) -> bool:
-    return all(map(_compiled, step["body"])) if is_loop(step) else "kernel" in step
+    if is_loop(step):
+        return not step["loop"]["conditional"] and all(map(_compiled, step["body"]))
+    return "kernel" in step
 
 
 def _code(step: Mapping[str, Any], deadline: Deadline) -> Code:
@@ -182,7 +184,14 @@ class CpuExecutable:
             (step,) = run
             repeat, (reads, writes) = step["loop"], reads_writes(step)
             left = [written for _, _, written in repeat["carries"]] + [written for written, _ in repeat["stacked"]]
-            return _Segment(None, reads, writes, loop=_Loop(repeat, self._chain(step["body"], left), repeat["trips"]))
+            return _Segment(
+                None,
+                reads,
+                writes,
+                loop=_Loop(
+                    repeat, self._chain(step["body"], left), runs_of(repeat["trips"], repeat["conditional"], False)
+                ),
+            )
         if "interpreted" in run[0]:
             (step,) = run
             return _Segment(None, list(step["tensors"]), reads_writes(step)[1], group=step["interpreted"])
@@ -368,6 +377,8 @@ class CpuExecutable:
         for before, read, _ in repeat["carries"]:
             values[read] = values[before]
         for trip in range(loop.runs):
+            if repeat["conditional"] and not values[repeat["carries"][0][1]]:
+                break
             for tensor, read, step in repeat["windows"]:
                 values[read] = window(values[tensor], step, repeat["trips"], trip)
             rows = {w: values[t][trip : trip + 1].reshape(self.types[w].shape) for w, t in repeat["stacked"]}
@@ -383,7 +394,8 @@ class CpuExecutable:
                     free[written] = values[read]
                 values[read] = values.pop(written)
         for number, tensor in repeat["finals"]:
-            values[tensor] = values[repeat["carries"][number][1]]
+            before, read, _ = repeat["carries"][number]
+            values[tensor] = values[read].copy() if values[read] is values[before] else values[read]
         for name in (
             *(read for _, read, _ in (*repeat["carries"], *repeat["windows"])),
             *(written for written, _ in repeat["stacked"]),
@@ -451,8 +463,8 @@ def _tried(chain: _Chain) -> _Chain:
     for segment in chain.segments:
         program, loop = segment.program and segment.program.tried(), segment.loop
         if loop is not None:
-            runs = trial_trips(loop.runs) if loop.repeat["trial"] else loop.runs
-            loop = _Loop(loop.repeat, _tried(loop.body), runs)
+            r = loop.repeat
+            loop = _Loop(r, _tried(loop.body), runs_of(r["trips"], r["conditional"], r["trial"]))
         segments.append(replace(segment, program=program, loop=loop))
     return replace(chain, segments=segments)
 

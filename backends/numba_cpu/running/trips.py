@@ -55,6 +55,8 @@ class Loop:
     other: list[int] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
+    away: list[int] = field(default_factory=list)
+    """What each trip writes and is copied at its end."""
 
     def buffers(self) -> list[int]:
         """What is there from the first trip to the last."""
@@ -137,7 +139,8 @@ def _loop(step: Mapping[str, Any], types: Mapping[int, TensorType], names: Itera
         loop.moving.update((read, written))
     loop.moving.update(read for _, read, _ in repeat["windows"])
     loop.moving.update(written for written, _ in loop.direct(types))
-    loop.moving.update(row_of(written) for written, _ in copied(repeat, types))
+    loop.away = [written for written, _ in copied(repeat, types)]
+    loop.moving.update(map(row_of, loop.away))
     return loop
 
 
@@ -149,6 +152,7 @@ def wiring(entries: Sequence[Entry]) -> list[tuple[list[int], list[int]]]:
         if isinstance(entry, tuple):
             kind, loop = entry
             reads, writes = loop.buffers(), loop.writes() if kind == "enter" else []
+            reads += loop.away if kind == "again" else []
         else:
             reads, writes = reads_writes(entry)
         found.append(([t for t in reads if t not in moving], [t for t in writes if t not in moving]))

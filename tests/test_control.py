@@ -1,0 +1,285 @@
+"""``scan``, ``fori_loop``, ``while_loop`` and ``cond``: traced they mean what they mean outside of tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqsat
+from eqsat.frontends.trace import trace
+from eqsat.ir.evaluate import evaluate
+from eqsat.ir.loop import Loop, of_loop
+from eqsat.ir.node import Graph
+
+Array = np.ndarray
+F = np.float32
+BACKENDS = pytest.mark.parametrize("backend", ["numba_cpu", "numpy"])
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return (0.3 * np.random.default_rng((seed, *shape)).standard_normal(shape)).astype(F)
+
+
+@dataclass
+class State:
+    position: Array
+    speed: Array
+
+
+def leaves(value: Any) -> list[Array]:
+    if isinstance(value, State):
+        return [value.position, value.speed]
+    if isinstance(value, dict):
+        return [leaf for v in value.values() for leaf in leaves(v)]
+    if isinstance(value, tuple | list):
+        return [leaf for v in value for leaf in leaves(v)]
+    return [] if value is None else [np.asarray(value)]
+
+
+def loops(graph: Graph) -> list[Loop]:
+    return list(dict.fromkeys(found for node in graph.nodes() if (found := of_loop(node)) is not None))
+
+
+def agree(got: Any, expected: Any) -> None:
+    assert len(leaves(got)) == len(leaves(expected))
+    for one, other in zip(leaves(got), leaves(expected), strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+
+
+def recurrent(xs: Array, w: Array) -> Any:
+    def step(h: Array, x: Array) -> Any:
+        h = np.tanh(x + h @ w)
+        return h, (h * 2, x.sum())
+
+    return eqsat.scan(step, np.zeros(w.shape[0], F), xs)
+
+
+def backwards(xs: Array, w: Array) -> Any:
+    return eqsat.scan(lambda h, x: (h * F(0.5) + x[0], {"h": h @ w}), xs[0], (xs,), reverse=True)
+
+
+def spring(x: Array) -> Any:
+    def step(s: State, _: None) -> tuple[State, None]:
+        speed = s.speed - F(0.1) * s.position
+        return State(s.position + F(0.1) * speed, speed), None
+
+    return eqsat.scan(step, State(x, x * 0), None, length=25)
+
+
+def counted(x: Array) -> Any:
+    return eqsat.scan(lambda c, r: ((c[0] + r, c[1] + 1), c), (0.0, 0), x)
+
+
+def neighbours(x: Array) -> Any:
+    """Elements at the loop's own number, before and behind it."""
+    return eqsat.fori_loop(1, x.shape[0] - 1, lambda i, s: s + x[i + 1] * x[i] - x[:, 0][i - 1], x[0])
+
+
+def backward_index(x: Array) -> Any:
+    return eqsat.fori_loop(0, x.shape[0], lambda i, s: s * F(0.5) + x[-1 - i], x[0])
+
+
+def in_place(x: Array) -> Any:
+    def step(i: Any, y: Array) -> Array:
+        y[1:] += F(0.5) * y[:-1]
+        y[0] = x[i, 0]
+        return y
+
+    return eqsat.fori_loop(0, x.shape[0], step, x[0])
+
+
+def nested(x: Array, w: Array) -> Any:
+    def outer(c: Array, row: Array) -> Any:
+        inner = eqsat.fori_loop(0, 9, lambda j, v: np.sin(v) @ w + row + c[j % 2], row)
+        return c * F(0.9) + inner, inner
+
+    return eqsat.scan(outer, x[0], x)
+
+
+def halves(x: Array) -> Any:
+    return eqsat.while_loop(lambda c: np.abs(c[0]).max() > F(1e-3), lambda c: (c[0] * F(0.5), c[1] + 1), (x, 0))
+
+
+def never(x: Array) -> Any:
+    return eqsat.while_loop(lambda c: c.sum() > F(1e9), lambda c: np.sin(c) * c, x)
+
+
+def up_to(x: Array, n: Any) -> Any:
+    return eqsat.fori_loop(0, n, lambda i, c: np.cos(c) + x[i % 3], x[0])
+
+
+def either(x: Array) -> Any:
+    return eqsat.cond(x.sum() > 0, lambda a: (a + 1, a.max()), lambda a: (np.exp(a), a.min()), x)
+
+
+PROGRAMS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (recurrent, (normal(30, 8), normal(8, 8))),
+    (backwards, (normal(12, 3, 5), normal(5, 5))),
+    (spring, (normal(7),)),
+    (counted, (normal(20),)),
+    (neighbours, (normal(15, 15),)),
+    (backward_index, (normal(15, 4),)),
+    (in_place, (normal(9, 6),)),
+    (nested, (normal(6, 4), normal(4, 4))),
+    (halves, (normal(9),)),
+    (never, (normal(9),)),
+    (up_to, (normal(4, 5), np.int64(7))),
+    (either, (normal(9),)),
+]
+
+
+@BACKENDS
+@pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=[fn.__name__ for fn, _ in PROGRAMS])
+def test_traced_as_plain(fn: Callable[..., Any], args: tuple[Any, ...], backend: str) -> None:
+    copies = [np.array(a) for a in args]
+    expected = fn(*args)
+    compiled = eqsat.optimize(fn, backend=backend)
+    for _ in range(2):
+        agree(compiled(*args), expected)
+    for before, after in zip(copies, args, strict=True):
+        np.testing.assert_array_equal(before, after)
+    graph = trace(fn, args).graph
+    assert bool(loops(graph)) == (fn is not either)
+
+
+@BACKENDS
+@pytest.mark.parametrize("trips", [0, 1, 2])
+def test_few_trips(trips: int, backend: str) -> None:
+    def f(xs: Array) -> Any:
+        return eqsat.scan(lambda c, x: (np.sin(c) + x, c * 2), np.ones(3, F), xs, reverse=True)
+
+    xs = normal(trips, 3)
+    agree(eqsat.optimize(f, backend=backend)(xs), f(xs))
+
+
+def test_results_that_are_not_changed_are_copies() -> None:
+    x = normal(9)
+    result = eqsat.optimize(never)(x)
+    assert not np.shares_memory(result, x)
+
+
+@given(st.integers(1, 12), st.integers(0, 5), st.booleans(), st.integers(0, 3), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_scans_are_python_loops(trips: int, extent: int, reverse: bool, kept: int, read: int) -> None:
+    xs, w = normal(trips, extent), normal(extent, 3, seed=1)
+
+    def f(xs: Array, w: Array) -> Any:
+        def step(c: tuple[Array, Array], x: Array) -> Any:
+            a, b = c
+            a, b = (b + x, a * F(0.5)) if read else (a - b, b + x[::-1])
+            return (a, b), [None, a, (a, x), (w.sum(0), b)][kept]
+
+        return eqsat.scan(step, (np.zeros(extent, F), xs[0]), xs, reverse=reverse)
+
+    expected = leaves(f(xs, w))
+    for one, other in zip(evaluate(trace(f, (xs, w)).graph, (xs, w)), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_body_is_traced_once_however_many_trips() -> None:
+    calls = []
+
+    def f(x: Array) -> Array:
+        def step(i: Any, v: Array) -> Array:
+            calls.append(i)
+            return np.sin(v) + x
+
+        found: Array = eqsat.fori_loop(0, 100_000, step, x)
+        return found
+
+    graph = trace(f, (normal(4),)).graph
+    assert len(calls) == 1 and len(graph.nodes()) < 10
+
+
+def test_elements_at_the_loops_own_number_are_windows() -> None:
+    graph = trace(neighbours, (normal(15, 15),)).graph
+    (found,) = loops(graph)
+    assert sorted(set(found.steps)) == [1, 15]
+    assert not any(node.op == "gather" for node in found.body.nodes())
+
+
+def add(c: Any, x: Any) -> Any:
+    return c + x, None
+
+
+WRONG: list[tuple[str, Callable[[Array], Any], str]] = [
+    (
+        "carry is float32\\[\\] before a trip, and float64\\[\\] after",
+        lambda x: eqsat.scan(add, F(0), x.astype(float)),
+        "CarryError",
+    ),
+    ("float32\\[3\\]", lambda x: eqsat.scan(lambda c, r: (np.stack([c, c, c]), None), F(0), x), "CarryError"),
+    ("before a trip, and tuple", lambda x: eqsat.scan(lambda c, r: ((c, c), None), F(0), x), "CarryError"),
+    ("not a carry and a result", lambda x: eqsat.scan(lambda c, r: c, F(0), x), "CarryError"),
+    ("different numbers: 4, 9", lambda x: eqsat.scan(add, F(0), x, length=4), "ShapeError"),
+    ("neither xs nor length", lambda x: eqsat.scan(add, F(0)), "ShapeError"),
+    ("no rows", lambda x: eqsat.scan(add, F(0), x[0]), "ShapeError"),
+    ("condition has shape", lambda x: eqsat.while_loop(lambda c: c > 0, lambda c: c, x), "ShapeError"),
+    ("condition has shape", lambda x: eqsat.cond(x > 0, np.sin, np.cos, x), "ShapeError"),
+    ("one branch returns", lambda x: eqsat.cond(x[0] > 9, lambda: x, lambda: x[1:]), "CarryError"),
+]
+
+
+@pytest.mark.parametrize(("said", "fn", "error"), WRONG, ids=[f"{n} {said}" for n, (said, _, _) in enumerate(WRONG)])
+def test_mistakes_are_told_at_the_users_line(said: str, fn: Callable[[Array], Any], error: str) -> None:
+    for run in (eqsat.optimize(fn), fn):
+        if run is fn and "branch" in said:
+            continue  # a branch that is not taken is not seen
+        with pytest.raises(getattr(eqsat.errors, error), match=said) as caught:
+            run(normal(9))
+        assert caught.value.where is not None and "test_control" in str(caught.value.where)
+
+
+def test_arrays_from_outside_are_not_written_to() -> None:
+    def traced(x: Array) -> Any:
+        total = x * 0
+
+        def step(i: Any, v: Array) -> Array:
+            total[0] += v[i]
+            return v
+
+        return eqsat.fori_loop(0, 4, step, x)
+
+    def known(x: Array) -> Any:
+        total = np.zeros_like(x)
+
+        def step(i: Any, v: Array) -> Array:
+            total[0] += 1
+            return v
+
+        return eqsat.fori_loop(0, 4, step, x)
+
+    def row(xs: Array) -> Any:
+        def step(c: Array, x: Array) -> Any:
+            x[0] = 1
+            return c + x, None
+
+        return eqsat.scan(step, np.zeros(3, F), xs)
+
+    for fn in (traced, known):
+        with pytest.raises(eqsat.errors.UnsupportedOpError, match="writes to an array from outside"):
+            eqsat.optimize(fn)(normal(9))
+    with pytest.raises(eqsat.errors.ReadOnlyError, match="row"):
+        eqsat.optimize(row)(normal(4, 3))
+
+
+def test_what_a_body_has_does_not_leave_it() -> None:
+    def f(x: Array) -> Any:
+        found = []
+
+        def step(i: Any, v: Array) -> Array:
+            found.append(np.sin(v))
+            return v + 1
+
+        eqsat.fori_loop(0, 4, step, x)
+        return found[0]
+
+    with pytest.raises(eqsat.errors.ConcretizationError, match="outside of it"):
+        eqsat.optimize(f)(normal(9))
