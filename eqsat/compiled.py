@@ -115,7 +115,7 @@ class Compiled:
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        self.direct = None if traced.repeated else self._changing(self._direct(len(leaves)))
+        self.direct = self._changing(self._direct(len(leaves))) if traced.as_given else None
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)

@@ -73,10 +73,10 @@ class UnsupportedOpError(EqsatError, NotImplementedError):
 class UnsupportedDTypeError(EqsatError, TypeError):
     """An element type eqsat does not compute with, or an operator NumPy does not define for a type.
 
-    >>> eqsat.optimize(np.sin)(np.zeros(3, complex))
-    UnsupportedDTypeError: argument 'x': element type 'complex128' is not supported …
+    >>> eqsat.optimize(np.sin)(np.zeros(3, np.longdouble))
+    UnsupportedDTypeError: argument 'x': element type 'float128' is not supported …
 
-    Mend: pass the real and the imaginary part as two arrays, or cast with ``x.astype(np.float32)``.
+    Mend: cast before, as with ``x.astype(np.float64)``.
     """
 
 

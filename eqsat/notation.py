@@ -39,7 +39,7 @@ from eqsat.frontends.trace import run_by_reference
 from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.ir import build
 from eqsat.ir.node import LINE
-from eqsat.ir.types import bool_, int32, int64
+from eqsat.ir.types import widest
 
 __all__ = ["Axis", "axes", "axis", "compute", "max", "min", "op", "prod", "sum"]
 
@@ -57,21 +57,20 @@ def _reduced(kind: str, element: Any, over: Any) -> Element:
         axes.append(a.dim)
     out = tuple(a for a in value.axes if a not in axes)
     if kind == "reduce_sum":
-        dtype = known_dtype(value.dtype)
-        dtype = int64 if dtype in (bool_, int32) else dtype
+        dtype = widest(known_dtype(value.dtype))
         numbers = {a: i for i, a in enumerate(value.axes)}
         nodes = [build.cast(node, dtype) for node, _ in value.factors]
         labels = [[numbers[a] for a in owned] for _, owned in value.factors]
         return Element([(einsum_nodes(nodes, labels, [numbers[a] for a in out]), out)])
     node, owned = value.value
-    if kind == "reduce_prod" and node.dtype in (bool_, int32):
-        node = build.cast(node, int64)
+    if kind == "reduce_prod":
+        node = build.cast(node, widest(node.dtype))
     reduced = build.reduce(kind, node, [owned.index(a) for a in axes])
     return Element([(reduced, tuple(a for a in owned if a not in axes))])
 
 
 def sum(element: Any, *, over: Axis | Sequence[Axis]) -> Any:
-    """The sum of an element over axes; int32 and bool are summed in int64, as ``numpy.sum``."""
+    """The sum of an element over axes; bools and integers are summed in 64 bits, as ``numpy.sum``."""
     return registry.located("eqsat.sum", _reduced, "reduce_sum", element, over)
 
 

@@ -26,6 +26,11 @@ def floats(m: Match) -> bool:
     return bool(m.root.dtype.is_float)
 
 
+def signed(m: Match) -> bool:
+    """the element type has numbers below 0"""
+    return bool(m.root.dtype.is_signed)
+
+
 def lossless(m: Match) -> bool:
     """the inner cast keeps every value of its operand"""
     return _keeps(m.x.dtype, m.t)
@@ -34,9 +39,11 @@ def lossless(m: Match) -> bool:
 def _keeps(source: DType, target: DType) -> bool:
     if source == target or source.kind == "bool":
         return True
+    if source.kind == target.kind == "int":
+        return source.limits[0] >= target.limits[0] and source.limits[1] <= target.limits[1]
     if source.kind == target.kind:
         return source.bits <= target.bits
-    return source.kind == "int" and target.is_float and source.bits <= (32 if target.bits == 64 else 16)
+    return source.kind == "int" and target.is_float and 2 * source.bits <= target.bits
 
 
 def numeric(m: Match) -> bool:
@@ -61,7 +68,7 @@ log1p_expm1 = rewrite(np.log1p(np.expm1(x)), x)
 
 # Absolute value, signs and rounding
 abs_abs = rewrite(abs(abs(x)), abs(x), numerics="exact")
-abs_neg = rewrite(abs(-x), abs(x), numerics="exact")
+abs_neg = rewrite(abs(-x), abs(x), where=signed, numerics="exact")
 abs_square = rewrite(abs(np.square(x)), np.square(x), where=floats, numerics="exact")
 square_abs = rewrite(np.square(abs(x)), np.square(x), numerics="exact")
 abs_mul = rewrite(abs(a) * abs(b), abs(a * b), where=floats, numerics="exact")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
 from eqsat.verify import fuzz
+from eqsat.verify.drafts import DTYPES
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.programs import NN, Input, Program, Step, check, evaluate, minimise, noise
 from eqsat.verify.rounding import rounding_noise
@@ -73,7 +74,7 @@ UNIFORM = "np.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (5, 7)), np.fl
 def test_a_program_is_well_formed_and_repeatable(program: Program) -> None:
     first, second = evaluate(program), evaluate(program)
     for a, b in zip(first, second, strict=True):
-        assert a.dtype.name in ("float32", "float64", "int32", "int64", "bool")
+        assert a.dtype.name in DTYPES
         np.testing.assert_array_equal(a, b)
     assert 1 <= len(program.steps) <= 30
     defined = {i.name for i in program.inputs}

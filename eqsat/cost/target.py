@@ -259,8 +259,8 @@ class Target:
         return next(seconds for bits, seconds in self.ports.slots if (bits == 64) == wide)
 
     def lanes(self, dtype: DType) -> int:
-        """Elements of one vector register; booleans are widened to 32 bits."""
-        return max(1, self.vector_bits // max(32, dtype.bits))
+        """Elements of one vector register; booleans and float16 are widened to 32 bits."""
+        return max(1, self.vector_bits // (dtype.bits if dtype.kind == "int" else max(32, dtype.bits)))
 
     def rows(self, name: str, dtype: DType | None = None) -> tuple[TileOpRow, ...]:
         """The tile operations of this name (for this element type)."""

@@ -218,7 +218,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
 @implements(np.vdot)
 def vdot(a: Any, b: Any, /) -> TracedArray:
     x, y = (TracedArray(build.reshape(lift(v), (traced(v).size,))) for v in (a, b))
-    return matmul(x, y)
+    return matmul(x.conj(), y)
 
 
 @implements(np.inner)
@@ -246,7 +246,7 @@ def linalg_outer(x1: Any, x2: Any, /) -> Any:
 
 @implements(np.vecdot, np.linalg.vecdot)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, **kwargs: Any) -> TracedArray:
-    return _rows("vecdot", "...i,...i->...", *(_last(traced(v), axis) for v in (x1, x2)))
+    return _rows("vecdot", "...i,...i->...", *(_last(traced(v), axis) for v in (traced(x1).conj(), x2)))
 
 
 def _last(x: TracedArray, axis: int) -> TracedArray:
@@ -402,6 +402,8 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Trace
 def _vector_norm(node: Node, ord: Any, axes: tuple[int, ...], keepdims: bool) -> TracedArray:
     if not isinstance(ord, (int, float)) or math.isnan(ord):
         raise ValueError(f"norm: ord={ord!r} is not an order of vectors")
+    if node.dtype.kind == "complex":
+        node = call("abs", node)
     node = node if node.dtype.is_float else build.cast(node, known_dtype(np.float64))
     size = call("abs", node)
     if ord == 2:

@@ -10,18 +10,18 @@ import numpy as np
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, TracedArray
-from eqsat.ir import build, views
+from eqsat.ir import build, complexes, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.repeats import cut, still_axes
 from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
 from eqsat.ir.views import ViewMap
 
-Weak = int | float
+Weak = int | float | complex
 """A Python number: it takes the element type of the arrays it meets (NEP 50)."""
 
 
 def is_weak(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic))
+    return isinstance(value, (int, float, complex)) and not isinstance(value, (bool, np.generic))
 
 
 def known_dtype(spec: Any) -> DType:
@@ -35,6 +35,8 @@ def known_dtype(spec: Any) -> DType:
 def constant(value: np.ndarray) -> Node:
     """A node of an array's value. Uniform arrays and ranges from 0 are made anew rather than kept."""
     dtype = known_dtype(value.dtype)
+    if dtype.kind == "complex":
+        return complexes.pair(constant(value.real), constant(value.imag))
     axes = still_axes(value) if value.size else ()
     if axes:
         return build.broadcast_to(constant(cut(value, axes)), value.shape)
@@ -113,7 +115,7 @@ def promote(*values: object) -> DType:
     for value in values:
         if isinstance(value, TracedArray):
             parts.append(value.dtype)
-        elif isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        elif isinstance(value, (int, float, complex)) and not isinstance(value, np.generic):
             parts.append(value)
         else:
             parts.append(as_array(value).dtype)

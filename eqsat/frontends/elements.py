@@ -25,7 +25,7 @@ from eqsat.frontends.ufuncs import apply
 from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import int32, int64, row_major
+from eqsat.ir.types import int64, row_major
 from eqsat.scoped import Scoped
 
 
@@ -319,7 +319,7 @@ def access(x: TracedArray, entries: Sequence[Any]) -> Element:
                 LINE.get(),
             )
     for part in parts:
-        if isinstance(part, Element) and part.value[0].dtype not in (int32, int64):
+        if isinstance(part, Element) and part.value[0].dtype.kind != "int":
             raise UnsupportedDTypeError(f"an index must be an integer, not {part.dtype}", LINE.get())
     node = _in_range(node, parts)
     if all(isinstance(part, Index) for part in parts):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ConcretizationError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.errors import ConcretizationError, ShapeError, UnsupportedOpError
 from eqsat.frontends.convert import (
     check_casts,
     holds_traced,
@@ -34,7 +34,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.elementwise import broadcast_shapes
 from eqsat.ir.node import LINE
-from eqsat.ir.types import bool_
+from eqsat.ir.types import bool_, float16
 
 
 def _parts(name: str, arrays: Any) -> list[Any]:
@@ -212,7 +212,8 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> TracedArray:
         raise UnsupportedOpError(
             "np.where(condition) alone has a shape that depends on values: use np.where(condition, a, b)", LINE.get()
         )
-    a, b = together(x, y)
+    dtype = promote(x, y)
+    a, b = (lift(np.asarray(v).astype(dtype.numpy) if type(v) is int else v, dtype) for v in (x, y))  # ints wrap around
     test = truth(lift(condition))
     broadcast_shapes("where", [test.type, a.type, b.type])
     return TracedArray(call("where", test, a, b))
@@ -233,7 +234,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
     x: Any = traced(a)
     low = a_min if a_min is not None else min
     high = a_max if a_max is not None else max
-    if x.dtype.kind == "i":  # Python ints that no element can pass bound nothing, also beyond the type
+    if x.dtype.kind in "iu":  # Python ints that no element can pass bound nothing, also beyond the type
         limits = np.iinfo(x.dtype)
         low = None if type(low) is int and low <= limits.min else low
         high = None if type(high) is int and high >= limits.max else high
@@ -250,7 +251,7 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     node = lift(a)
     places = operator.index(decimals)
     if node.dtype == bool_:
-        raise UnsupportedDTypeError("np.round of bool has type float16 in NumPy: cast before", LINE.get())
+        node = build.cast(node, float16)
     if not node.dtype.is_float:
         if places < 0:
             raise UnsupportedOpError("np.round of integers to tens is not supported: use x // 10 * 10", LINE.get())

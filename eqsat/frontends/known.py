@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from eqsat.frontends.tracer import CURRENT, TracedArray
-from eqsat.ir.types import COMPUTED
+from eqsat.ir.types import COMPUTED, complex64, complex128
 
-_TYPES = frozenset(np.dtype(d.name) for d in COMPUTED)
+_TYPES = frozenset(np.dtype(d.name) for d in (*COMPUTED, complex64, complex128))
 _WRITES = (np.copyto, np.put, np.put_along_axis, np.fill_diagonal, np.putmask, np.place)
 """The functions of NumPy that write to their first argument."""
 
@@ -19,6 +19,9 @@ def writes(function: object) -> bool:
     """Whether a function of NumPy is there to change its first argument."""
     method = isinstance(getattr(function, "__self__", None), np.ufunc) and getattr(function, "__name__", "") == "at"
     return method or function in _WRITES
+
+
+PART = "writing to a part of a complex array is not supported: assign to x.real or x.imag, or write to the array itself"
 
 
 class Unknown(Exception):
@@ -71,7 +74,12 @@ def wrapped(result: Any, operands: Any = ()) -> Any:
             return operand
         base = operand.memory.known
         if result.base is not None and base is not None and _owner(result) is _owner(base):
-            return TracedArray.of_known(result, operand)
+            if result.dtype == base.dtype:
+                return TracedArray.of_known(result, operand)
+            made = TracedArray.of_known(result.copy())  # a part of complex numbers
+            made.memory.doubt(operand.memory)
+            made.memory.protected = PART
+            return made
     return TracedArray.of_known(result)
 
 

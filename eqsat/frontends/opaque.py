@@ -20,6 +20,7 @@ from eqsat.frontends.convert import foreign_meaning, known_dtype, lift
 from eqsat.frontends.registry import full_name
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
+from eqsat.ir.complexes import as_complex, as_real, joined, of_parts
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import LINE, topological
 from eqsat.ir.opaque import Call, Result, Slot, call_key, is_result, known_call, put_together, take_apart
@@ -89,7 +90,9 @@ def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     assert trace is not None
     function, (args, kwargs) = trace.original(function), _originals((args, kwargs), trace)
     arguments = take_apart((args, kwargs), _is_argument, given)
-    nodes = [lift(value) for value in given]
+    lifted = [lift(value) for value in given]
+    complex_ = frozenset(n for n, node in enumerate(lifted) if node.dtype.kind == "complex")
+    nodes = [joined(node) for node in lifted]
     operands = tuple(node.type for node in nodes)
     bound = trace.values
     if any(node.op == "input" for node in topological(nodes, bound)):
@@ -99,20 +102,24 @@ def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             LINE.get(),
         )
     values = evaluate_nodes(nodes, bound, deadline=trace.deadline)
-    result, arrays, seconds = _tried(function, arguments, values, name)
-    types = tuple(TensorType(a.shape, known_dtype(a.dtype)) for a in map(np.asarray, arrays))
+    shown = [as_complex(np.ascontiguousarray(v)) if n in complex_ else v for n, v in enumerate(values)]
+    result, arrays, seconds = _tried(function, arguments, shown, name)
+    types = tuple(TensorType(a.shape, known_dtype(a.dtype)) for a in map(as_real, map(np.asarray, arrays)))
     parts, lasting = _content(function, name)
     told, known = _text(arguments)
     shape, _ = _text(result)
-    key = call_key([*parts, told, shape], operands, types)
+    key = call_key([*parts, told, shape, str(sorted(complex_))], operands, types)
     lasting = lasting and known
-    call = known_call(Call(function, name, arguments, operands, result, types, key, lasting, seconds, LINE.get()))
+    call = known_call(
+        Call(function, name, arguments, operands, result, types, key, lasting, seconds, complex_, LINE.get())
+    )
     made = []
     for number, array in enumerate(arrays):
         node = make("opaque", nodes, Result(call, number), label=name)
-        bound[node] = np.asarray(array, node.dtype.numpy)
-        made.append(TracedNumber(node) if isinstance(array, (bool, int, float)) else TracedArray(node))
-        _place(made[-1], array, [(g, v) for g, v in zip(given, values, strict=True) if isinstance(g, TracedArray)])
+        bound[node] = np.asarray(as_real(np.asarray(array)), node.dtype.numpy)
+        value = of_parts(node) if np.iscomplexobj(array) else node
+        made.append(TracedNumber(value) if isinstance(array, (bool, int, float, complex)) else TracedArray(value))
+        _place(made[-1], array, [(g, v) for g, v in zip(given, shown, strict=True) if isinstance(g, TracedArray)])
     found = put_together(result, made)
     return found if out is None else _stored(found, out, name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.table import make
-from eqsat.ir.types import DType, bool_, int32, int64
+from eqsat.ir.types import DType, bool_, widest
 
 _NONE: Any = np._NoValue
 
@@ -47,10 +48,8 @@ def _check(name: str, where: Any, out: Any = None) -> None:
 
 
 def _accumulator(node: Node, dtype: DTypeLike | None) -> DType:
-    """The type NumPy sums and multiplies in: int64 for bool and int32 unless told."""
-    if dtype is not None:
-        return known_dtype(dtype)
-    return int64 if node.dtype in (bool_, int32) else node.dtype
+    """The type NumPy sums and multiplies in: 64 bits for bool and all integers unless told."""
+    return known_dtype(dtype) if dtype is not None else widest(node.dtype)
 
 
 def _fold(kind: str, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
@@ -169,7 +168,7 @@ def _position(name: str) -> Callable[..., TracedArray]:
         node = lift(a)
         ndim = node.type.ndim
         if axis is None:
-            found = make(name, (build.reshape(node, (node.type.size,)),), (0,))
+            found = build.reduce(name, build.reshape(node, (node.type.size,)), (0,))
             return TracedArray(build.reshape(found, (1,) * ndim) if _keep(keepdims) else found)
         at = normalize_axis(axis, max(ndim, 1))
         if ndim == 0:
@@ -198,10 +197,10 @@ def _floating(name: str, a: Any, dtype: DTypeLike | None) -> Node:
     node = lift(a)
     if dtype is not None:
         wanted = known_dtype(dtype)
-        if not wanted.is_float:
+        if wanted.kind not in ("float", "complex"):
             raise UnsupportedDTypeError(f"np.{name}(dtype={wanted}) is not supported; use a float type", LINE.get())
         return build.cast(node, wanted)
-    return node if node.dtype.is_float else build.cast(node, known_dtype(np.float64))
+    return node if node.dtype.kind in ("float", "complex") else build.cast(node, known_dtype(np.float64))
 
 
 @implements(np.mean)
@@ -210,8 +209,10 @@ def mean(
     where: Any = _NONE,
 ) -> TracedArray:  # fmt: skip
     _check("mean", where, out)
-    node = _floating("mean", a, dtype)
-    return TracedArray(_mean(node, normalize_axes(axis, node.type.ndim), _keep(keepdims)))
+    given = _floating("mean", a, dtype)
+    node = given if dtype is not None else build.widened((given,))[0]
+    mean = _mean(node, normalize_axes(axis, node.type.ndim), _keep(keepdims))
+    return TracedArray(build.cast(mean, given.dtype))
 
 
 def _variance(name: str, a: Any, axis: Any, dtype: Any, ddof: Any, keepdims: Any, mean: Any, correction: Any) -> Node:
@@ -224,7 +225,9 @@ def _variance(name: str, a: Any, axis: Any, dtype: Any, ddof: Any, keepdims: Any
     for i in axes:
         count *= node.shape[i]
     center = lift(mean, node.dtype) if mean is not _NONE else _mean(node, axes, True)
-    squares = call("square", call("sub", node, center))
+    off = call("sub", node, center)
+    parts = off.inputs if off.dtype.kind == "complex" else (off,)
+    squares = functools.reduce(lambda x, y: call("add", x, y), (call("square", part) for part in parts))
     return _mean(squares, axes, _keep(keepdims), max(count - less, 0))
 
 
@@ -303,7 +306,9 @@ def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> TracedA
 
 
 def _without_nan(node: Node, value: float) -> Node:
-    return call("where", call("isnan", node), scalar(value, node), node) if node.dtype.is_float else node
+    if node.dtype.kind in ("int", "bool"):
+        return node
+    return call("where", call("isnan", node), scalar(value, node), node)
 
 
 @implements(np.nansum)

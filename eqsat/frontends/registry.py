@@ -15,6 +15,7 @@ from eqsat.deadline import OutOfTime
 from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.source import user_line
 from eqsat.ir.node import LINE
+from eqsat.ir.types import NotOfThisType
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -124,6 +125,8 @@ def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         raise BoundsError(str(error), LINE.get()) from None
     except OverflowError:
         raise
+    except NotOfThisType as error:
+        raise UnsupportedDTypeError(str(error), LINE.get()) from None
     except ValueError as error:
         message = str(error)
         said = message.startswith(name.removeprefix("np."))

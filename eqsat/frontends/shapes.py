@@ -24,10 +24,12 @@ from eqsat.frontends.convert import (
     traced,
     view_of,
     with_axis,
+    zeros,
 )
+from eqsat.frontends.known import PART
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
-from eqsat.ir import build, views
+from eqsat.ir import build, complexes, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import DType, row_major
 from eqsat.ir.views import ViewMap
@@ -350,7 +352,8 @@ def pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Node
         raise UnsupportedOpError("np.pad with a traced value: join with np.concatenate", LINE.get())
     table = np.broadcast_to(np.asarray(values), (len(widths), 2)).astype(node.dtype.numpy)
     # nan and -0.0 are not told apart by equality, which the pad operator's attributes are compared by.
-    odd = (np.isnan(table) | ((table == 0) & np.signbit(table))).any()
+    parts = complexes.as_real(table)
+    odd = (np.isnan(parts) | ((parts == 0) & np.signbit(parts))).any()
     if len(set(table.reshape(-1).tolist())) <= 1 and not odd:
         return build.pad(node, widths, table.reshape(-1)[0].item() if table.size else 0)
     for axis, (low, high) in enumerate(widths):
@@ -455,14 +458,29 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
 
 @implements(np.iscomplexobj)
 def iscomplexobj(x: Any) -> bool:
-    return False
+    return bool(traced(x).dtype.kind == "c")
 
 
 @implements(np.isrealobj)
 def isrealobj(x: Any) -> bool:
-    return True
+    return not iscomplexobj(x)
 
 
 @implements(np.real)
 def real(val: Any) -> Any:
-    return val
+    x = traced(val)
+    return _part(x, 0) if x.dtype.kind == "c" else val
+
+
+@implements(np.imag)
+def imag(val: Any) -> Any:
+    x = traced(val)
+    return _part(x, 1) if x.dtype.kind == "c" else TracedArray(zeros(x.shape, x.node.dtype))
+
+
+def _part(x: TracedArray, number: int) -> TracedArray:
+    """The real or imaginary parts, which lie in the memory of ``x`` and are not written through."""
+    made = TracedArray(x.node.inputs[number])
+    made.memory.doubt(x.memory)
+    made.memory.protected = PART
+    return made

@@ -34,7 +34,7 @@ from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
 from eqsat.frontends.selections import Selection
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
-from eqsat.ir import build
+from eqsat.ir import build, complexes
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
@@ -62,7 +62,8 @@ class Traced:
     ``graph.inputs[i]`` is the type of the ``i``-th leaf of the arguments (``ArgSpec.flatten``), in order,
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
-    ``repeated``: whether a leaf stands for more than it holds; then inputs are types of the leaves' bases (``given``).
+    ``as_given``: whether leaves are inputs and outputs results as they are; else inputs are types of the leaves' bases,
+    of complex ones as real numbers (``given``), and the outputs ``complex`` are as well.
     ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
     ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
@@ -79,13 +80,14 @@ class Traced:
     written: tuple[Written, ...] = ()
     own: tuple[tuple[int, int], ...] = ()
     rows: bool = False
-    repeated: bool = False
+    as_given: bool = True
+    complex: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
     seconds: float = 0.0
 
     def given(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The arrays that the graph's inputs are, of the arguments' leaves."""
-        return [base_of(np.asarray(leaf)) for leaf in leaves] if self.repeated else leaves
+        return leaves if self.as_given else [complexes.as_real(base_of(np.asarray(leaf))) for leaf in leaves]
 
     def takes(self, leaves: Sequence[np.ndarray]) -> bool:
         """Whether these arguments can be changed as those that were traced: NumPy alone does what it does to others.
@@ -108,6 +110,7 @@ class Traced:
 
         ``leaves``: the arguments, which get the values that the function gave them.
         """
+        results = [complexes.as_complex(a) if i in self.complex else a for i, a in enumerate(results)]
         ready: list[Any] = [a if rank else a[()] for a, rank in zip(results, self._ranks, strict=False)]
         for number in self.numbers:
             ready[number] = ready[number].item()
@@ -164,12 +167,16 @@ def trace(
     trees, leaves = spec.trees(args, kwargs)
     names = spec.leaf_names(trees)
     axes = [repeated_axes(a) for a in leaves]
-    inputs = tuple(
-        build.input_node(i, tensor_type(cut(a, repeated)), name)
+    given = [
+        complexes.input_of(i, tensor_type(cut(a, repeated)), name)
         for i, (a, repeated, name) in enumerate(zip(leaves, axes, names, strict=True))
-    )
+    ]
+    inputs = [value for _, value in given]
     parameters = [p.name for p in spec.parameters]
-    values = {n: np.asarray(base_of(a), n.dtype.numpy) for n, a in zip(inputs, leaves, strict=True)}
+    values = {
+        n: complexes.as_real(np.asarray(base_of(a), a.dtype.newbyteorder("=")))
+        for (n, _), a in zip(given, leaves, strict=True)
+    }
     trace_of = Trace(deadline, values)
     before = CURRENT.set(trace_of)
     try:
@@ -192,8 +199,11 @@ def trace(
     finally:
         CURRENT.reset(before)
         hide()
+    made = frozenset(i for i, node in enumerate(outputs) if node.dtype.kind == "complex")
+    order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
+    graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
     return Traced(
-        graph=rerolled(Graph(inputs, tuple(outputs), tuple(names)), trace_of.nodes),
+        graph=rerolled(graph, order),
         key=key,
         const=const_inputs(const, names, parameters),
         arguments=tuple(trees),
@@ -203,7 +213,8 @@ def trace(
         written=written,
         own=own,
         rows=rows and any(leaf.ndim > 1 for leaf in leaves),
-        repeated=any(axes),
+        as_given=not (any(axes) or made or any(a.dtype.kind == "c" for a in leaves)),
+        complex=made,
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
         seconds=time.perf_counter() - start,
     )

@@ -419,7 +419,7 @@ class TracedArray:
     def __complex__(self) -> complex:
         if self.known is not None:
             return complex(self.known)
-        return self._unknown("the complex value", "eqsat computes with real numbers")
+        return self._unknown("the complex value", "pass it as a 0-d array")
 
     def __round__(self, ndigits: int | None = None) -> Any:
         if self.known is not None:
@@ -533,7 +533,7 @@ class TracedArray:
     __rpow__ = _reflected(np.power)
 
     def __pow__(self, exponent: Any) -> Any:
-        special = power_function(exponent) if self.dtype.kind == "f" else None
+        special = power_function(exponent) if self.dtype.kind in "fc" else None
         if special is not None:
             return _ufunc(special, self)
         return _ufunc(np.power, self, exponent) if _is_operand(exponent) else NotImplemented
@@ -561,16 +561,22 @@ class TracedArray:
         return registry.call(np.matrix_transpose, self)
 
     @property
-    def real(self) -> TracedArray:
-        return self
+    def real(self) -> Any:
+        return registry.call(np.real, self)
 
     @real.setter
     def real(self, value: Any) -> None:
-        self[...] = value
+        self[...] = value + 1j * self.imag if self.dtype.kind == "c" else value
 
     @property
     def imag(self) -> Any:
-        return np.zeros_like(self)
+        return registry.call(np.imag, self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise TypeError("array does not have imaginary part to set")
+        self[...] = self.real + 1j * value
 
     @property
     def flat(self) -> Any:
@@ -614,8 +620,8 @@ class TracedArray:
     def flatten(self, order: str = "C") -> Any:
         return registry.call(np.copy, registry.call(np.ravel, self, order=order))
 
-    def conj(self) -> TracedArray:
-        return self
+    def conj(self) -> Any:
+        return _ufunc(np.conjugate, self) if self.dtype.kind == "c" else self
 
     conjugate = conj
 

@@ -13,10 +13,10 @@ from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.convert import is_weak, known_dtype, lift, literal, traced, truth
 from eqsat.frontends.tracer import TracedArray
-from eqsat.ir import build
+from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import bool_
+from eqsat.ir.types import bool_, uint64
 
 Builder = Callable[..., Node]
 
@@ -45,19 +45,24 @@ def _op(name: str) -> Builder:
 
 
 def _unless_float(otherwise: Builder, builder: Builder) -> Builder:
-    """``builder`` on floats, ``otherwise`` on ints and bools."""
-    return lambda x: builder(x) if x.dtype.is_float else otherwise(x)
+    """``builder`` on floats and complex numbers, ``otherwise`` on ints and bools."""
+    return lambda x: builder(x) if x.dtype.kind in ("float", "complex") else otherwise(x)
 
 
-def _bools(name: str, otherwise: str | None = None) -> Builder:
+def _bools(name: str, otherwise: str) -> Builder:
     """A logical function on bools, another operator on numbers."""
+    return lambda *nodes: call(name if nodes[0].dtype == bool_ else otherwise, *nodes)
 
-    def builder(*nodes: Node) -> Node:
-        if nodes[0].dtype == bool_:
-            return call(name, *nodes)
-        if otherwise is None:
-            raise UnsupportedDTypeError(f"bitwise operators are supported on bool, not {nodes[0].dtype}", LINE.get())
-        return call(otherwise, *nodes)
+
+def _compared(name: str) -> Builder:
+    """A comparison; NumPy has one of int64 with uint64, which compares the numbers."""
+
+    def builder(x: Node, y: Node) -> Node:
+        if x.dtype == y.dtype:
+            return call(name, x, y)
+        signed, below = (x, ("lt", "le", "ne")) if x.dtype.is_signed else (y, ("gt", "ge", "ne"))
+        natural = call(name, build.cast(x, uint64), build.cast(y, uint64))
+        return call("where", call("lt", signed, scalar(0, signed)), scalar(name in below, bool_), natural)
 
     return builder
 
@@ -68,6 +73,10 @@ def _logical(name: str) -> Builder:
 
 def _same(x: Node) -> Node:
     return x
+
+
+def _conjugate(x: Node) -> Node:
+    return complexes.pair(x.inputs[0], call("neg", x.inputs[1])) if x.dtype.kind == "complex" else x
 
 
 def _never(x: Node) -> Node:
@@ -91,7 +100,8 @@ def _log(base: int) -> Builder:
 
 
 def _isinf(x: Node) -> Node:
-    return call("eq", call("abs", x), scalar(math.inf, x))
+    size = call("abs", x)
+    return call("eq", size, scalar(math.inf, size))
 
 
 def _trunc(x: Node) -> Node:
@@ -140,17 +150,6 @@ def _cbrt(x: Node) -> Node:
     return call("where", call("isfinite", step), call("mul", call("sign", x), step), x)
 
 
-def _hypot(x: Node, y: Node) -> Node:
-    x, y = call("abs", x), call("abs", y)
-    top, low = call("maximum", x, y), call("minimum", x, y)
-    # Scaled by the larger, so that squares neither overflow nor vanish; 0 and inf would give nan.
-    ratio = call("div", low, top)
-    plain = call("mul", top, call("sqrt", call("add", scalar(1, x), call("square", ratio))))
-    flat = call("logical_or", call("eq", top, scalar(0, x)), call("eq", top, scalar(math.inf, x)))
-    infinite = call("logical_or", _isinf(x), _isinf(y))
-    return call("where", infinite, scalar(math.inf, x), call("where", flat, top, plain))
-
-
 def _xlogy(x: Node, y: Node) -> Node:
     product = call("mul", x, call("log", y))
     zero = call("logical_and", call("eq", x, scalar(0, x)), call("logical_not", call("isnan", y)))
@@ -158,7 +157,7 @@ def _xlogy(x: Node, y: Node) -> Node:
 
 
 def _reciprocal(x: Node) -> Node:
-    if not x.dtype.is_float:
+    if x.dtype.kind == "int":
         raise UnsupportedDTypeError("np.reciprocal of integers is not supported; use 1 / x or 1 // x", LINE.get())
     return call("reciprocal", x)
 
@@ -167,7 +166,7 @@ UFUNCS.update(
     {
         np.negative: _op("neg"),
         np.positive: _same,
-        np.conjugate: _same,
+        np.conjugate: _conjugate,
         np.absolute: _op("abs"),
         np.fabs: _op("abs"),
         np.sign: _op("sign"),
@@ -201,10 +200,12 @@ UFUNCS.update(
         np.logical_and: _logical("logical_and"),
         np.logical_or: _logical("logical_or"),
         np.logical_xor: _logical("logical_xor"),
-        np.invert: _bools("logical_not"),
-        np.bitwise_and: _bools("logical_and"),
-        np.bitwise_or: _bools("logical_or"),
-        np.bitwise_xor: _bools("logical_xor"),
+        np.invert: _bools("logical_not", "invert"),
+        np.bitwise_and: _bools("logical_and", "bitwise_and"),
+        np.bitwise_or: _bools("logical_or", "bitwise_or"),
+        np.bitwise_xor: _bools("logical_xor", "bitwise_xor"),
+        np.left_shift: _op("left_shift"),
+        np.right_shift: _op("right_shift"),
         np.add: _bools("logical_or", "add"),
         np.subtract: _op("sub"),
         np.multiply: _bools("logical_and", "mul"),
@@ -217,15 +218,15 @@ UFUNCS.update(
         np.minimum: _op("minimum"),
         np.fmax: _ignoring_nan("maximum"),
         np.fmin: _ignoring_nan("minimum"),
-        np.hypot: _hypot,
+        np.hypot: complexes.hypot,
         np.logaddexp: _logaddexp,
         np.heaviside: _heaviside,
-        np.equal: _op("eq"),
-        np.not_equal: _op("ne"),
-        np.less: _op("lt"),
-        np.less_equal: _op("le"),
-        np.greater: _op("gt"),
-        np.greater_equal: _op("ge"),
+        np.equal: _compared("eq"),
+        np.not_equal: _compared("ne"),
+        np.less: _compared("lt"),
+        np.less_equal: _compared("le"),
+        np.greater: _compared("gt"),
+        np.greater_equal: _compared("ge"),
     }
 )
 SCIPY.update(
@@ -268,7 +269,7 @@ def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) ->
         if isinstance(operand, TracedArray):
             kinds.append(operand.dtype)
         elif is_weak(operand):
-            kinds.append(int if isinstance(operand, int) else float)
+            kinds.append(next(kind for kind in (int, float, complex) if isinstance(operand, kind)))
         else:
             kinds.append(np.asarray(operand).dtype.newbyteorder("="))
     kinds += [None] * ufunc.nout
@@ -331,7 +332,7 @@ def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node
         small = [0 if isinstance(g, TracedArray) else g for g in given]
         return build.broadcast_to(scalar(bool(ufunc(small[0], small[1])), bool_), shape)
     nodes = [lift(g, t) if isinstance(g, TracedArray) else literal(g, t) for g, t in zip(given, types, strict=False)]
-    return build.cast(builder(*nodes), types[-1])
+    return build.cast(builder(*build.widened(nodes)), types[-1])
 
 
 def out_array(out: Any, result: TracedArray) -> TracedArray:

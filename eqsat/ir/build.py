@@ -10,8 +10,8 @@ from eqsat.ir import elementwise, structure, views
 from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
-from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, int64
+from eqsat.ir.table import COMPLEX, OPS, make
+from eqsat.ir.types import DType, TensorType, float16, float32, int32, int64
 from eqsat.ir.views import ViewMap
 
 __all__ = ["OPS", "elementwise", "structure"]
@@ -24,13 +24,16 @@ def input_node(index: int, type: TensorType, label: str = "") -> Node:
 
 def const(value: object, dtype: DType | None = None) -> Node:
     """A tensor of known value."""
+    array = np.asarray(value, None if dtype is None else dtype.numpy)
+    if array.dtype.kind == "c":
+        return make("pair", (const(array.real), const(array.imag)))
     return make("const", (), ConstArray(value, dtype))
 
 
-def scalar(value: float | int | bool, like: Node | DType) -> Node:
-    """A 0-d constant of a node's element type."""
+def scalar(value: float | int | bool | complex, like: Node | DType) -> Node:
+    """A 0-d constant of a node's element type, in which an integer wraps around."""
     dtype = like if isinstance(like, DType) else like.dtype
-    return const(np.asarray(value, dtype.numpy), dtype)
+    return const(dtype.array(value), dtype)
 
 
 def scalar_value(node: Node) -> float | int | bool | None:
@@ -48,10 +51,24 @@ def scalar_value(node: Node) -> float | int | bool | None:
 
 def call(op: str, *args: Node, attrs: object = None) -> Node:
     """An elementwise function of operands that broadcast together."""
-    return make(op, args, attrs)
+    return make(op, args, attrs) if op == "where" else rounded(op, args, attrs)
+
+
+def widened(args: Sequence[Node]) -> tuple[Node, ...]:
+    """These with float16 as float32."""
+    return tuple(cast(a, float32) if a.dtype == float16 else a for a in args)
+
+
+def rounded(op: str, args: Sequence[Node], attrs: object, label: str = "") -> Node:
+    """A node; of float16 computed in float32 and rounded, as NumPy does: a sum only once, when all is added."""
+    made = make(op, widened(args), attrs, label=label)
+    half = made.dtype == float32 and any(a.dtype == float16 for a in args)
+    return cast(made, float16) if half else made
 
 
 def cast(x: Node, dtype: DType) -> Node:
+    if dtype.kind == "complex" and x.dtype.kind != "complex":
+        return COMPLEX["cast"]((x,), dtype)
     return x if x.dtype == dtype else make("cast", (x,), dtype)
 
 
@@ -103,7 +120,7 @@ def expand_dims(x: Node, axes: Sequence[int]) -> Node:
 
 
 def contract(spec: Spec, a: Node, b: Node, label: str = "") -> Node:
-    return make("contract", (a, b), spec, label=label)
+    return rounded("contract", (a, b), spec, label)
 
 
 def matmul(a: Node, b: Node) -> Node:
@@ -151,7 +168,7 @@ def reduce(kind: str, x: Node, axes: Sequence[int], *, keepdims: bool = False) -
     axes = tuple(sorted(axes))
     if not axes and kind.startswith("reduce"):
         return x
-    reduced = make(kind, (x,), axes)
+    reduced = rounded(kind, (x,), axes)
     return expand_dims(reduced, axes) if keepdims else reduced
 
 
@@ -171,7 +188,7 @@ def iota(size: int, dtype: DType = int64) -> Node:
 
 def gather(x: Node, index: Node, axis: int) -> Node:
     """``numpy.take(x, index, axis)``; indices out of range raise ``IndexError`` when the program runs."""
-    if x.shape[axis] > np.iinfo(index.dtype.numpy).max:  # where -1 is may be more than the index's type holds
+    if index.dtype != int32 or x.shape[axis] > index.dtype.limits[1]:  # where -1 is may be more than the type holds
         index = cast(index, int64)
     safe = make("wrap_index", (index,), x.shape[axis])
     return make("gather", (x, safe), axis, label="take")

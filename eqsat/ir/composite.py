@@ -11,11 +11,11 @@ from eqsat.ir import build
 from eqsat.ir.build import call, reduce, scalar
 from eqsat.ir.node import Node, topological
 from eqsat.ir.table import Op, make, register
-from eqsat.ir.types import TensorType
+from eqsat.ir.types import TensorType, float16
 
 
 def _float(name: str, t: TensorType) -> TensorType:
-    if not t.dtype.is_float:
+    if not t.dtype.is_float or t.dtype == float16:
         raise ValueError(f"{name} is defined for float types, not {t.dtype}")
     return t
 
@@ -118,7 +118,7 @@ _composite("silu", 1, _silu, "x · sigmoid(x)")
 
 
 def composite(name: str, inputs: Sequence[Node], attrs: object = None) -> Node:
-    return make(name, tuple(inputs), attrs)
+    return build.rounded(name, inputs, attrs)
 
 
 def expand(node: Node) -> Node:

@@ -13,13 +13,14 @@ import numpy as np
 from eqsat.forks import IMPORTING
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import DType, TensorType, bool_, row_major
+from eqsat.ir.types import DType, TensorType, bool_, float16, row_major
 from eqsat.ir.views import broadcast
 
 Kinds = tuple[str, ...]
 FLOAT: Kinds = ("float",)
 NUMBER: Kinds = ("float", "int")
 ANY: Kinds = ("float", "int", "bool")
+INT: Kinds = ("int",)
 
 
 def broadcast_shapes(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ def _map(
         if len(dtypes) != 1:
             raise ValueError(f"{name}: element types {', '.join(str(t.dtype) for t in types)} differ")
         dtype = types[0].dtype
-        if dtype.kind not in kinds:
+        if dtype.kind not in kinds or dtype == float16:
             raise ValueError(f"{name} is not defined for {dtype}")
         return TensorType(broadcast_shapes(name, types), result or dtype)
 
@@ -133,6 +134,18 @@ _map("logical_not", np.logical_not, 1, ("bool",))
 _map("logical_and", np.logical_and, 2, ("bool",), commutes=True)
 _map("logical_or", np.logical_or, 2, ("bool",), commutes=True)
 _map("logical_xor", np.logical_xor, 2, ("bool",), commutes=True)
+_map("invert", np.invert, 1, INT)
+_map("bitwise_and", np.bitwise_and, 2, INT, commutes=True)
+_map("bitwise_or", np.bitwise_or, 2, INT, commutes=True)
+_map("bitwise_xor", np.bitwise_xor, 2, INT, commutes=True)
+_map("left_shift", np.left_shift, 2, INT, doc="0 where the distance is not in [0, bits)")
+_map(
+    "right_shift",
+    np.right_shift,
+    2,
+    INT,
+    doc="with the sign's bit; 0, or -1 below 0, where the distance is not in range",
+)
 _map("add", np.add, 2, NUMBER, commutes=True)
 _map("sub", np.subtract, 2, NUMBER)
 _map("mul", np.multiply, 2, NUMBER, commutes=True)
@@ -232,7 +245,7 @@ def _sum_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     assert isinstance(attrs, tuple)
     if len(types) != len(attrs) or not types:
         raise ValueError("add_n takes one sign per argument")
-    if len({t.dtype for t in types}) != 1 or types[0].dtype.kind == "bool":
+    if len({t.dtype for t in types}) != 1 or types[0].dtype in (bool_, float16):
         raise ValueError(f"add_n: element types {', '.join(str(t.dtype) for t in types)}")
     return TensorType(broadcast_shapes("add_n", types), types[0].dtype)
 

@@ -12,7 +12,6 @@ from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.opaque import Result
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float32
 
 
 def evaluate_nodes(
@@ -22,7 +21,7 @@ def evaluate_nodes(
     double: bool = False,
     deadline: Deadline = NEVER,
 ) -> list[np.ndarray]:
-    """Values of the outputs. ``bound`` gives nodes' values; with ``double``, float32 is computed as float64.
+    """Values of the outputs. ``bound`` gives nodes' values; with ``double``, floats are computed as float64.
 
     Raises ``OutOfTime`` before the first operator after ``deadline``.
 
@@ -55,7 +54,7 @@ class _Order:
                 value = bound.get(node)
                 if value is None:
                     value = _value(node, [values[i] for i in node.inputs], together, double, deadline)
-                if node.dtype == float32 and double:
+                if node.dtype.is_float and double:
                     value = value.astype(np.float64, copy=False)
                 elif value.dtype != node.dtype.numpy:
                     value = value.astype(node.dtype.numpy)

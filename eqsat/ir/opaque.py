@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.ir.complexes import as_complex, as_real
 from eqsat.ir.loop import LoopResult
 from eqsat.ir.node import Node, Source, topological
 from eqsat.ir.table import Op, register
@@ -77,7 +78,8 @@ class Call:
     """A function and how it is called: ``arguments`` is (positional, by keyword), with slots for ``operands``.
 
     ``result`` has slots for arrays of ``types``. ``key`` tells calls apart, in every process if ``lasting``.
-    ``seconds``: measured when the function was traced. ``where``: the line that calls it.
+    ``seconds``: measured when the function was traced. ``complex``: numbers of operands that are complex arrays to the
+    function, as complex results are, and real ones in the program. ``where``: the line that calls it.
     """
 
     function: Callable[..., Any]
@@ -89,6 +91,7 @@ class Call:
     key: str
     lasting: bool
     seconds: float
+    complex: frozenset[int]
     where: Source | None = None
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -97,7 +100,8 @@ class Call:
         Raises what the function raises, and ``ResultChangedError`` where it returns something else than it did.
         """
         given = [_locked(a, of.dtype.numpy) for a, of in zip(arrays, self.operands, strict=True)]
-        positional, named = put_together(self.arguments, given)
+        shown = [as_complex(np.ascontiguousarray(a)) if n in self.complex else a for n, a in enumerate(given)]
+        positional, named = put_together(self.arguments, shown)
         noted = _noted.get() if _noted.values else None
         try:
             found = self.function(*positional, **named)
@@ -107,7 +111,7 @@ class Call:
             raise
         leaves: list[Any] = []
         result = take_apart(found, is_result, leaves)
-        values = [np.asarray(leaf) for leaf in leaves]
+        values = [as_real(np.asarray(leaf)) for leaf in leaves]
         types = [(v.shape, v.dtype) for v in values]
         if types != [(t.shape, t.dtype.numpy) for t in self.types] or result != self.result:
             from eqsat.errors import ResultChangedError

@@ -14,7 +14,19 @@ from eqsat.ir.node import ConstArray
 from eqsat.ir.repeats import repeated_axes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import DType, TensorType, bool_, int32, int64, row_major
+from eqsat.ir.types import (
+    DType,
+    TensorType,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    row_major,
+)
 from eqsat.ir.views import ViewMap, recut
 
 
@@ -84,6 +96,20 @@ def _define_iota(types: Sequence[TensorType], attrs: object) -> Kernel:
 
 
 register(Op("iota", "source", _iota_type, _iota, _define_iota))
+
+
+def _pair_type(types: Sequence[TensorType], attrs: object) -> TensorType:
+    real, imaginary = types
+    if real != imaginary or real.dtype not in (float32, float64):
+        raise ValueError(f"a pair of {real} and {imaginary} is no complex tensor")
+    return TensorType(real.shape, complex64 if real.dtype == float32 else complex128)
+
+
+def _pair(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    return np.asarray(arrays[0] + 1j * arrays[1])
+
+
+register(Op("pair", "opaque", _pair_type, _pair, doc="a complex tensor while a function is traced: real, imaginary"))
 
 
 # Views
@@ -158,7 +184,7 @@ register(Op("view", "view", _view_type, _view, _define_view, doc="transpose, res
 def _contract_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     a, b = types
     assert isinstance(attrs, Spec)
-    if a.dtype != b.dtype or a.dtype == bool_:
+    if a.dtype != b.dtype or a.dtype in (bool_, float16):
         raise ValueError(f"contraction of {a.dtype} and {b.dtype}")
     extents = attrs.extents(a.shape, b.shape)
     return TensorType(tuple(extents[x] for x in attrs.out), a.dtype)
@@ -227,6 +253,8 @@ def _reduce(name: str, combine: Combine, fn: Callable[..., np.ndarray], *, empty
             raise ValueError(f"{name}: axes {attrs} of a tensor with {t.ndim} axes")
         if t.dtype == bool_ and combine in ("sum", "prod"):
             raise ValueError(f"{name} of bool: cast to int64 first")
+        if t.dtype == float16:
+            raise ValueError(f"{name} of float16: cast to float32 first")
         if not empty and any(t.shape[axis] == 0 for axis in attrs):
             raise ValueError(f"{name}: zero-size reduction of shape {t.shape} over axes {attrs} has no identity")
         position = combine in ("argmax", "argmin")

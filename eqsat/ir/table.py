@@ -16,7 +16,7 @@ import numpy as np
 
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.node import Node, intern
-from eqsat.ir.types import TensorType
+from eqsat.ir.types import NotOfThisType, TensorType
 
 OpKind = Literal[
     "source", "map", "view", "contract", "reduce", "concat", "pad", "gather", "opaque", "composite", "loop"
@@ -55,6 +55,9 @@ class Op:
 
 OPS: dict[str, Op] = {}
 
+COMPLEX: dict[str, Callable[[Sequence[Node], object], Node]] = {}
+"""What operators mean on complex tensors, which are pairs of real ones (``ir.complexes``)."""
+
 LARGEST = 2**63 - 1
 """Bytes of a tensor at most, also of one that is never stored: as in NumPy, positions in it are 64-bit integers."""
 
@@ -73,6 +76,10 @@ def register(op: Op) -> Op:
 
 def make(op: str, inputs: Sequence[Node] = (), attrs: object = None, *, label: str = "") -> Node:
     """The interned node, typed by the op table. ``ValueError`` where the inputs do not fit."""
+    if op != "pair" and any(n.dtype.kind == "complex" for n in inputs):
+        if op not in COMPLEX:
+            raise NotOfThisType(f"{label or op} is not supported for complex numbers")
+        return COMPLEX[op](inputs, attrs)
     row = OPS[op]
     type = row.type_rule([n.type for n in inputs], attrs)
     if type.nbytes > LARGEST:

@@ -1,7 +1,6 @@
 """Element types and tensor types.
 
-Element types follow NumPy 2 (NEP 50). ``float16``, ``bfloat16`` and ``int8`` have their place in the
-type system; no backend computes with them yet.
+Element types follow NumPy 2 (NEP 50). ``bfloat16`` has its place in the type system; no backend computes with it yet.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from eqsat.forks import lazy
 
-Kind = Literal["float", "int", "bool"]
+Kind = Literal["float", "int", "bool", "complex"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,6 +41,22 @@ class DType:
     def is_float(self) -> bool:
         return self.kind == "float"
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether values below 0 are of this type."""
+        return not self.name.startswith("u") and self.kind != "bool"
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of an integer type."""
+        return (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1) if self.is_signed else (0, (1 << self.bits) - 1)
+
+    def array(self, value: object) -> np.ndarray:
+        """A number as a 0-d array; an integer that does not fit wraps around, as the results of arithmetic do."""
+        if self.kind == "int" and type(value) is int:
+            value = (value - self.limits[0]) % (1 << self.bits) + self.limits[0]
+        return np.asarray(value, self.numpy)
+
     def __str__(self) -> str:
         return self.name
 
@@ -52,28 +67,53 @@ float16 = DType("float16", "float", 16)
 bfloat16 = DType("bfloat16", "float", 16)
 int64 = DType("int64", "int", 64)
 int32 = DType("int32", "int", 32)
+int16 = DType("int16", "int", 16)
 int8 = DType("int8", "int", 8)
+uint64 = DType("uint64", "int", 64)
+uint32 = DType("uint32", "int", 32)
+uint16 = DType("uint16", "int", 16)
+uint8 = DType("uint8", "int", 8)
 bool_ = DType("bool", "bool", 8)
 
-DTYPES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int8, bool_)}
-COMPUTED = (float64, float32, int64, int32, bool_)
-"""The element types that programs may use today."""
+complex128 = DType("complex128", "complex", 128)
+complex64 = DType("complex64", "complex", 64)
+
+INTEGERS = (int64, int32, int16, int8, uint64, uint32, uint16, uint8)
+DTYPES = {d.name: d for d in (float64, float32, float16, bfloat16, *INTEGERS, bool_, complex128, complex64)}
+COMPUTED = (float64, float32, float16, *INTEGERS, bool_)
+"""The element types that programs may use today. Of float16 there is no arithmetic: it is converted (``ir.build``)."""
+
+
+def widest(dtype: DType) -> DType:
+    """The type in which elements of a type are added up: bools and integers in 64 bits."""
+    if dtype.kind in ("float", "complex"):
+        return dtype
+    return int64 if dtype.is_signed or dtype.kind == "bool" else uint64
+
+
+def part_of(dtype: DType) -> DType:
+    """The element type of a complex one's parts."""
+    return {128: float64, 64: float32}[dtype.bits]
 
 
 def dtype_of(spec: DTypeLike | DType) -> DType:
     """The element type named by a NumPy dtype, its name, or a Python scalar type.
 
     Byte order is not part of a type: ``>f4`` is float32. Raises ``TypeError`` for object, string,
-    complex, datetime and structured types, and for integer widths that eqsat does not compute with.
+    datetime and structured types, and for extended precision.
     """
     if isinstance(spec, DType):
         return spec
     dtype = np.dtype(spec)
     found = DTYPES.get(dtype.newbyteorder("=").name)
-    if found is None or found not in COMPUTED:
-        names = ", ".join(d.name for d in COMPUTED)
+    if found is None or found == bfloat16:
+        names = ", ".join(d.name for d in DTYPES.values() if d != bfloat16)
         raise TypeError(f"element type {dtype.name!r} is not supported; eqsat computes with {names}")
     return found
+
+
+class NotOfThisType(ValueError):
+    """An operator that an element type does not have."""
 
 
 @dataclass(frozen=True)

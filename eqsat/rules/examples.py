@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Literal as Literal_
@@ -13,7 +14,19 @@ from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int32, int64, row_major
+from eqsat.ir.types import (
+    DType,
+    TensorType,
+    bool_,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    row_major,
+    uint8,
+    uint64,
+)
 from eqsat.ir.views import ViewMap
 from eqsat.rules.instantiate import signed_sum
 from eqsat.rules.pattern import (
@@ -52,8 +65,8 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 0),
 )
 """Shapes of examples: unequal and equal extents, extents of 1 and 0, and up to four axes."""
-DTYPES = (float64, float32, int64, float64, bool_, float32, float64, int32)
-"""Element types of examples, in turn."""
+DTYPES = (float64, float32, int64, float64, bool_, float32, float64, int32, float64, uint8, float32, int8, uint64)
+"""Element types of examples: of integers those of 8 bits, and the ends of the others."""
 NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7, -4.0, 10.0, 0.0, 1e-3, 1e3)
 RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310)
 """Numbers from which guards should keep a rule, or on which only what is finite must agree."""
@@ -155,8 +168,7 @@ class Maker:
             if pattern.name not in names:
                 rare = self.random.random() < 0.2
                 self.rare |= rare
-                with np.errstate(all="ignore"):
-                    number = build.scalar(self.random.choice(RARE if rare else NUMBERS), dtype)
+                number = build.scalar(_number(self.random.choice(RARE if rare else NUMBERS), dtype), dtype)
                 spread = self.random.random() < 0.2
                 names[pattern.name] = build.broadcast_to(number, self.base) if spread else number
             node = names[pattern.name]
@@ -287,7 +299,7 @@ class Maker:
         if op == "contract":
             return self._spec(args[0].shape, args[1].shape)
         if op == "cast":
-            return self.random.choice((float64, float32, int64))
+            return self.random.choice((float64, float32, int64, uint8, int8, uint64))
         if op == "gather":
             raise ValueError("random indices are out of range")
         if op == "pad":
@@ -341,6 +353,14 @@ class Maker:
         return make_spec(left, right, out)
 
 
+def _number(value: float, dtype: DType) -> float | int:
+    """A number as one of an element type, integers by wrapping around."""
+    if dtype.kind != "int":
+        with np.errstate(all="ignore"):
+            return float(np.asarray(value, np.float64).astype(dtype.numpy)) if dtype.is_float else bool(value)
+    return int(value) if math.isfinite(value) else dtype.limits[0]
+
+
 def _integers(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.ndarray:
     """Small integers, and with them those that wrap around when they are added, multiplied or negated."""
     dtype = type.dtype.numpy
@@ -348,8 +368,8 @@ def _integers(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.
         return rng.integers(-2 if regime == "grid" else 1, 3 if regime == "grid" else 6, type.shape).astype(dtype)
     limits = np.iinfo(dtype)
     hard = (limits.min, limits.min + 1, limits.max, limits.max - 1, *(n for n in WRAPS if n <= limits.max))
-    small = rng.integers(-5, 6, type.shape)
-    return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard), type.shape)).astype(dtype)
+    small = rng.integers(-5, 6, type.shape).astype(dtype)
+    return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard, dtype), type.shape))
 
 
 def _values(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.ndarray:

@@ -462,6 +462,13 @@ def _vector(form: StageForm, bits: int) -> StageForm:
 
 
 def element_bits(kernels: Iterable[Kernel]) -> int:
-    """Width of the elements that vectors are counted in: 64 if nothing but masks is narrower, else 32."""
-    found = {e.dtype.bits for k in kernels for e in unique(k.body, k.epilogue) if e.dtype.kind != "bool"}
-    return 64 if found == {64} else 32
+    """Width of the elements that vectors are counted in: 64 if nothing but masks is narrower, less if none is of 32.
+
+    Float16 is computed in float32. Masks alone are counted in 32 bits.
+    """
+    found = {max(e.dtype.bits, 32 if e.dtype.is_float else 8) for k in kernels for e in _elements(k)}
+    return 64 if found == {64} else min(32, max(found, default=32))
+
+
+def _elements(kernel: Kernel) -> Iterator[Expr]:
+    return (e for e in unique(kernel.body, kernel.epilogue) if e.dtype.kind != "bool")

@@ -19,7 +19,6 @@ from eqsat.ir.opaque import Result
 from eqsat.ir.repeats import astype
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float32
 from eqsat.ir.views import ViewMap
 from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole, within
 
@@ -139,7 +138,7 @@ def _in_step(user: Node, operand: Node) -> bool:
 
 
 class Evaluation:
-    """Values of a graph's nodes, whole or in parts, in the program's own types or (``double``) float32 as float64.
+    """Values of a graph's nodes, whole or in parts, in the program's own types or (``double``) floats as float64.
 
     Floating-point warnings are silenced: NaN and inf are results like any other. Raises ``IndexError`` and
     ``ValueError`` as NumPy does, ``OutOfTime`` once the deadline has passed.
@@ -217,7 +216,7 @@ class Evaluation:
         return max(1, volume(box)) if at_once else BLOCK
 
     def _dtype(self, node: Node) -> np.dtype:
-        return np.dtype(np.float64) if self.double and node.dtype == float32 else node.dtype.numpy
+        return np.dtype(np.float64) if self.double and node.dtype.is_float else node.dtype.numpy
 
     def _is_there(self, node: Node) -> bool:
         return node in self.bound or node in self._values or node.op == "const"
@@ -309,7 +308,7 @@ class Evaluation:
         for operand, inner in zip(node.inputs, needed, strict=True):
             if not self._is_there(operand):
                 streamed = max(streamed, volume(inner))
-            elif self.double and operand not in self._values and operand.dtype == float32:
+            elif self.double and operand not in self._values and operand.dtype.is_float:
                 widened = max(widened, volume(inner))
         match kind:
             case "reduce":
@@ -330,7 +329,7 @@ class Evaluation:
         if kind == "reduce":
             (inner,) = operand_boxes(node, box)
             seen = None
-            if out.dtype == np.float32:  # NumPy adds in pairs: partial sums by the thousand would round more
+            if out.dtype.kind == "f":  # NumPy adds in pairs: partial sums by the thousand would round more
                 out = out.astype(np.float64)
             if node.op in ("argmax", "argmin"):
                 seen = np.zeros(extents(box), self._dtype(source))

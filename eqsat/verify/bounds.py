@@ -71,7 +71,7 @@ def compare(
     """
     if ours.shape != exact.shape or ours.dtype != reference.dtype:
         return OutputError(float("inf"), 0.0, 0.0)
-    if ours.dtype.kind in "ib":
+    if ours.dtype.kind in "iub":
         wrong = ours != reference
         if tied is not None:  # what lies between two positions that tie need not
             wrong &= ~np.logical_or.reduce([tied, *(ours == sample for sample in samples)])

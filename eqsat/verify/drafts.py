@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eqsat.ir.types import COMPUTED
 from eqsat.verify.programs import NN, VALUE, Input, Program, Step, random_expression
 
 Array = NDArray[Any]
-DTYPES = ("float32", "float64", "int32", "int64", "bool")
+DTYPES = tuple(d.name for d in COMPUTED)
 MAX_SIZE = 1 << 14
 TAME = 1e3
 """Largest magnitude of an inexact value; larger ones are scaled down."""
@@ -48,8 +49,8 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """``f``, ``i`` or ``b``."""
-        return self.array.dtype.kind
+        """``f``, ``i`` (also of unsigned integers) or ``b``."""
+        return self.array.dtype.kind.replace("u", "i")
 
     @property
     def dtype(self) -> str:

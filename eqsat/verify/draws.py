@@ -129,7 +129,7 @@ class Draws:
         values = np.asarray(example)
         if values.dtype.kind == "b":
             return rng.random(count) < 0.5
-        if values.dtype.kind == "i":
+        if values.dtype.kind in "iu":
             return rng.integers(int(values.min()), int(values.max()), count, endpoint=True)
         finite = values[np.isfinite(values)] if not np.isfinite(values).all() else values
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
@@ -183,10 +183,11 @@ class Draws:
 
     def _integers(self, fill: str, node: Node, example: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """The caller's integers; in wide draws small and large ones too."""
-        values = _some(example, count, rng).astype(np.int64, copy=False)
+        values = _some(example, count, rng)
         if fill not in ("wide", "ties", "mixed"):
             return values
-        top = 1 << (30 if node.dtype.bits == 32 else 52)
+        values = values.astype(np.int64, copy=False)
+        top = 1 << {64: 52, 32: 30}.get(node.dtype.bits, node.dtype.bits)
         small, large = rng.integers(-9, 10, count), rng.integers(-top, top, count)
         numbers = [int(x) for x in self.numbers if math.isfinite(x) and abs(x) < top]
         near = rng.choice([0, 1, *numbers], count) + rng.integers(-1, 2, count)

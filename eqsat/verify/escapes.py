@@ -15,7 +15,6 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float32
 from eqsat.verify.blocks import Evaluation, Storage
 from eqsat.verify.boxes import Box, extents
 
@@ -107,13 +106,13 @@ class _Replacing(Evaluation):
         self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, float, float]]:
         """Where a result has values of a kind that is to be replaced, by what at first, and of which size then."""
-        if value.dtype.kind == "i" and self.escapes.undefined and node.op == "cast" and arrays[0].dtype.kind == "f":
-            top = 2.0 ** (node.dtype.bits - 1)
-            yield ~(np.abs(arrays[0]) < top), 0, top / 2
+        if node.dtype.kind == "int" and self.escapes.undefined and node.op == "cast" and arrays[0].dtype.kind == "f":
+            low, high = node.dtype.limits
+            yield ~((arrays[0] > low - 1) & (arrays[0] < high + 1)), 0, high / 2
         if value.dtype.kind != "f":
             return
         if self.escapes.range:
-            reach, least = (1e13, 1e-18) if node.dtype == float32 else (1e100, 1e-100)
+            reach, least = {64: (1e100, 1e-100), 32: (1e13, 1e-18), 16: (40.0, 1e-2)}[node.dtype.bits]
             size, largest = np.abs(value), float(np.finfo(value.dtype).max)
             yield (size < least) & (size > 0), 0.0, 0.0
             yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest

@@ -194,6 +194,14 @@ def _logical(d: Draft) -> Made:
     return Made(form.format(x.name, y.name))
 
 
+@_operator("bits")
+def _bits(d: Draft) -> Made:
+    x = d.pick(lambda v: v.kind == "i")
+    y = d.partner(x, same_dtype=True)
+    forms = ("{} & {}", "{} | {}", "{} ^ {}", "{} << {}", "{} >> {}", "~{}", "{} << 1", "{} >> 2", "{} & 3", "{} | 8")
+    return Made(d.choose(forms).format(x.name, y.name))
+
+
 @_operator("where")
 def _where(d: Draft) -> Made:
     c = d.pick(lambda v: v.kind == "b")

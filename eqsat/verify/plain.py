@@ -26,6 +26,7 @@ from eqsat.errors import EqsatError, TraceDiffersError
 from eqsat.frontends.creation import plainly
 from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
 from eqsat.frontends.trace import Traced, trace
+from eqsat.ir.complexes import as_real
 from eqsat.ir.node import Source
 from eqsat.ir.repeats import base_of, copy_of
 
@@ -96,7 +97,7 @@ class Plain:
     def arrays(self) -> list[np.ndarray]:
         """The arguments' tensors, in native byte order; the base of one that repeats what it holds."""
         leaves, _ = self.spec.flatten(self.args, self.kwargs)
-        return [np.asarray(base_of(a), a.dtype.newbyteorder("=")) for a in leaves]
+        return [np.asarray(as_real(base_of(a)), as_real(a).dtype.newbyteorder("=")) for a in leaves]
 
     def _leaves(self) -> tuple[list[Tree], list[Any]]:
         """The arguments' trees, and their tensors as given."""
@@ -129,7 +130,7 @@ class Plain:
             return
         for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
-            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
                 raise _writes(name, user_line_of(error)) from None
 
 
@@ -208,6 +209,7 @@ def _arrays(result: Any, traced: Traced) -> list[np.ndarray]:
 
 def _checked(arrays: Sequence[np.ndarray], traced: Traced) -> list[np.ndarray]:
     """The arrays in native byte order, if they are of the outputs' shapes and types."""
+    arrays = [as_real(array) for array in arrays]
     for number, (array, node) in enumerate(zip(arrays, traced.graph.outputs, strict=True)):
         dtype = array.dtype.newbyteorder("=")
         if array.shape != node.shape or dtype != node.dtype.numpy:

@@ -89,7 +89,7 @@ class Program:
         lines += [f"    {s.name} = {s.expression}" for s in self.steps]
         lines.append(f"    return {', '.join(self.outputs)}{',' if len(self.outputs) == 1 else ''}")
         text = "\n".join(lines)
-        return text.replace("np.float32", "np.float64") if double else text
+        return _in_float64(text) if double else text
 
     def function(self, nn: object, captured: Mapping[str, Array], *, double: bool = False) -> Function:
         """The program as a Python function of its parameters; ``nn`` is bound to the name ``nn`` in it."""
@@ -184,14 +184,18 @@ NN = SimpleNamespace(
 
 
 def evaluate(program: Program, *, double: bool = False) -> tuple[Array, ...]:
-    """The outputs by NumPy, in the program's types or with float64 for float32."""
+    """The outputs by NumPy, in the program's types or with float64 for all floats."""
     arrays = program.arrays()
     if double:
-        arrays = {k: a.astype(np.float64) if a.dtype == np.float32 else a for k, a in arrays.items()}
+        arrays = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in arrays.items()}
     function = program.function(NN, arrays, double=double)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tuple(np.asarray(y) for y in function(*(arrays[p] for p in program.parameters)))
+
+
+def _in_float64(text: str) -> str:
+    return re.sub(r"np\.float(16|32)", "np.float64", text)
 
 
 def _noisy(value: Array, eps: float, rng: np.random.Generator) -> Array:
@@ -208,11 +212,11 @@ def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
     from scipy import special
 
     arrays = program.arrays()
-    wide: dict[str, Any] = {k: a.astype(np.float64) if a.dtype == np.float32 else a for k, a in arrays.items()}
+    wide: dict[str, Any] = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in arrays.items()}
     narrow: dict[str, Any] = dict(arrays)
     scope: dict[str, Any] = {"np": np, "nn": NN, "special": special}
     codes = [compile(s.expression, "<step>", "eval") for s in program.steps]
-    doubles = [compile(s.expression.replace("np.float32", "np.float64"), "<step>", "eval") for s in program.steps]
+    doubles = [compile(_in_float64(s.expression), "<step>", "eval") for s in program.steps]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step, code in zip(program.steps, codes, strict=True):
@@ -439,6 +443,7 @@ def random_expression(shape: tuple[int, ...], dtype: str, seed: int, low: float,
     rng = f"np.random.default_rng({seed})"
     if dtype == "bool":
         return f"np.asarray({rng}.integers(0, 2, {shape}), bool)"
-    if dtype.startswith("int"):
+    if not dtype.startswith("float"):
+        low = max(low, np.iinfo(dtype).min)
         return f"np.asarray({rng}.integers({int(low)}, {int(high)}, {shape}, np.{dtype}, endpoint=True))"
     return f"np.asarray({rng}.uniform({float(low)}, {float(high)}, {shape}), np.{dtype})"

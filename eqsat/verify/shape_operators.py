@@ -153,7 +153,9 @@ def _take(d: Draft) -> Made:
     x = d.pick(lambda v: v.depends and v.ndim > 0 and min(v.shape) > 0 and v.array.size <= MAX_SIZE // 8)
     axis = d.axis(x)
     extent = x.shape[axis]
-    index = d.fresh(d.choose(((4,), (), (2, 3))), d.choose(("int64", "int32")), low=-extent, high=extent - 1)
+    index = d.fresh(
+        d.choose(((4,), (), (2, 3))), d.choose(("int64", "int32", "uint8", "int16")), low=-extent, high=extent - 1
+    )
     if d.flag():
         return Made(f"{x.name}[{', '.join([':'] * (axis % x.ndim) + [index.name])}]", exact=x.exact)
     return Made(f"np.take({x.name}, {index.name}, axis={axis})", exact=x.exact)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eqsat.verify.drafts import MAX_SIZE, Draft
+from eqsat.verify.drafts import DTYPES, MAX_SIZE, Draft
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.programs import Input, Program, random_expression
 
@@ -27,8 +27,12 @@ FALLBACK = ("neg", "logical", "tanh", "mul", "reshape", "maximum", "index", "sub
 
 
 def _input_expression(shape: tuple[int, ...], dtype: str, seed: int, flavour: int) -> str:
-    """Data of an input: moderate values; for floats sometimes small integers, or a few NaN or inf."""
+    """Data of an input: moderate values; for floats sometimes small integers, or a few NaN or inf; for small integers
+    sometimes any."""
     if not dtype.startswith("float"):
+        if flavour and np.dtype(dtype).itemsize < 4 and dtype != "bool":
+            limits = np.iinfo(dtype)
+            return random_expression(shape, dtype, seed, int(limits.min), int(limits.max))
         return random_expression(shape, dtype, seed, -6, 6)
     if flavour == 1:
         whole = random_expression(shape, "int64", seed, -6, 6)
@@ -72,7 +76,7 @@ def build(
 def programs(min_ops: int = 3, max_ops: int = 30, operators: Sequence[str] | None = None) -> SearchStrategy[Program]:
     """Random programs of ``min_ops`` to ``max_ops`` steps from the whole operator table, or the operators named.
 
-    Element types float32, float64, int32, int64 and bool; ranks 0 to 4; extents with 0, 1, odd and beyond
+    Element types ``DTYPES``, most of them float32; ranks 0 to 4; extents with 0, 1, odd and beyond
     one vector. ``ImportError`` without Hypothesis, ``ValueError`` for an operator that has no builder.
     """
     try:
@@ -85,7 +89,7 @@ def programs(min_ops: int = 3, max_ops: int = 30, operators: Sequence[str] | Non
     if unknown:
         raise ValueError(f"no builder for {', '.join(unknown)}; there are {', '.join(sorted(OPERATORS))}")
 
-    dtype = st.sampled_from(("float32",) * 5 + ("float64", "int32", "int64", "bool"))
+    dtype = st.sampled_from(("float32",) * 6 + ("float64", "float64", *DTYPES))
     axes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
     flavour = st.sampled_from((0,) * 9 + (1, 1, 2, 3))
     inputs = st.lists(st.tuples(dtype, axes, flavour, st.booleans()), min_size=1, max_size=4)

@@ -24,8 +24,7 @@ def identity_of(combine: Combine, dtype: DType) -> float | int | bool:
         return highest
     if dtype.kind == "float":
         return float("inf") if highest else float("-inf")
-    limit = 1 << (dtype.bits - 1)
-    return limit - 1 if highest else -limit
+    return dtype.limits[highest]
 
 
 class Accumulator:

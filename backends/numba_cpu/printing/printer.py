@@ -28,21 +28,21 @@ from dataclasses import dataclass, field, replace
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
 from eqsat.ir.types import DType, bool_, int64
+from eqsat_backends.numba_cpu.vectors.lanes import KIND
 
 __all__ = ["Access", "Printer", "Value", "View", "buffers", "kind_of"]
 
-_KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SHIFTED = re.compile(r"(\w+) \+ (\d+)")
 _BUILTINS = {"range", "min", "max"}
 
 
 def kind_of(dtype: DType) -> str:
-    """The SIMD kind of an element type: ``f32``, ``f64``, ``i32``, ``i64``, ``b1``."""
+    """The SIMD kind of an element type: ``f32``, ``i64``, ``u8``, ``b1``."""
     try:
-        return _KIND[dtype.name]
+        return KIND[dtype.name]
     except KeyError:
-        raise TypeError(f"no SIMD kind for element type {dtype}; kernels compute with {', '.join(_KIND)}") from None
+        raise TypeError(f"no SIMD kind for element type {dtype}; kernels compute with {', '.join(KIND)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,7 +530,7 @@ def _number(value: float | int | bool, dtype: DType) -> str:
     if dtype.kind == "bool":
         return str(bool(value))
     if dtype.kind == "int":
-        return str(int(value))
+        return str((int(value) + 2**63) % 2**64 - 2**63)  # the bits of an int64
     return repr(float(value))
 
 
@@ -539,7 +539,7 @@ def reports(expr: Expr) -> bool:
     if not isinstance(expr, Call):
         return False
     if expr.fn == "pow":
-        return not expr.dtype.is_float and not isinstance(expr.args[1], Literal)
+        return expr.dtype.kind == "int" and expr.dtype.is_signed and not isinstance(expr.args[1], Literal)
     return expr.fn == "wrap_index"
 
 

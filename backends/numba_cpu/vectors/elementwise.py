@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eqsat_backends.numba_cpu.vectors import vcircular, vmath, vpower
-from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, Lanes, Value
 
 Build = Callable[..., Value]
 
@@ -26,12 +26,10 @@ class Function:
 
 
 _FLOAT = frozenset(("f32", "f64"))
-_NUMBER = _FLOAT | {"i32", "i64"}
-_ALL = _NUMBER | {"b1"}
-
-
-def _mask(e: Lanes, x: Value) -> Value:
-    return e.cast(x, "b1")
+_ALL = frozenset(ELEMENTS) - {"f16"}
+_BOOL = frozenset(("b1",))
+_NUMBER = _ALL - _BOOL
+_INTEGER = _NUMBER - _FLOAT
 
 
 def _add(e: Lanes, a: Value, b: Value) -> Value:
@@ -52,7 +50,8 @@ def _abs(e: Lanes, x: Value) -> Value:
 
 def _sign(e: Lanes, x: Value) -> Value:
     zero, one = e.like(x, 0), e.like(x, 1)
-    result = e.select(e.compare(">", x, zero), one, e.select(e.compare("<", x, zero), e.like(x, -1), zero))
+    below = zero if e.kind(x)[0] == "u" else e.select(e.compare("<", x, zero), e.like(x, -1), zero)
+    result = e.select(e.compare(">", x, zero), one, below)
     return e.select(e.is_nan(x), x, result) if e.is_float(x) else result
 
 
@@ -78,60 +77,36 @@ def _relu(e: Lanes, x: Value) -> Value:
     return x if e.kind(x) == "b1" else maximum(e, e.like(x, 0), x)
 
 
-def _reciprocal(e: Lanes, x: Value) -> Value:
-    if e.is_float(x):
-        return e.div(e.like(x, 1.0), x)
-    # C's 1 / x; NumPy's value at 0 is the smallest integer
-    width = 32 if e.kind(x) == "i32" else 64
-    zero, one, minus = e.like(x, 0), e.like(x, 1), e.like(x, -1)
-    unit = e.b.or_(e.compare("==", x, one), e.compare("==", x, minus))
-    return e.select(e.compare("==", x, zero), e.like(x, -(1 << (width - 1))), e.select(unit, x, zero))
-
-
-def _rounding(name: str) -> Build:
-    def build(e: Lanes, x: Value) -> Value:
-        return e.intrinsic(name, x) if e.is_float(x) else x
-
-    return build
-
-
-def _is_nan(e: Lanes, x: Value) -> Value:
-    return e.is_nan(x) if e.is_float(x) else e.const("b1", 0)
-
-
-def _is_finite(e: Lanes, x: Value) -> Value:
-    if not e.is_float(x):
-        return e.const("b1", 1)
-    return e.compare("<", e.abs(x), e.like(x, float("inf")))
-
-
-def _divisor(e: Lanes, b: Value) -> tuple[Value, Value, Value]:
-    """(a divisor that never traps, where b is 0, where b is -1): x86 traps on 0 and on MIN / -1."""
-    zero, minus = e.compare("==", b, e.like(b, 0)), e.compare("==", b, e.like(b, -1))
-    return e.select(e.b.or_(zero, minus), e.like(b, 1), b), zero, minus
+def _integer_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
+    """Rounded down; both 0 for a divisor of 0. x86 traps on that, and on MIN / -1, which is MIN."""
+    zero = e.compare("==", b, e.like(b, 0))
+    bad = e.b.or_(zero, e.compare("==", b, e.like(b, -1))) if e.is_signed(b) else zero
+    safe = e.select(bad, e.like(b, 1), b)
+    wide = "f32" if BYTES[e.kind(a)] < 4 else "f64"  # in which no quotient that is not whole is rounded to a whole one
+    quotient = (e.b.sdiv if e.is_signed(a) else e.b.udiv)(a, safe)
+    if BYTES[e.kind(a)] < 8:  # LLVM divides by constants by multiplications, by others element by element
+        constant = e.call(f"llvm.is.constant.v{e.lanes}i{e.kind(a)[1:]}", ELEMENTS["b1"], safe)
+        quotient = e.b.select(constant, quotient, e.cast(e.div(e.cast(a, wide), e.cast(safe, wide)), e.kind(a)))
+    rest = e.sub(a, e.mul(quotient, safe))
+    if e.is_signed(a):
+        down = e.b.and_(e.compare("!=", rest, e.like(a, 0)), e.compare("<", e.b.xor(rest, safe), e.like(a, 0)))
+        quotient = e.select(bad, _neg(e, a), e.select(down, e.sub(quotient, e.like(a, 1)), quotient))
+        rest = e.select(down, e.add(rest, safe), rest)
+    return e.select(zero, e.like(a, 0), quotient), e.select(bad, e.like(a, 0), rest)
 
 
 def _floor_divide(e: Lanes, a: Value, b: Value) -> Value:
     if e.is_float(a):
         quotient, _ = _float_divmod(e, a, b)
         return e.select(e.compare("==", b, e.like(b, 0)), e.div(a, b), quotient)
-    safe, zero, minus = _divisor(e, b)
-    quotient = e.b.sdiv(a, safe)
-    rest = e.sub(a, e.mul(quotient, safe))
-    down = e.b.and_(e.compare("!=", rest, e.like(a, 0)), e.compare("<", e.b.xor(rest, safe), e.like(a, 0)))
-    quotient = e.select(down, e.sub(quotient, e.like(a, 1)), quotient)
-    return e.select(zero, e.like(a, 0), e.select(minus, _neg(e, a), quotient))
+    return _integer_divmod(e, a, b)[0]
 
 
 def _remainder(e: Lanes, a: Value, b: Value) -> Value:
     if e.is_float(a):
         _, rest = _float_divmod(e, a, b)
         return e.select(e.compare("==", b, e.like(b, 0)), e.like(a, float("nan")), rest)
-    safe, zero, minus = _divisor(e, b)
-    rest = e.sub(a, e.mul(e.b.sdiv(a, safe), safe))
-    down = e.b.and_(e.compare("!=", rest, e.like(a, 0)), e.compare("<", e.b.xor(rest, safe), e.like(a, 0)))
-    rest = e.select(down, e.add(rest, safe), rest)
-    return e.select(e.b.or_(zero, minus), e.like(a, 0), rest)
+    return _integer_divmod(e, a, b)[1]
 
 
 def _float_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
@@ -149,12 +124,21 @@ def _float_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
     return e.select(e.compare("==", quotient, zero), e.copysign(zero, e.div(a, b)), down), rest
 
 
+def _shift(name: str) -> Build:
+    """Bits shifted out, also where the distance is not in [0, bits)."""
+
+    def build(e: Lanes, a: Value, b: Value) -> Value:
+        most = e.like(b, 8 * BYTES[e.kind(b)] - 1)
+        within = e.b.icmp_unsigned("<=", b, most)
+        if name == "right" and e.is_signed(a):
+            return e.b.ashr(a, e.select(within, b, most))
+        return e.select(within, (e.b.shl if name == "left" else e.b.lshr)(a, b), e.like(a, 0))
+
+    return build
+
+
 def _comparison(op: str) -> Build:
     return lambda e, a, b: e.compare(op, a, b)
-
-
-def _where(e: Lanes, condition: Value, a: Value, b: Value) -> Value:
-    return e.select(_mask(e, condition), a, b)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -167,7 +151,7 @@ FUNCTIONS: dict[str, Function] = {
     "expm1": Function(1, "same", vmath.expm1, _FLOAT),
     "sqrt": Function(1, "same", lambda e, x: e.intrinsic("sqrt", x), _FLOAT),
     "rsqrt": Function(1, "same", lambda e, x: e.div(e.like(x, 1.0), e.intrinsic("sqrt", x)), _FLOAT),
-    "reciprocal": Function(1, "same", _reciprocal, _NUMBER),
+    "reciprocal": Function(1, "same", lambda e, x: e.div(e.like(x, 1.0), x), _FLOAT),
     "square": Function(1, "same", lambda e, x: _mul(e, x, x), _ALL),
     "sin": Function(1, "same", vcircular.sin, _FLOAT),
     "cos": Function(1, "same", vcircular.cos, _FLOAT),
@@ -175,15 +159,21 @@ FUNCTIONS: dict[str, Function] = {
     "erf": Function(1, "same", vmath.erf, _FLOAT),
     "sigmoid": Function(1, "same", vmath.sigmoid, _FLOAT),
     "relu": Function(1, "same", _relu, _ALL),
-    "floor": Function(1, "same", _rounding("floor"), _ALL),
-    "ceil": Function(1, "same", _rounding("ceil"), _ALL),
-    "round": Function(1, "same", _rounding("rint"), _ALL),
-    "isnan": Function(1, "mask", _is_nan, _ALL),
-    "isfinite": Function(1, "mask", _is_finite, _ALL),
-    "logical_not": Function(1, "mask", lambda e, x: e.not_(_mask(e, x)), _ALL),
-    "logical_and": Function(2, "mask", lambda e, a, b: e.b.and_(_mask(e, a), _mask(e, b)), _ALL),
-    "logical_or": Function(2, "mask", lambda e, a, b: e.b.or_(_mask(e, a), _mask(e, b)), _ALL),
-    "logical_xor": Function(2, "mask", lambda e, a, b: e.b.xor(_mask(e, a), _mask(e, b)), _ALL),
+    "floor": Function(1, "same", lambda e, x: e.intrinsic("floor", x), _FLOAT),
+    "ceil": Function(1, "same", lambda e, x: e.intrinsic("ceil", x), _FLOAT),
+    "round": Function(1, "same", lambda e, x: e.intrinsic("rint", x), _FLOAT),
+    "isnan": Function(1, "mask", lambda e, x: e.is_nan(x), _FLOAT),
+    "isfinite": Function(1, "mask", lambda e, x: e.compare("<", e.abs(x), e.like(x, float("inf"))), _FLOAT),
+    "logical_not": Function(1, "mask", lambda e, x: e.not_(x), _BOOL),
+    "logical_and": Function(2, "mask", lambda e, a, b: e.b.and_(a, b), _BOOL),
+    "logical_or": Function(2, "mask", lambda e, a, b: e.b.or_(a, b), _BOOL),
+    "logical_xor": Function(2, "mask", lambda e, a, b: e.b.xor(a, b), _BOOL),
+    "invert": Function(1, "same", lambda e, x: e.b.xor(x, e.like(x, -1)), _INTEGER),
+    "bitwise_and": Function(2, "same", lambda e, a, b: e.b.and_(a, b), _INTEGER),
+    "bitwise_or": Function(2, "same", lambda e, a, b: e.b.or_(a, b), _INTEGER),
+    "bitwise_xor": Function(2, "same", lambda e, a, b: e.b.xor(a, b), _INTEGER),
+    "left_shift": Function(2, "same", _shift("left"), _INTEGER),
+    "right_shift": Function(2, "same", _shift("right"), _INTEGER),
     "add": Function(2, "same", _add, _ALL),
     "sub": Function(2, "same", lambda e, a, b: e.sub(a, b), _NUMBER),
     "mul": Function(2, "same", _mul, _ALL),
@@ -199,6 +189,6 @@ FUNCTIONS: dict[str, Function] = {
     "le": Function(2, "mask", _comparison("<="), _ALL),
     "gt": Function(2, "mask", _comparison(">"), _ALL),
     "ge": Function(2, "mask", _comparison(">="), _ALL),
-    "where": Function(3, "same", _where, _ALL),
+    "where": Function(3, "same", lambda e, condition, a, b: e.select(condition, a, b), frozenset(ELEMENTS)),
     "fma": Function(3, "same", lambda e, a, b, c: e.fma(a, b, c) if e.is_float(a) else e.add(e.mul(a, b), c), _NUMBER),
 }

@@ -1,8 +1,8 @@
 """Vectors of lanes at LLVM level: the small set of operations that elementwise functions are written in.
 
 Everything here works on LLVM values through an IR builder; no Numba. A value's kind is read off its LLVM
-type: ``f32``, ``f64``, ``i32``, ``i64``, or ``b1`` (a mask: one bit a lane). Arithmetic carries no fast-math
-flags, so results do not depend on the compiler's taste.
+type: ``f16`` to ``f64``, ``i8`` to ``i64``, ``u8`` to ``u64``, or ``b1`` (a mask: one bit a lane). Arithmetic carries
+no fast-math flags, so results do not depend on the compiler's taste.
 """
 
 from __future__ import annotations
@@ -14,24 +14,32 @@ from typing import Any
 from llvmlite import ir
 
 from eqsat.cost.machine import vector_limit
-from eqsat_backends.numba_cpu.vectors.flow import I32, I64, Flow
+from eqsat.ir.types import COMPUTED
+from eqsat_backends.numba_cpu.vectors.flow import I32, Flow
 
 Value = Any
 """An LLVM value (llvmlite has no types to offer)."""
 
+
+class Unsigned(ir.IntType):  # type: ignore[misc]
+    """An integer type that LLVM does not tell from a signed one, and equals it."""
+
+    def __new__(cls, bits: int) -> Unsigned:
+        made: Unsigned = object.__new__(cls)
+        made.width = bits
+        return made
+
+
+KIND = {d.name: "b1" if d.kind == "bool" else f"{d.name[0]}{d.bits}" for d in COMPUTED}
+"""NumPy's name of an element type -> ours."""
+FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
 ELEMENTS: dict[str, Any] = {
-    "f32": ir.FloatType(),
-    "f64": ir.DoubleType(),
-    "i32": ir.IntType(32),
-    "i64": I64,
-    "b1": ir.IntType(1),
+    kind: FLOATS.get(kind) or (Unsigned if kind[0] == "u" else ir.IntType)(int(kind[1:])) for kind in KIND.values()
 }
-BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "b1": 1}
+BYTES = {kind: max(1, int(kind[1:]) // 8) for kind in ELEMENTS}
 """Bytes of one element in memory."""
 
-_KINDS = {str(element): kind for kind, element in ELEMENTS.items()}
-KIND = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "b1"}
-"""NumPy's name of an element type -> ours."""
+_KINDS = {(isinstance(element, Unsigned), str(element)): kind for kind, element in ELEMENTS.items()}
 
 
 _WIDER_THAN = {
@@ -77,7 +85,8 @@ class Lanes(Flow):
         return ir.VectorType(ELEMENTS[kind], self.lanes)
 
     def kind(self, value: Value) -> str:
-        return _KINDS[str(value.type.element)]
+        element = value.type.element
+        return _KINDS[isinstance(element, Unsigned), str(element)]
 
     def const(self, kind: str, number: float | int) -> Value:
         """The same number in every lane."""
@@ -86,7 +95,7 @@ class Lanes(Flow):
 
     def like(self, value: Value, number: float | int) -> Value:
         kind = self.kind(value)
-        return self.const(kind, float(number) if kind in ("f32", "f64") else int(number))
+        return self.const(kind, float(number) if kind in FLOATS else int(number))
 
     def iota(self, kind: str = "i32") -> Value:
         """0, 1, 2, …"""
@@ -136,7 +145,10 @@ class Lanes(Flow):
     # arithmetic
 
     def is_float(self, value: Value) -> bool:
-        return self.kind(value) in ("f32", "f64")
+        return self.kind(value) in FLOATS
+
+    def is_signed(self, value: Value) -> bool:
+        return self.kind(value)[0] == "i"
 
     def add(self, a: Value, b: Value) -> Value:
         return self.b.fadd(a, b) if self.is_float(a) else self.b.add(a, b)
@@ -180,6 +192,8 @@ class Lanes(Flow):
     def abs(self, x: Value) -> Value:
         if self.is_float(x):
             return self.intrinsic("fabs", x)
+        if not self.is_signed(x):
+            return x
         return self.select(self.compare("<", x, self.like(x, 0)), self.b.sub(self.like(x, 0), x), x)
 
     def copysign(self, magnitude: Value, sign: Value) -> Value:
@@ -205,9 +219,7 @@ class Lanes(Flow):
         """A mask. On floats every comparison with NaN is false, but ``!=``, which is true."""
         if self.is_float(a):
             return self.b.fcmp_unordered(op, a, b) if op == "!=" else self.b.fcmp_ordered(op, a, b)
-        if self.kind(a) == "b1":
-            return self.b.icmp_unsigned(op, a, b)
-        return self.b.icmp_signed(op, a, b)
+        return self.b.icmp_signed(op, a, b) if self.is_signed(a) else self.b.icmp_unsigned(op, a, b)
 
     def select(self, mask: Value, a: Value, b: Value) -> Value:
         return self.b.select(mask, a, b)
@@ -264,15 +276,58 @@ class Lanes(Flow):
             return value
         if kind == "b1":
             return self.compare("!=", value, self.like(value, 0))
-        if source == "b1":
-            return self.b.uitofp(value, target) if kind in ("f32", "f64") else self.b.zext(value, target)
-        if source in ("f32", "f64"):
-            if kind == "f64":
-                return self.b.fpext(value, target)
-            return self.b.fptrunc(value, target) if kind == "f32" else self.b.fptosi(value, target)
-        if kind in ("f32", "f64"):
-            return self.b.sitofp(value, target)
-        return self.b.sext(value, target) if kind == "i64" else self.b.trunc(value, target)
+        if source in FLOATS and kind in FLOATS:
+            if {source, kind} == {"f64", "f16"}:
+                return self.cast(self._to_odd(value) if kind == "f16" else self.cast(value, "f32"), kind)
+            if "f16" in (source, kind) and not cpu_features() & {"f16c", "neon"}:
+                return self._from_half(value) if source == "f16" else self._to_half(value)
+            return self.b.fpext(value, target) if BYTES[kind] > BYTES[source] else self.b.fptrunc(value, target)
+        if "f16" in (source, kind) or (source in FLOATS and BYTES[kind] < 4):
+            # as C does: small types by way of a wider one, in which what is out of their range wraps around
+            return self.cast(self.cast(value, "f32" if "f16" in (source, kind) else "i32"), kind)
+        if source in FLOATS:
+            if kind == "u32":
+                return self.b.trunc(self.b.fptosi(value, self.type("i64")), target)
+            return self.b.fptosi(value, target) if kind[0] == "i" else self.b.fptoui(value, target)
+        if kind in FLOATS:
+            return self.b.sitofp(value, target) if source[0] == "i" else self.b.uitofp(value, target)
+        if BYTES[source] == BYTES[kind] and source != "b1":
+            return self.b.or_(self.const(kind, 0), value)  # the same bits, of the type that comes first
+        if source != "b1" and BYTES[source] > BYTES[kind]:
+            return self.b.trunc(value, target)
+        return self.b.sext(value, target) if source[0] == "i" else self.b.zext(value, target)
+
+    def _to_odd(self, value: Value) -> Value:
+        """Float64 as float32, to the odd neighbour where it is between two: rounded again, it is rounded once."""
+        near = self.cast(value, "f32")
+        back, bits = self.cast(near, "f64"), self.bits(near)
+        less = self.b.sub(bits, self.b.zext(self.compare(">", self.abs(back), self.abs(value)), bits.type))
+        inexact = self.b.fcmp_ordered("!=", back, value)
+        return self.floats(self.select(inexact, self.b.or_(less, self.like(bits, 1)), bits))
+
+    def _from_half(self, value: Value) -> Value:
+        """Float16 as float32 where no instruction does it: the bits as a float32, scaled."""
+        half = self.b.zext(self.b.bitcast(value, self.type("i16")), self.type("i32"))
+        size = self.b.shl(self.b.and_(half, self.like(half, 0x7FFF)), self.like(half, 13))
+        scaled = self.bits(self.mul(self.floats(size), self.const("f32", 2.0**112)))
+        special = self.compare(">=", size, self.like(half, 0x7C00 << 13))
+        scaled = self.select(special, self.b.or_(size, self.like(half, 0x7F800000)), scaled)
+        return self.floats(
+            self.b.or_(scaled, self.b.shl(self.b.and_(half, self.like(half, 0x8000)), self.like(half, 16)))
+        )
+
+    def _to_half(self, value: Value) -> Value:
+        """Float32 as float16, halves to even, where no instruction does it; sums with 1/2 round what is subnormal."""
+        size, half = self.bits(self.abs(value)), self.const("f32", 0.5)
+        odd = self.b.and_(self.b.lshr(size, self.like(size, 13)), self.like(size, 1))
+        near = self.b.add(size, self.b.add(odd, self.like(size, 0xFFF - (112 << 23))))
+        near = self.b.lshr(near, self.like(size, 13))
+        small = self.b.sub(self.bits(self.add(self.floats(size), half)), self.bits(half))
+        near = self.select(self.compare("<", size, self.like(size, 0x38800000)), small, near)
+        near = self.select(self.compare(">", size, self.like(size, 0x477FEFFF)), self.like(size, 0x7C00), near)
+        near = self.select(self.is_nan(value), self.like(size, 0x7E00), near)
+        sign = self.b.and_(self.b.lshr(self.bits(value), self.like(size, 16)), self.like(size, 0x8000))
+        return self.b.bitcast(self.b.trunc(self.b.or_(near, sign), self.type("i16")), self.type("f16"))
 
     # all lanes with one another
 

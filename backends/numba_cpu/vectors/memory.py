@@ -64,5 +64,5 @@ def _from_memory(e: Lanes, kind: str, value: Value) -> Value:
 
 def _masked(name: str, vector: Any) -> str:
     element = str(vector.element)
-    short = f"v{vector.count}" + {"float": "f32", "double": "f64"}.get(element, element)
+    short = f"v{vector.count}" + {"half": "f16", "float": "f32", "double": "f64"}.get(element, element)
     return f"llvm.masked.{name}.{short}." + ("p0" if llvm.llvm_version_info[0] >= 17 else f"p0{short}")

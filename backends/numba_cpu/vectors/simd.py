@@ -51,11 +51,11 @@ from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.flow import I32, I64
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, KIND, Lanes, Value, native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, KIND, Lanes, Value, native_lanes
 
 __all__ = ["KIND", "Vector", "native_lanes"]
 
-_SCALARS = {"f32": types.float32, "f64": types.float64, "i32": types.int64, "i64": types.int64, "b1": types.boolean}
+_SCALARS = {"f32": types.float32, "f64": types.float64, "b1": types.boolean}
 
 
 class Vector(types.Type):
@@ -90,6 +90,9 @@ def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None 
         width = lanes or next(t.lanes for t in arguments if isinstance(t, Vector))
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            for value, type in zip(values, arguments, strict=True):
+                if isinstance(type, Vector):  # Numba keeps values, of which LLVM does not tell whether they are signed
+                    value.type = ir.VectorType(ELEMENTS[type.kind], type.lanes)
             made = build(Lanes(builder, width), *values)
             return context.get_dummy_value() if result == types.void else made
 
@@ -129,7 +132,18 @@ def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
     return [e.b.select(w, o, zero) for w, o in zip(wanted, offsets, strict=True)]
 
 
+def _is_second(step: Value, kind: str) -> bool:
+    """Whether a step known at compile time takes every second element, as of the parts of complex numbers."""
+    return isinstance(step, ir.Constant) and step.constant == 2 * BYTES[kind]
+
+
 def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
+    if (
+        count is None and e.lanes > 1 and _is_second(step, kind)
+    ):  # two vectors that meet in one element: none past the last
+        last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
+        near, far = (memory.load(e, kind, at) for at in (address, last))
+        return e.shuffle(near, far, [2 * i + (2 * i >= e.lanes) for i in range(e.lanes)])
     result = ir.Constant(e.type(kind), ir.Undefined)
     for i, offset in enumerate(_offsets(e, step, count)):
         scalar = memory.element(e, kind, e.b.add(address, offset))
@@ -174,6 +188,12 @@ def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> 
 
 
 def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value | None = None) -> None:
+    if count is None and e.lanes > 1 and _is_second(step, e.kind(value)):
+        even, size = ir.Constant(e.type("b1"), [ir.Constant(ir.IntType(1), 1 - i % 2) for i in range(e.lanes)]), e.lanes
+        for first in (0, size):
+            half = e.shuffle(value, value, [(first + i) // 2 for i in range(size)])
+            memory.store(e, e.b.add(address, ir.Constant(I64, first * BYTES[e.kind(value)])), half, even)
+        return
     kept = memory.to_memory(e, value)
     for i in range(e.lanes):
         at = e.b.add(address, e.b.mul(step, ir.Constant(I64, i)))
@@ -205,14 +225,15 @@ def _splat(e: Lanes, kind: str, number: Value) -> Value:
     """A scalar (i64, double, float or bool) in every lane."""
     source, target = number.type, ELEMENTS[kind]
     if isinstance(source, ir.IntType):
-        if kind in ("f32", "f64"):
+        if kind in FLOATS:
             number = e.b.sitofp(number, target) if source.width > 1 else e.b.uitofp(number, target)
         elif kind == "b1":
             number = e.b.icmp_unsigned("!=", number, ir.Constant(source, 0))
         elif source.width != target.width:
             number = e.b.trunc(number, target) if source.width > target.width else e.b.zext(number, target)
     elif source != target:
-        number = e.b.fptrunc(number, target) if kind == "f32" else e.b.fpext(number, target)
+        number = e.b.fptrunc(number, FLOATS["f32"]) if kind == "f16" and source != FLOATS["f32"] else number
+        number = e.b.fpext(number, target) if kind == "f64" else e.b.fptrunc(number, target)
     return e.splat(number)
 
 
@@ -229,7 +250,9 @@ def _within(e: Lanes, kind: str, start: Value, step: Value, low: Value, high: Va
 
 def _lane0(e: Lanes, value: Value) -> Value:
     scalar = e.b.extract_element(value, ir.Constant(I32, 0))
-    return e.b.sext(scalar, I64) if e.kind(value) == "i32" else scalar
+    if e.is_float(value) or e.kind(value) == "b1" or BYTES[e.kind(value)] == 8:
+        return scalar
+    return e.b.sext(scalar, I64) if e.is_signed(value) else e.b.zext(scalar, I64)
 
 
 def _beyond(op: str) -> Build:
@@ -308,7 +331,7 @@ def _elementwise_typer(result: str, kinds: frozenset[str], conditional: bool) ->
 
 def _of_lanes(name: str) -> Any:
     """``load_f32x16`` and its kin: made on demand."""
-    match = re.fullmatch(r"(\w+?)_(f32|f64|i32|i64|b1)x(\d+)", name)
+    match = re.fullmatch(rf"(\w+?)_({'|'.join(ELEMENTS)})x(\d+)", name)
     if match is None or match[1] not in _MAKERS:
         return None
     kind, lanes = match[2], int(match[3])
@@ -364,12 +387,12 @@ stream = define("stream", 2, void, _stream)
 scatter = define("scatter", 3, void, _scatter)
 scattern = define("scattern", 4, void, _scatter)
 word = define("word", 2, lambda *arguments: types.int64, _word, 1)
-lane0 = define("lane0", 1, lambda v: _SCALARS[v.kind], _lane0)
+lane0 = define("lane0", 1, lambda v: _SCALARS.get(v.kind, types.int64), _lane0)
 first = define("first", 3, lambda v, n, fill: _same(v, fill), lambda e, v, n, fill: e.select(e.first(n), v, fill))
 wrap_index = define("wrap_index", 3, lambda i, n, s: i if i.kind in ("i32", "i64") else None, _wrap_index)
 wrap_indexn = define("wrap_indexn", 4, lambda i, n, s, c: i if i.kind in ("i32", "i64") else None, _wrap_index)
-exponent = define("exponent", 2, lambda y, s: y if y.kind in ("i32", "i64") else None, _exponent)
-exponentn = define("exponentn", 3, lambda y, s, c: y if y.kind in ("i32", "i64") else None, _exponent)
+exponent = define("exponent", 2, lambda y, s: y if y.kind[0] == "i" else None, _exponent)
+exponentn = define("exponentn", 3, lambda y, s, c: y if y.kind[0] == "i" else None, _exponent)
 
 _COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
