@@ -143,7 +143,6 @@ def test_scipy_functions_that_do_not_dispatch() -> None:
 
 
 TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "order of complex": (lambda x: np.maximum(x + 1j, 0), "maximum is not supported for complex"),
     "object": (lambda x: x + np.array([None] * 4), "object|not supported"),
     "string": (lambda x: np.add(x, np.array(["a"])), "add|not supported"),
     "extended": (lambda x: x.astype(np.longdouble), "longdouble|float128"),
