@@ -277,6 +277,7 @@ def test_large_arguments_are_cut_for_the_plain_function(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("eqsat.verify.check.SHARE_SECONDS", 0.0)
     monkeypatch.setattr("eqsat.verify.check.SHARE", 0.0)
+    monkeypatch.setattr("eqsat.verify.check.reference_seconds", lambda graph: 60.0)  # longer than tracing took
     with pytest.raises(VerificationError, match="other values"):
         eqsat.optimize(fn, **QUICK)(normal(1000, 40))
     assert sizes[0] == 40_000
@@ -291,6 +292,7 @@ def test_the_log_tells_where_the_plain_function_takes_too_long(
 
     monkeypatch.setattr("eqsat.verify.check.SHARE_SECONDS", 0.0)
     monkeypatch.setattr("eqsat.verify.check.SHARE", 0.0)
+    monkeypatch.setattr("eqsat.verify.check.reference_seconds", lambda graph: 60.0)  # longer than tracing took
     with caplog.at_level("INFO", "eqsat"):
         eqsat.optimize(fn, **QUICK)(np.ones(1000))
     assert "not held against its trace" in caplog.text and "smaller arguments do not fit" in caplog.text
