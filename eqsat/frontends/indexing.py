@@ -165,6 +165,14 @@ class Window(Memory):
         self._base, self._index, self._of = base, index, base.memory.version
         super().__init__(node)
 
+    def shows(self, base: TracedArray, index: Any) -> bool:
+        """Whether it is what an index shows of an array."""
+        mine, others = listed_index(self._index), listed_index(index)
+        same = all(
+            a is b or (type(a) is type(b) is not TracedArray and a == b) for a, b in zip(mine, others, strict=False)
+        )
+        return base.is_same_view(self._base) and len(mine) == len(others) and same
+
     @property
     def version(self) -> int:
         """That of the array it is a part of."""

@@ -157,6 +157,12 @@ def power_function(exponent: object) -> np.ufunc | None:
     return {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(exponent)  # type: ignore[call-overload, no-any-return]
 
 
+_SHARING = frozenset(
+    ("view", "getfield", "setfield", "data", "ctypes", "base", "partition", "resize", "byteswap", "setflags")
+)
+"""What gives away the memory of a NumPy array, or changes it."""
+
+
 class TracedArray:
     """An array of known shape and element type whose values are not known yet."""
 
@@ -217,6 +223,7 @@ class TracedArray:
             array = rows = np.array(array, order="C")
         made = cls.of_memory(Memory(None, rows), TensorType(array.shape, dtype_of(array.dtype)), None)
         made._array = array
+        made._readonly = not array.flags.writeable
         return made
 
     def view(self, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray | None:
@@ -648,7 +655,7 @@ class TracedArray:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and hasattr(np.ndarray, name):
-            if self.known is not None:
+            if self.known is not None and (name not in _SHARING or self.memory.protected):
                 return getattr(self.known, name)
             raise AttributeError(str(registry.refuse(f"ndarray.{name}")))
         raise AttributeError(f"'TracedArray' object has no attribute {name!r}")

@@ -12,8 +12,9 @@ from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.boxes import evenly
 from eqsat.frontends.convert import holds_traced, is_weak, known_dtype, lift, reshaped, traced, view_of
-from eqsat.frontends.indexing import Picked, flat_index, getitem, listed_index, picked, settled
+from eqsat.frontends.indexing import Picked, Window, flat_index, getitem, listed_index, picked, settled
 from eqsat.frontends.joins import array_of
+from eqsat.frontends.known import wrapped
 from eqsat.frontends.memory import scattered
 from eqsat.frontends.registry import implements
 from eqsat.frontends.selections import Selection, masked_view, write_masked
@@ -49,6 +50,8 @@ def setitem(x: TracedArray, index: Any, value: Any) -> None:
     if not unknown and any(isinstance(item, (list, np.ndarray)) and np.ndim(item) for item in listed_index(index)):
         _write_at(x, np.arange(x.size).reshape(x.shape)[index], value)
         return
+    if isinstance(value, TracedArray) and isinstance(value.memory, Window) and value.memory.shows(x, index):
+        return  # x[i] += …, which wrote to the view already
     found = picked(x, index)
     if found.view.memory is not x.memory:
         _write_at(x, np.arange(x.size).reshape(x.shape)[index], value)
@@ -307,6 +310,9 @@ class Flat:
         return TracedArray(build.reshape(self.base.node, (self.base.size,)))
 
     def __getitem__(self, index: Any) -> Any:
+        index = settled(index)
+        if self.base.known is not None and not holds_traced(index):
+            return wrapped(self.base.known.flat[index])
         found = self._flat()[index]
         return found.copy() if isinstance(found, TracedArray) else found
 
