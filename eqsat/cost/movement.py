@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, GUARD_SLOTS, LINE
+from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts
 from eqsat.ir.siblings import SIBLINGS
 from eqsat.ir.types import DType
@@ -119,21 +120,17 @@ def access_bytes(access: Access, extents: tuple[int, ...], line: int = LINE) -> 
 
 def dependences(expr: Expr, rank: int) -> frozenset[int]:
     """The axes that the value of ``expr`` varies with."""
-    match expr:
-        case Load(strides=strides, gathers=gathers):
-            found = {axis for axis in range(rank) if strides[axis]}
-            for index, _ in gathers:
-                found |= dependences(index, rank)
-            return frozenset(found)
-        case Index(strides=strides):
-            return frozenset(axis for axis in range(rank) if strides[axis])
-        case Call() | Guarded():
-            return frozenset().union(*(dependences(part, rank) for part in parts(expr)))
-        case Literal():
-            return frozenset()
-        case Acc():
-            return frozenset()
-    raise TypeError(f"not an expression of a kernel: {expr!r}")
+    return all_dependences(expr, rank)[id(expr)]
+
+
+def all_dependences(expr: Expr, rank: int) -> dict[int, frozenset[int]]:
+    """The axes that ``expr`` and each of its sub-expressions vary with, by ``id``: shared ones are looked at once."""
+    found: dict[int, frozenset[int]] = {}
+    for e in unique(expr):
+        strides = e.strides[:rank] if isinstance(e, Load | Index) else ()
+        own = frozenset(axis for axis, stride in enumerate(strides) if stride)
+        found[id(e)] = own.union(*(found[id(part)] for part in parts(e)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from eqsat.cost.calibration import (
     STEPS_IN_SIGHT,
     TLB_ENTRIES,
 )
-from eqsat.cost.movement import Functions, dependences, slots_of, thrashes
+from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
@@ -291,7 +291,8 @@ def _arithmetic(form: StageForm) -> float:
     """Slots of what a stage computes at every point: of what moves along its own axes."""
     slots, shared = slots_of(form.functions), len(form.outer) + len(form.rows)
     calls = (e for e in unique(form.kernel.body) if isinstance(e, Call))
-    moving = (e for e in calls if any(a >= shared for a in dependences(e, len(form.kernel.extents))))
+    depends = all_dependences(form.kernel.body, len(form.kernel.extents))
+    moving = (e for e in calls if any(a >= shared for a in depends[id(e)]))
     return sum(slots.get(e.fn, 1.0) for e in moving) * form.kernel.points
 
 
@@ -348,10 +349,11 @@ def _body_slots(
     count: int,
 ) -> float:
     slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
+    of = all_dependences(kernel.body, rank)
     for expr in unique(kernel.body):
         if not isinstance(expr, Load | Call | Index | Guarded):
             continue
-        depends = dependences(expr, rank)
+        depends = of[id(expr)]
         times = (vectors if axis in depends else 1) * (count if other in depends else 1)
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
         match expr:
@@ -375,8 +377,9 @@ def _guards(
     an epilogue) the slots of its selections and of its masks."""
     found, rank = [], len(kernel.extents)
     for root in (kernel.body, kernel.epilogue):
+        of = all_dependences(root, rank)
         for guard in (e for e in unique(root) if isinstance(e, Guarded)):
-            depends, last = dependences(guard, rank), root is kernel.epilogue
+            depends, last = of[id(guard)], root is kernel.epilogue
             times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
             times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
             masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
