@@ -161,13 +161,13 @@ def _gelu(x: Any, approximate: bool = False, rounded: Callable[[Any], Any] = lam
 
     if approximate:
         return 0.5 * x * (1.0 + rounded(np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))))
-    return 0.5 * x * (1.0 + rounded(erf(x * 0.7071067811865476)))
+    return 0.5 * x * (1.0 + rounded(erf(x * 0.7071067811865476).astype(x.dtype)))
 
 
 def _sigmoid(x: Any) -> Any:
     from scipy.special import expit
 
-    return expit(x)
+    return expit(x).astype(x.dtype)  # SciPy's functions of float16 are float64
 
 
 NN = SimpleNamespace(
