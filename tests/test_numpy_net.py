@@ -213,11 +213,11 @@ def test_errors_are_told_apart() -> None:
 
 
 def test_refused_statements_are_left_out() -> None:
-    made = program("a = np.linalg.inv(x[:5, :5])", "b = a + 1", "v1 = np.tanh(x)", result="(b, v1)")
+    made = program("a = np.unique(x[:5, :5])", "b = a + 1", "v1 = np.tanh(x)", result="(b, v1)")
     outcome = examine(made)
     assert outcome.kind == "ok"
     assert outcome.program is not None and outcome.program.body == ("v1 = np.tanh(x)",)
-    assert len(outcome.refused) == 1 and "inv" in outcome.refused[0]
+    assert len(outcome.refused) == 1 and "unique" in outcome.refused[0]
     assert cut(made, {0, 2}) is None
 
 
