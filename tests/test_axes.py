@@ -34,6 +34,12 @@ def method(name: str) -> Callable[[Any, Any], Any]:
     return lambda x, axis: getattr(x, name)(axis=axis)
 
 
+def largest_removed(x: Any, axis: Any) -> Any:
+    y = np.copy(x)
+    np.put_along_axis(y, np.argmax(x, axis=axis, keepdims=True), 0, axis=axis)
+    return y
+
+
 GIVEN: dict[str, Callable[[Any, Any], Any]] = {
     **{name: function(name) for name in FUNCTIONS_OF_AXIS.split()},
     **{f"{name} keepdims": function(name, keepdims=True) for name in KEEP_DIMENSIONS.split()},
@@ -42,6 +48,7 @@ GIVEN: dict[str, Callable[[Any, Any], Any]] = {
     "transpose": lambda x, axis: np.transpose(x, axis),
     "permute_dims": lambda x, axis: x.transpose(axis),
     "moveaxis": lambda x, axis: np.moveaxis(x, axis, 0),
+    "put_along_axis": lambda x, axis: largest_removed(x, axis),
     "moveaxis to": lambda x, axis: np.moveaxis(x, 0, axis),
     "swapaxes": lambda x, axis: np.swapaxes(x, axis, 0),
     "rollaxis": lambda x, axis: np.rollaxis(x, axis),

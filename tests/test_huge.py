@@ -21,7 +21,7 @@ LONG = 3_000_000_000
 
 def quick(fn: Callable[..., np.ndarray], *args: np.ndarray) -> np.ndarray:
     """Without verification, which would compute it in NumPy."""
-    result: np.ndarray = eqsat.optimize(fn, verify=False)(*args)
+    result: np.ndarray = eqsat.optimize(fn, verify=False, strict=True)(*args)
     return result
 
 

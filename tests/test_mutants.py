@@ -59,8 +59,8 @@ def refused(mutant: Miscompiled | Fault) -> None:
     options = dict(mutant.options)
     with np.errstate(all="ignore"):
         with mutant.applied(), pytest.raises(eqsat.VerificationError):
-            eqsat.optimize(mutant.program, cache=False, **options)(*mutant.arguments)
-        eqsat.optimize(mutant.program, cache=False, **options)(*mutant.arguments)
+            eqsat.optimize(mutant.program, cache=False, strict=True, **options)(*mutant.arguments)
+        eqsat.optimize(mutant.program, cache=False, strict=True, **options)(*mutant.arguments)
 
 
 def test_there_are_enough_mutants_and_no_two_alike() -> None:
