@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.explain.listing import program
 from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, of_loop
@@ -283,3 +284,24 @@ def test_what_a_body_has_does_not_leave_it() -> None:
 
     with pytest.raises(eqsat.errors.ConcretizationError, match="outside of it"):
         eqsat.optimize(f, strict=True)(normal(9))
+
+
+@pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=[fn.__name__ for fn, _ in PROGRAMS])
+def test_the_program_that_a_failure_prints_runs(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    graph = trace(fn, args).graph
+    source = program(graph)
+    space: dict[str, Any] = {}
+    exec(source[: source.index("\n\nargs = ")], space)
+    for one, other in zip(evaluate(graph, list(map(np.asarray, args))), space["f"](*args), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_explanations_count_trips() -> None:
+    def f(x: Array) -> Array:
+        found: Array = eqsat.fori_loop(0, 1000, lambda i, v: np.sin(v) + x, x)
+        return found
+
+    told = eqsat.optimize(f).explain(normal(50))
+    assert "× 1,000 trips" in str(told)
+    assert told.naive.flops == told.optimized.flops == 1000 * 2 * 50
+    assert told.naive.kernels == 2000 and told.optimized.kernels == sum(step.trips for step in told.steps)

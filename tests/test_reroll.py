@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.explain.listing import program
 from eqsat.frontends import trace as tracing
 from eqsat.frontends.trace import trace
 from eqsat.ir import build, reroll
@@ -274,3 +275,16 @@ def test_one_order_of_operators_gives_one_loop() -> None:
     assert graph.key() == trace(*PROGRAMS[2]).graph.key()
     assert rerolled(graph, ()) is graph
     assert reroll.LEAST_TRIPS > 1
+
+
+@EACH
+def test_the_program_that_a_failure_prints_has_loops_that_run(fn: Callable[..., Any], args: tuple[Array, ...]) -> None:
+    graph = trace(fn, args).graph
+    source = program(graph)
+    assert "    for t" in source
+    space: dict[str, Any] = {}
+    exec(source[: source.index("\n\nargs = ")], space)  # compiles nothing, and captures no array
+    if " = rng." in source[: source.index("args = ")]:
+        return  # another table
+    for one, other in zip(evaluate(graph, args), space["f"](*args), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node
+from eqsat.ir.opaque import Result, Slot
 from eqsat.ir.spec import Spec
 from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.types import DType, TensorType, row_major
@@ -79,6 +82,38 @@ def _number(value: object) -> str:
     return repr(value).replace("nan", "np.nan").replace("inf", "np.inf")
 
 
+def _call(result: Result, args: Sequence[str]) -> str:
+    """An array of what a library's function returns."""
+    call = result.call
+    shown = [
+        f"np.ascontiguousarray({a}).view(np.result_type({a}, np.complex64))[..., 0]" if n in call.complex else a
+        for n, a in enumerate(args)
+    ]
+
+    def text(part: object) -> str:
+        if isinstance(part, Slot):
+            return shown[part.number]
+        if isinstance(part, tuple):
+            return f"({', '.join(map(text, part))}{',' * (len(part) == 1)})"
+        if isinstance(part, list):
+            return f"[{', '.join(map(text, part))}]"
+        return _number(part)
+
+    positional, named = call.arguments
+    given = [*map(text, positional), *(f"{name}={text(part)}" for name, part in named.items())]
+    return f"np.asarray({call.name}({', '.join(given)}){_place(call.result, result.number)})"
+
+
+def _place(nest: object, number: int) -> str:
+    """How an array is taken out of a nest of tuples, lists and dicts."""
+    parts = nest.items() if isinstance(nest, dict) else enumerate(nest) if isinstance(nest, tuple | list) else ()
+    for key, part in parts:
+        found = "" if part == Slot(number) else _place(part, number)
+        if part == Slot(number) or found:
+            return f"[{key!r}]{found}"
+    return ""
+
+
 def expression(node: Node, args: Sequence[str]) -> str:
     """The right side of one line."""
     attrs = node.attrs
@@ -97,6 +132,8 @@ def expression(node: Node, args: Sequence[str]) -> str:
             return f"np.pad({args[0]}, {attrs.widths}, constant_values={_number(attrs.value)})"
         case DType():
             return f"{args[0]}.astype(np.{attrs})"
+        case Result():
+            return _call(attrs, args)
     if node.op == "concat":
         return f"np.concatenate([{', '.join(args)}], axis={attrs})"
     if node.op == "add_n":
@@ -125,24 +162,82 @@ def _argument(type: TensorType, value: np.ndarray | None) -> str:
     return f"np.array({_number(value.tolist())}, np.{type.dtype})"
 
 
+@dataclass
+class _Listing:
+    """Lines of a program, in which every value has a name of its own; ``captured`` are arrays that it reads."""
+
+    lines: list[str] = field(default_factory=list)
+    captured: list[str] = field(default_factory=list)
+    made: int = 0
+
+    def fresh(self, letter: str = "v") -> str:
+        self.made += 1
+        return f"{letter}{self.made - 1}"
+
+    def add(self, graph: Graph, names: dict[Node, str], indent: str) -> None:
+        """The operators of a graph, whose inputs have names, and the names of their results."""
+        loops: dict[tuple[Loop, tuple[Node, ...]], list[str]] = {}
+        for node in graph.nodes():
+            if isinstance(node.attrs, InputAttrs):
+                continue
+            if isinstance(node.attrs, ConstArray) and node.attrs.array.size > _SHOWN:
+                names[node] = f"c{len(self.captured)}"
+                self.captured.append(f"{names[node]} = {sample(node.type)}  # a captured array, of other values")
+                continue
+            args = [names[i] for i in node.inputs]
+            if isinstance(node.attrs, LoopResult):
+                key = (node.attrs.loop, node.inputs)
+                if key not in loops:
+                    loops[key] = self.loop(node.attrs.loop, args, [i.type for i in node.inputs], indent)
+                names[node] = loops[key][node.attrs.index]
+                continue
+            names[node] = self.fresh()
+            self.lines.append(f"{indent}{names[node]} = {expression(node, args)}")
+
+    def loop(self, loop: Loop, args: Sequence[str], types: Sequence[TensorType], indent: str) -> list[str]:
+        """A loop over operands; the names of its results."""
+        body, deeper = loop.body, indent + "    "
+        carried = [self.fresh() for _ in range(loop.carries)]
+        rows = [self.fresh() for _ in body.outputs[loop.carries :]]
+        names = dict(zip(body.inputs, [*carried, *args[loop.carries :]], strict=True))
+        if loop.conditional:
+            run = self.fresh("f")
+            self.lines.append(f"{indent}def {run}({', '.join(carried)}):")
+        else:
+            trip = self.fresh("t")
+            self.lines += [f"{indent}{name} = {arg}" for name, arg in zip(carried, args, strict=False)]
+            self.lines += [f"{indent}{name} = []" for name in rows]
+            self.lines.append(f"{indent}for {trip} in range({loop.trips}):")
+            for node, step, type in zip(body.inputs[loop.carries :], loop.steps, types[loop.carries :], strict=True):
+                if step:
+                    start = f"{trip} * {step}" if step > 0 else f"({loop.trips - 1} - {trip}) * {-step}"
+                    given, names[node] = names[node], self.fresh()
+                    part = f"np.reshape({given}, {type.size})[{start}:{start} + {node.type.size}]"
+                    self.lines.append(f"{deeper}{names[node]} = {part}")
+        self.add(body, names, deeper)
+        after = [names[o] for o in body.outputs]
+        if loop.conditional:
+            first = ", ".join(args[: loop.carries])
+            self.lines.append(f"{deeper}return ({', '.join(after)},)")
+            found = ", ".join(carried)
+            self.lines.append(f"{indent}{found}, = eqsat.while_loop(lambda c: c[0], lambda c: {run}(*c), ({first},))")
+            return carried
+        self.lines += [f"{deeper}{row}.append({name})" for row, name in zip(rows, after[loop.carries :], strict=True)]
+        if carried:
+            self.lines.append(f"{deeper}{', '.join(carried)} = {', '.join(after[: loop.carries])}")
+        self.lines += [f"{indent}{name} = np.stack({name})" for name in rows]
+        return [*carried, *rows]
+
+
 def program(graph: Graph, *, seed: int = 0, options: str = "", arguments: Sequence[np.ndarray] | None = None) -> str:
     """Python source that defines ``f`` and compiles it with ``options`` for these arguments, one per input.
 
     Random ones of the graph's types stand in for large ones.
     """
     names: dict[Node, str] = {node: f"x{number}" for number, node in enumerate(graph.inputs)}
-    captured: list[str] = []
-    lines: list[str] = []
-    for node in graph.nodes():
-        if isinstance(node.attrs, InputAttrs):
-            continue
-        if isinstance(node.attrs, ConstArray) and node.attrs.array.size > _SHOWN:
-            names[node] = f"c{len(captured)}"
-            captured.append(f"{names[node]} = {sample(node.type)}  # a captured array, of other values")
-            continue
-        args = [names[i] for i in node.inputs]
-        names[node] = f"v{len(lines)}"
-        lines.append(f"    {names[node]} = {expression(node, args)}")
+    listing = _Listing()
+    listing.add(graph, names, "    ")
+    captured, lines = listing.captured, listing.lines
     parameters = ", ".join(names[node] for node in graph.inputs)
     lines.append(f"    return ({', '.join(names[o] for o in graph.outputs)},)")
     head = ["import numpy as np", "import scipy.special", "import eqsat", "", f"rng = np.random.default_rng({seed})"]

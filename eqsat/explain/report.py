@@ -11,7 +11,7 @@ from typing import Any
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
-from eqsat.plan.plan import KernelStep, Plan
+from eqsat.plan.plan import KernelStep, Plan, trips_of
 
 
 @dataclass
@@ -24,6 +24,7 @@ class StepReport:
     ``nest``: its loops as text. ``moved``: bytes that the busiest thread is predicted to move from each memory space,
     and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
     ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
+    ``trips``: how often it runs in a call, in a loop; work and times are of all, ``moved`` and ``tuned`` of one.
     """
 
     label: str
@@ -36,22 +37,25 @@ class StepReport:
     moved: Mapping[str, float] = field(default_factory=dict)
     limit: str = ""
     tuned: float | None = None
+    trips: int = 1
 
 
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     """One report per step of a plan, without measurements; ``kinds`` says how each is run."""
     out = []
-    for step, kind in zip(plan.steps, kinds, strict=True):
+    for step, kind, trips in zip(plan.steps, kinds, trips_of(len(plan.steps), plan.repeats), strict=True):
         if isinstance(step, KernelStep):
             flops = sum(kernel_flops(s.kernel) * part_needed(step.group, s) for s in step.group.stages)
-            report = StepReport(step.label, kind, "", flops, group_bytes(step.group), step.seconds)
+            nbytes = trips * group_bytes(step.group)
+            report = StepReport(step.label, kind, "", trips * flops, nbytes, trips * step.seconds, trips=trips)
             if step.chosen is not None and kind == "kernel":
                 lines = [*listing(step.chosen.nest), *limits(step.group)]
                 nest, moved = "\n".join(lines), dict(step.chosen.moved)
                 report = replace(report, nest=nest, moved=moved, limit=step.chosen.limit, tuned=step.chosen.measured)
             out.append(report)
         else:
-            out.append(StepReport(step.label, kind, "", reference_flops(step), reference_bytes(step), step.seconds))
+            flops, nbytes = trips * reference_flops(step), trips * reference_bytes(step)
+            out.append(StepReport(step.label, kind, "", flops, nbytes, trips * step.seconds, trips=trips))
     return out
 
 
@@ -84,7 +88,8 @@ class Explanation:
 
     @property
     def optimized(self) -> Work:
-        return Work(sum(s.flops for s in self.steps), sum(s.nbytes for s in self.steps), len(self.steps))
+        flops, nbytes = sum(s.flops for s in self.steps), sum(s.nbytes for s in self.steps)
+        return Work(flops, nbytes, sum(s.trips for s in self.steps))
 
     @property
     def predicted(self) -> float:
@@ -142,7 +147,7 @@ class Explanation:
         ]
         for number, step in enumerate(self.steps):
             measured = "" if step.measured is None else _time(step.measured)
-            through = _KINDS[step.kind]
+            through = f"  × {step.trips:,} trips" * (step.trips > 1) + _KINDS[step.kind]
             lines.append(
                 f"{number:<4} {_time(step.predicted):>10} {measured:>10} {_si(step.flops):>8} "
                 f"{_si(step.nbytes):>8}  {step.label}{through}"
@@ -182,7 +187,9 @@ class Explanation:
 
 
 def _tuned(step: StepReport) -> str:
-    predicted = f"predicted {_time(step.predicted)}" if step.limit else "not among those that the model offers"
+    predicted = (
+        f"predicted {_time(step.predicted / step.trips)}" if step.limit else "not among those that the model offers"
+    )
     return f"chosen by measurement: {_time(step.tuned)} when tuned, {predicted}"
 
 
