@@ -6,9 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eqsat.cost.calibration import AHEAD_LINES, LINE
 from eqsat.ir.kernel import Load
 from eqsat.ir.types import float32, float64
-from eqsat_backends.numba_cpu.printing.ahead import LINE, ROW_LINES, UNIT_BYTES, share_of
+from eqsat.schedule.ahead import Share, pieces_of
+
+
+def share_of(load: Load, extents: tuple[int, ...], outer: int, rows: int) -> Share | None:
+    lies = pieces_of(load, extents, outer, rows)
+    return Share(0, load, *lies) if lies else None
 
 
 @st.composite
@@ -32,8 +38,7 @@ def test_shares_cover_what_the_next_position_reads(access: tuple[Load, tuple[int
     share = share_of(load, extents, 1, rows)
     if share is None:
         return
-    assert share.piece <= ROW_LINES * LINE
-    assert share.piece * rows <= UNIT_BYTES
+    assert share.piece <= AHEAD_LINES * LINE
     size = load.dtype.itemsize
     read = {size * int(np.dot(load.strides[1:], position)) for position in itertools.product(*map(range, extents[1:]))}
     asked = {share.step * row + line for row in range(rows) for line in share.lines()}

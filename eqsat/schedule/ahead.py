@@ -15,7 +15,7 @@ from eqsat.cost.calibration import AHEAD_LINES, LINE
 from eqsat.ir.contraction import contraction_of, plain, product_of
 from eqsat.ir.kernel import FromStage, KernelGroup, Load
 
-__all__ = ["Share", "shares_of"]
+__all__ = ["Share", "pieces_of", "shares_of"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def shares_of(group: KernelGroup, stages: Iterable[int]) -> tuple[Share, ...]:
         for load in (plain(c.a, c.dtype), plain(c.b, c.dtype)):
             source = stage.sources[load.operand] if load else None
             rows = stage.kernel.extents[fixed]
-            lies = _pieces(load, c.kernel.extents, fixed, rows) if load and isinstance(source, int) else None
+            lies = pieces_of(load, c.kernel.extents, fixed, rows) if load and isinstance(source, int) else None
             if load and isinstance(source, int) and lies:
                 here = replace(load, operand=0)
                 found[source, here] = Share(source, here, *lies)
     return tuple(found.values())
 
 
-def _pieces(load: Load, extents: tuple[int, ...], outer: int, rows: int) -> tuple[int, int] | None:
+def pieces_of(load: Load, extents: tuple[int, ...], outer: int, rows: int) -> tuple[int, int] | None:
     """Bytes of a row's piece, and from one to the next, of what ``load`` reads at a position of the outer axes."""
     size = load.dtype.itemsize
     if load.gathers or not any(s for s, n in zip(load.strides[:outer], extents, strict=False) if n > 1):
