@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends import registry
@@ -271,7 +272,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any = -1) -> None:
         target, axis = reshaped(target, (target.size,)), 0
         if not target.memory.orderly:
             raise UnsupportedOpError("np.put_along_axis(axis=None) on a transposed array", LINE.get())
-    axis = axis + target.ndim if axis < 0 else axis
+    axis = normalize_axis_index(axis, target.ndim)
     ndim = index.ndim if isinstance(index, (np.ndarray, TracedArray)) else np.ndim(index)
     if ndim != target.ndim:
         raise ValueError("`indices` and `arr` must have the same number of dimensions")

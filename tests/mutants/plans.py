@@ -51,13 +51,13 @@ def _composes_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _slices_forwards(patch: pytest.MonkeyPatch) -> None:
-    sound = views.slices
+    sound = views.strided
 
-    def slices(shape: Any, starts: Any, steps: Any, sizes: Any) -> views.ViewMap:
-        starts = [s + (n - 1) * t if t < 0 else s for s, t, n in zip(starts, steps, sizes, strict=True)]
-        return sound(shape, starts, [abs(t) for t in steps], sizes)
+    def strided(shape: Any, strides: Any, offset: int = 0) -> views.ViewMap:
+        offset += sum((n - 1) * t for t, n in zip(strides, shape, strict=True) if t < 0)
+        return sound(shape, [abs(t) for t in strides], offset)
 
-    patch.setattr(views, "slices", slices)
+    patch.setattr(views, "strided", strided)
 
 
 def _transposes_back(patch: pytest.MonkeyPatch) -> None:
