@@ -305,3 +305,22 @@ def test_explanations_count_trips() -> None:
     assert "× 1,000 trips" in str(told)
     assert told.naive.flops == told.optimized.flops == 1000 * 2 * 50
     assert told.naive.kernels == 2000 and told.optimized.kernels == sum(step.trips for step in told.steps)
+
+
+@pytest.mark.parametrize("trips", [(3, 4, 5), (4, 3, 6), (2, 2, 1)])
+def test_several_loops_in_the_body_of_one(trips: tuple[int, int, int]) -> None:
+    one, other, outer = trips
+
+    def body(i: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, b = carry
+        first: Array = eqsat.fori_loop(0, one, lambda j, v: np.sin(v) + b, a)
+        second: Array = eqsat.fori_loop(0, other, lambda j, v: v * 0.5 + a, b)
+        return first, second
+
+    def f(x: Array, y: Array) -> tuple[Array, Array]:
+        found: tuple[Array, Array] = eqsat.fori_loop(0, outer, body, (x, y))
+        return found
+
+    x, y = np.arange(5.0), np.ones(5)
+    for got, want in zip(eqsat.optimize(f, strict=True)(x, y), f(x, y), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)

@@ -140,8 +140,6 @@ def test_every_public_function_has_one_row() -> None:
 def test_opaque_functions_are_steps(row: Row) -> None:
     fn, args = function(row), sample(row)
     want = fn(*args)
-    if not all(supported(a) for a in args if isinstance(a, np.ndarray)):
-        pytest.skip("no traced array has this element type")
     if isinstance(want, (type, np.dtype)):
         with pytest.raises(UnsupportedOpError, match="returns"):
             run_by_reference(fn, args, {})

@@ -16,7 +16,7 @@ import numpy as np
 
 from eqsat.ir import build
 from eqsat.ir.identity import identity
-from eqsat.ir.loop import Loop, loop, of_loop
+from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import ConstArray, Graph, Node, intern, topological
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap, view_map
@@ -292,10 +292,7 @@ class _Roll:
         start = self._starting(carries, initial)
         if start is None:
             return 0
-        made = _Body(self, reads, moves, carries, stacked)
-        if made.windows_leave():
-            return 0
-        body, others, steps = made.run()
+        body, others, steps = _Body(self, reads, moves, carries, stacked).run()
         nodes = loop(Loop(self.trips, body, len(carries), tuple(steps)), [*start, *others])
         replaced: dict[Node, Node] = {}
         for place in finals:
@@ -386,12 +383,6 @@ class _Body:
         self.steps: list[int] = []
         self.known: dict[tuple[Node, int], Node] = {}
 
-    def windows_leave(self) -> bool:
-        """Whether a window that moves would be of nothing: never, for the views of all trips lie in their tensor."""
-        moved = [(self.roll.at(0, place).inputs[0], step) for place, step in self.moves.items()]
-        moved += [(r.nodes[0].inputs[0], r.step) for slots in self.reads for r in slots if r.kind == "view"]
-        return any(base.type.size <= (self.roll.trips - 1) * abs(step) for base, step in moved)
-
     def run(self) -> tuple[Graph, list[Node], list[int]]:
         """The body, the operands behind what is carried, and the elements that each one's window moves."""
         roll = self.roll
@@ -457,8 +448,3 @@ class _Body:
         table = build.const(np.stack([n.attrs.array for n in nodes]), type.dtype)  # type: ignore[attr-defined]
         flat = self._operand(table, max(1, type.size))
         return build.reshape(flat, type.shape)
-
-
-def loops_of(graph: Graph) -> list[Loop]:
-    """The loops of a graph, outermost ones."""
-    return list(dict.fromkeys(found for node in graph.nodes() if (found := of_loop(node)) is not None))

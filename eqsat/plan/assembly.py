@@ -75,9 +75,8 @@ class Assembly:
 
 def own_tensors(assembly: Assembly, outputs: Sequence[int]) -> list[int]:
     """The outputs as tensors that kernels store, each another: of inputs, constants, loops' results copies are made."""
-    loops = (n for n, other in enumerate(assembly.others) if not isinstance(other, ReferenceStep))
-    made = {piece.tensor for piece in assembly.pieces if piece.kernel is None and piece.key in set(loops)}
-    stored = {piece.tensor for piece in assembly.pieces} - made
+    loops = {n for n, other in enumerate(assembly.others) if not isinstance(other, ReferenceStep)}
+    stored = {piece.tensor for piece in assembly.pieces if piece.kernel is not None or piece.key not in loops}
     found: list[int] = []
     for tensor in outputs:
         if tensor not in stored or tensor in found:
