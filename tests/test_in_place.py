@@ -547,6 +547,17 @@ WRITERS: dict[str, Callable[..., Any]] = {
     "a tall diagonal": lambda x, k: [np.fill_diagonal(x[:, :2], 7), np.fill_diagonal(x[:, :1], [1, 2], wrap=True)][0],
     "flat": lambda x, k: [x.flat.__setitem__(slice(1, None, 3), [1, 2]), x.T.flat.__setitem__(5, 3)][0],
     "all of flat": lambda x, k: setattr(x, "flat", 3),
+    "a view": lambda x, k: [x.view().__setitem__(0, 1), x[1:].view(x.dtype).fill(2), x.view(np.ndarray)[3].fill(4)][0],
+    "a type that it has": lambda x, k: [
+        x.astype(x.dtype, copy=False)[0].fill(1),
+        np.astype(x, np.float64, copy=False)[1].fill(2),
+        x.astype(np.float64)[2].fill(3),
+    ][0],
+    "reshaped": lambda x, k: [
+        x.reshape(2, 8, copy=True).fill(1),
+        np.reshape(x, 16, copy=False)[3:5].fill(2),
+        x.T.reshape(16)[:5].fill(3),
+    ][0],
     "real": lambda x, k: setattr(x[1], "real", 3),
     "put": lambda x, k: [np.put(x, [1, -1], [3, 4]), x.put(k, [5, 6]), np.put(x.T, [90], 1, mode="clip")][0],
     "putmask": lambda x, k: [np.putmask(x, x > 0, [1, 2, 3]), np.putmask(x[0], np.arange(4) > 1, x[1])][0],
@@ -595,6 +606,7 @@ WRONG: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "out's kind": (lambda x: np.add(x, 1.5, out=np.zeros((4, 4), int)), TypeError, "same_kind"),
     "out's shape": (lambda x: np.add(x, x, out=x[0]), ValueError, "non-broadcastable output"),
     "unary at": (lambda x: np.negative.at(x, [0, 0]), NotImplementedError, "comes twice"),
+    "reshape's copy": (lambda x: x.T.reshape(16, copy=False), ValueError, "Unable to avoid creating a copy"),
     "copyto's kind": (lambda x: np.copyto(x.astype(int), 1.5), TypeError, "Cannot cast"),
     "broadcast": (lambda x: np.broadcast_to(x, (2, 4, 4)).__setitem__(0, 1), ValueError, "destination is read-only"),
     "diagonal": (lambda x: np.diagonal(x).__setitem__(0, 1), ValueError, "destination is read-only"),
@@ -615,6 +627,12 @@ def test_wrong_writes_are_refused_at_their_line(name: str) -> None:
     if kind is not NotImplementedError:  # NumPy refuses it, too
         with pytest.raises(kind):
             fn(x)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, "i4", np.recarray])
+def test_bits_are_not_read_as_another_type(dtype: Any) -> None:
+    with pytest.raises(UnsupportedOpError, match="view of another type"):
+        trace(lambda x: x.view(dtype), (np.zeros((4, 4)),), {})
 
 
 def test_an_integer_that_does_not_fit() -> None:

@@ -181,7 +181,7 @@ def with_axis(node: Node) -> Node:
 
 def view_of(base: TracedArray, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray:
     """What ``map`` shows of an array, sharing its memory as in NumPy."""
-    made = base.view(map, label, readonly=readonly)
+    made = base.seen_through(map, label, readonly=readonly)
     if made is None:
         made = TracedArray(build.view(base.node, map, label))
         base.memory.doubt(made.memory)
@@ -206,7 +206,7 @@ def reshaped(base: TracedArray, shape: Sequence[int], label: str = "reshape") ->
         memory.doubt(made.memory)
         return made
     memory.reshaped = True
-    found = base.view(map, label)
+    found = base.seen_through(map, label)
     if found is not None and found.map is not None and found.map.strides is None:
         found = None
     return found if found is not None else TracedArray(build.view(base.node, map, label))

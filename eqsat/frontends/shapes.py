@@ -63,7 +63,10 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
         target[target.index(-1)] = x.size // known
     if math.prod(target) != x.size or any(n < 0 for n in target):
         raise ValueError(f"cannot reshape array of shape {x.shape} and size {x.size} into shape {tuple(target)}")
-    return reshaped(x, target)
+    made = reshaped(x, target)
+    if copy is False and made.memory is not x.memory:
+        raise ValueError("Unable to avoid creating a copy while reshaping.")
+    return TracedArray(made.node) if copy else made
 
 
 @implements(np.ravel)
@@ -389,7 +392,10 @@ def triu(m: Any, k: int = 0) -> TracedArray:
 
 @implements(np.astype)
 def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> TracedArray:
-    return TracedArray(build.cast(lift(x), known_dtype(dtype)))
+    kind = known_dtype(dtype)
+    if not copy and traced(x).node.dtype == kind:
+        return traced(x)
+    return TracedArray(build.cast(lift(x), kind))
 
 
 @implements(np.copy)

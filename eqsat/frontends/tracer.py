@@ -226,7 +226,7 @@ class TracedArray:
         made._readonly = not array.flags.writeable
         return made
 
-    def view(self, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray | None:
+    def seen_through(self, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray | None:
         """What ``map`` shows of this array, sharing its memory; None where that is not a view of the memory."""
         whole = self.map
         both = map if whole is None else views.compose(whole, map)
@@ -607,11 +607,20 @@ class TracedArray:
         """As ``numpy.ndarray.itemset``, which NumPy 2 has no more."""
         raise AttributeError("`itemset` was removed from the ndarray class in NumPy 2.0: write x[index] = value")
 
-    def astype(self, dtype: DTypeLike, order: str = "K", casting: Any = "unsafe", **kwargs: Any) -> Any:
-        """As ``numpy.ndarray.astype``; always a copy."""
+    def view(self, dtype: Any = None) -> Any:
+        """As ``numpy.ndarray.view`` of an array's own element type: bits are not read as another one."""
+        is_class = isinstance(dtype, type) and issubclass(dtype, np.ndarray)
+        if dtype is not None and (dtype is not np.ndarray if is_class else np.dtype(dtype) != self.dtype):
+            raise registry.refuse("ndarray.view of another type")
+        return self[...]
+
+    def astype(
+        self, dtype: DTypeLike, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
+        """As ``numpy.ndarray.astype``."""
         if not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(f"Cannot cast array data from {self.dtype!r} to {np.dtype(dtype)!r} by rule {casting!r}")
-        return registry.call(np.astype, self, dtype)
+        return registry.call(np.astype, self, dtype, copy=copy)
 
     def copy(self, order: str = "C") -> Any:
         made = registry.call(np.copy, self)
@@ -635,7 +644,7 @@ class TracedArray:
     transpose = _axes_method(np.transpose)
 
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
-        return registry.call(np.reshape, self, shape[0] if len(shape) == 1 else shape, order=order)
+        return registry.call(np.reshape, self, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
 
     ravel, squeeze, swapaxes = _method(np.ravel), _method(np.squeeze), _method(np.swapaxes)
     diagonal, trace, repeat, take = (_method(f) for f in (np.diagonal, np.trace, np.repeat, np.take))

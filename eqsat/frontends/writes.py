@@ -88,7 +88,7 @@ def _write_at(x: TracedArray, where: np.ndarray, value: Any) -> None:
     if not where.size:
         return
     even = evenly(where)
-    view = None if even is None else x.view(even, "put")
+    view = None if even is None else x.seen_through(even, "put")
     if view is not None:
         view.assign(node)
     else:
