@@ -7,6 +7,7 @@ import logging
 import os
 import types
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from eqsat.ir.table import OPS
 from eqsat.verify import fuzz
 from eqsat.verify.drafts import DTYPES
 from eqsat.verify.operators import OPERATORS
-from eqsat.verify.programs import NN, Input, Program, Step, check, evaluate, minimise, noise
+from eqsat.verify.programs import NN, WIDE, Input, Program, Step, check, evaluate, minimise, noise
 from eqsat.verify.rounding import rounding_noise
 from eqsat.verify.strategies import build, coverage, programs
 
@@ -93,14 +94,14 @@ def test_numpy_itself_passes_the_check(program: Program) -> None:
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_another_precision_passes_the_check(program: Program) -> None:
-    """Evaluating in float64 and rounding once is a correct optimizer, though its bits differ."""
+    """Evaluating in a wider type and rounding once is a correct optimizer, though its bits differ."""
 
     def optimize(function: Function) -> Function:
-        exact = [y.astype(e.dtype) for y, e in zip(evaluate(program, double=True), evaluate(program), strict=True)]
+        exact = [y.astype(e.dtype) for y, e in zip(evaluate(program, wide=True), evaluate(program), strict=True)]
         return lambda *arguments: tuple(y.copy() for y in exact)
 
     failure = check(program, optimize, NN)
-    if failure is not None:  # float64 holds what float32 overflows or underflows: only there may places differ
+    if failure is not None:  # that holds what float32 overflows or underflows: only there may places differ
         assert "NaN or inf in another place" in failure.message
 
 
@@ -188,6 +189,31 @@ def test_cancellation_is_allowed_for_and_a_lost_term_is_not() -> None:
     assert (noise(program)[0] > 1e-5).all()
     assert check(program, lambda f: as_written(lambda a, b: (b,)), NN) is None
     assert check(program, lambda f: as_written(lambda a, b: (b * np.float32(1.5),)), NN) is not None
+
+
+@pytest.mark.skipif(WIDE.itemsize == 8, reason="long double is no wider than float64 here")
+def test_float64_programs_have_a_wider_reference() -> None:
+    """Equal terms round alike, one after the other: the exactly rounded sum is far from NumPy's, and right."""
+    sums = "np.einsum('ij,jk,k->', v0, v1, v2)"
+    uniform = "np.random.default_rng({}).uniform(-2.0, 2.0, {})"
+    program = one_step(sums, "np.full((147, 1), -0.8427007929497148)", uniform.format(2, (1, 6)), uniform.format(3, 6))
+    v0, v1, v2 = program.arrays().values()
+    dot = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(v1[0], v2, strict=True))
+    exact = float(dot * Fraction(float(v0[0, 0])) * len(v0))
+    assert abs(evaluate(program)[0] - exact) > 16 * np.finfo(np.float64).eps * abs(exact)
+    assert check(program, lambda f: as_written(lambda *_: (np.array(exact),)), NN) is None
+    off = exact * (1 + 1e-12)
+    assert check(program, lambda f: as_written(lambda *_: (np.array(off),)), NN) is not None
+
+
+@pytest.mark.parametrize(
+    "function", ["special.erf(v0)", "nn.gelu(v0)", "np.linalg.inv(v0)", "np.interp(v0, v0[0], v0[1])"]
+)
+def test_what_has_no_wider_form_has_a_reference(function: str) -> None:
+    program = one_step(function, "np.random.default_rng(0).uniform(-2.0, 2.0, (5, 5))")
+    assert check(program, as_written, NN) is None
+    wrong = check(program, lambda f: as_written(lambda x: (f(x)[0] * (1 + 1e-11),)), NN)
+    assert wrong is not None and wrong.kind == "wrong"
 
 
 @pytest.mark.parametrize("form", ["nn.gelu(v0)", "nn.gelu(v0, approximate=True)"])

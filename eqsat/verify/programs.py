@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ Optimizer = Callable[[Function], Function]
 VALUE = re.compile(r"\bv\d+\b")
 ULPS = 8.0
 """Units in the last place, of the tensor's largest magnitude, that are always allowed."""
+WIDE = np.dtype(np.longdouble)
+"""Type of the reference evaluation: float64 needs one wider than itself, which shows NumPy's own error. 80 or 128 bits;
+where the C compiler's ``long double`` is a float64, NumPy's error in float64 programs is not seen."""
 NOISE_RUNS = 3
 NOISE_FACTOR = 16.0
 
@@ -83,20 +86,22 @@ class Program:
         """Fresh arrays for every input, the same each time."""
         return {i.name: np.asarray(eval(i.expression, {"np": np})) for i in self.inputs}
 
-    def body(self, *, double: bool = False) -> str:
+    def body(self, *, wide: bool = False) -> str:
         """Source text of the function ``program``."""
         lines = [f"def program({', '.join(self.parameters)}):"]
         lines += [f"    {s.name} = {s.expression}" for s in self.steps]
         lines.append(f"    return {', '.join(self.outputs)}{',' if len(self.outputs) == 1 else ''}")
         text = "\n".join(lines)
-        return _in_float64(text) if double else text
+        return _with_floats(text, WIDE) if wide else text
 
-    def function(self, nn: object, captured: Mapping[str, Array], *, double: bool = False) -> Function:
+    def function(self, nn: object, captured: Mapping[str, Array], *, wide: bool = False) -> Function:
         """The program as a Python function of its parameters; ``nn`` is bound to the name ``nn`` in it."""
         from scipy import special
 
-        text = self.body(double=double)
+        text = self.body(wide=wide)
         scope: dict[str, Any] = {"np": np, "nn": nn, "special": special}
+        if wide:
+            scope |= {"np": _Widened(np), "special": _Widened(special)}
         for i in self.inputs:
             if i.captured:
                 scope[i.name] = captured[i.name]
@@ -157,11 +162,11 @@ def _rms_norm(x: Any, scale: Any, eps: float = 1e-5) -> Any:
 
 def _gelu(x: Any, approximate: bool = False, rounded: Callable[[Any], Any] = lambda value: value) -> Any:
     """``rounded``: what happens to the value that 1 is added to, which cancels where ``x`` is well below 0."""
-    from scipy.special import erf
+    from scipy import special
 
     if approximate:
         return 0.5 * x * (1.0 + rounded(np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))))
-    return 0.5 * x * (1.0 + rounded(erf(x * 0.7071067811865476).astype(x.dtype)))
+    return 0.5 * x * (1.0 + rounded(_Widened(special).erf(x * 0.7071067811865476).astype(x.dtype)))
 
 
 def _sigmoid(x: Any) -> Any:
@@ -183,19 +188,44 @@ NN = SimpleNamespace(
 """``eqsat.nn`` written out in NumPy, as the reference; it also runs on traced arrays."""
 
 
-def evaluate(program: Program, *, double: bool = False) -> tuple[Array, ...]:
-    """The outputs by NumPy, in the program's types or with float64 for all floats."""
+class _Widened:
+    """A module whose functions take ``WIDE`` floats: those that have no such loops compute in float64."""
+
+    def __init__(self, module: object) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.module, name)
+        if isinstance(found, ModuleType):
+            return _Widened(found)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return found(*arguments, **options)
+            except TypeError:
+                if not any(isinstance(x, np.ndarray | np.generic) and x.dtype == WIDE for x in arguments):
+                    raise
+            narrow = (np.asarray(x, np.float64) if getattr(x, "dtype", None) == WIDE else x for x in arguments)
+            return found(*narrow, **options)
+
+        return call
+
+
+def evaluate(program: Program, *, wide: bool = False) -> tuple[Array, ...]:
+    """The outputs by NumPy, in the program's types or with ``WIDE`` for all floats."""
     arrays = program.arrays()
-    if double:
-        arrays = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in arrays.items()}
-    function = program.function(NN, arrays, double=double)
+    if wide:
+        arrays = {k: a.astype(WIDE) if a.dtype.kind == "f" else a for k, a in arrays.items()}
+    function = program.function(NN, arrays, wide=wide)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tuple(np.asarray(y) for y in function(*(arrays[p] for p in program.parameters)))
 
 
-def _in_float64(text: str) -> str:
-    return re.sub(r"np\.float(16|32)", "np.float64", text)
+def _with_floats(text: str, dtype: np.dtype[Any]) -> str:
+    return re.sub(r"np\.float(16|32|64)\b", f"np.{dtype.type.__name__}", text)
 
 
 def _noisy(value: Array, eps: float, rng: np.random.Generator) -> Array:
@@ -216,7 +246,7 @@ def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
     narrow: dict[str, Any] = dict(arrays)
     scope: dict[str, Any] = {"np": np, "nn": NN, "special": special}
     codes = [compile(s.expression, "<step>", "eval") for s in program.steps]
-    doubles = [compile(_in_float64(s.expression), "<step>", "eval") for s in program.steps]
+    doubles = [compile(_with_floats(s.expression, np.dtype(np.float64)), "<step>", "eval") for s in program.steps]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step, code in zip(program.steps, codes, strict=True):
@@ -259,7 +289,7 @@ def check(program: Program, optimizer: Optimizer, nn: object) -> Failure | None:
 
     Shapes and element types must be NumPy's; integers, bools and exact floats equal; NaN and inf in NumPy's
     places (where an input holds inf, NaN and inf may stand for one another, and where inf − inf gave a NaN any
-    value may, since that depends on the order of evaluation). Other floats may differ from the float64 evaluation
+    value may, since that depends on the order of evaluation). Other floats may differ from the evaluation in ``WIDE``
     by 4 times NumPy's own error, or by what one unit of rounding noise in every step does, plus a few units in the
     last place. The second call must give the same bits and leave the first result alone.
     """
@@ -327,7 +357,7 @@ def _compare(program: Program, expected: Sequence[Array], actual: object) -> str
         if not finite.any():
             continue
         if exact is None:
-            exact = evaluate(program, double=True)
+            exact = evaluate(program, wide=True)
         reference = exact[i]
         finite &= np.isfinite(reference)
         error = np.where(finite, np.abs(a - reference), 0.0)
@@ -342,7 +372,7 @@ def _compare(program: Program, expected: Sequence[Array], actual: object) -> str
         bound += NOISE_FACTOR * np.where(finite & np.isfinite(allowed[i]), allowed[i], 0.0).max(initial=0.0)
         if error.max(initial=0.0) > bound:
             return (
-                f"{name}: error {error.max():.2e} against float64, where {bound:.2e} is allowed and NumPy makes "
+                f"{name}: error {error.max():.2e} against {WIDE}, where {bound:.2e} is allowed and NumPy makes "
                 f"{own.max():.2e}: {_first_difference(reference, a, error == error.max())}"
             )
     return None
