@@ -19,17 +19,9 @@ from hypothesis import strategies as st
 
 from eqsat import cache
 from eqsat.buffers import aligned_bytes
+from eqsat.plan.table import Arena, Argument, ArraySpec, Constant, Status, Step
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
-from eqsat_backends.numba_cpu.running.driver import (
-    MISMATCH,
-    Arena,
-    Argument,
-    ArraySpec,
-    Constant,
-    Program,
-    Status,
-    Step,
-)
+from eqsat_backends.numba_cpu.running.driver import MISMATCH, Program
 from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
 
 N = 64

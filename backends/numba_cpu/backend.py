@@ -16,12 +16,13 @@ from eqsat.cost.target import Target, TileOpRow
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
+from eqsat.plan.execution import recycler
 from eqsat.plan.plan import Plan
 from eqsat_backends.numba_cpu.compiling.jit import OPERATORS, forget, helpers, prepare
 from eqsat_backends.numba_cpu.compiling.objects import host, package_fingerprint, unload
 from eqsat_backends.numba_cpu.printing.emission import Emission
 from eqsat_backends.numba_cpu.running.driver import release_arenas
-from eqsat_backends.numba_cpu.running.executable import CpuExecutable, recycler
+from eqsat_backends.numba_cpu.running.executable import CpuExecutable
 from eqsat_backends.numba_cpu.tiles import registry
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 

@@ -16,9 +16,10 @@ from eqsat.buffers import aligned_bytes
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.plausible import doubts
 from eqsat.cost.sampling import Rested, Timer, settle
+from eqsat.plan.table import Argument, ArraySpec, Constant, Slot, Step
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
-from eqsat_backends.numba_cpu.running.driver import Argument, ArraySpec, Constant, Program, Slot, Step
+from eqsat_backends.numba_cpu.running.driver import Program
 from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 __all__ = ["FUNCTIONS", "Sizes", "Timer", "figures", "measure"]

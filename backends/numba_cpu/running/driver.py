@@ -1,8 +1,7 @@
-"""A plan as data, and the compiled driver that runs it: no Python between kernels, nothing allocated per call.
+"""The compiled driver that runs steps over a table: no Python between kernels, nothing allocated per call.
 
-A :class:`Program` is a list of steps (kernel address, the slots it reads and writes) over a table of
-addresses: arguments of the call, constants, places in one arena, the status word. It is called with a tuple of
-NumPy arrays, checked natively against the shapes and dtypes it was built for. Every call in flight has a
+A :class:`Program` is made of a table (see :mod:`eqsat.plan.table`). It is called with a tuple of NumPy arrays,
+checked natively against the shapes and dtypes it was built for. Every call in flight has a
 context of its own (table, arena, claims), so that a program may be called from any number of threads.
 """
 
@@ -19,13 +18,14 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from eqsat.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes
 from eqsat.forks import hold_over_fork
+from eqsat.plan.table import Again, Arena, Argument, ArraySpec, Constant, Enter, Slot, Status, Step
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running import driver_code as code
 from eqsat_backends.numba_cpu.running import driver_team as team
@@ -33,97 +33,6 @@ from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
 
 MISMATCH = code.MISMATCH
 _NPY_C_CONTIGUOUS, _NPY_ALIGNED, _NPY_WRITEABLE = 0x1, 0x100, 0x400
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """Slot: array number ``index`` of the call."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """Slot: an array known at compile time, C-contiguous; kept alive by the program."""
-
-    array: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """Slot: ``offset`` bytes into the arena; a multiple of 64 gives a 64-byte aligned address."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Slot: the status word of the call, an int64 that is 0 when the call begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """Slot: an address that a loop changes, or its counter of trips."""
-
-
-Slot = Argument | Constant | Arena | Status | Moving
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
-    """What an array argument must be: C-contiguous in native byte order, and ``alignment``-byte aligned."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    writeable: bool = False
-    alignment: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A kernel phase, run once for every share; ``slots`` index the slot table.
-
-    No share of the next step begins before all of this one are complete.
-    """
-
-    function: int
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Enter:
-    """Begin a loop: its ``counter`` is 0, and each slot of ``moves`` (slot, from, bytes) the address behind another."""
-
-    counter: int
-    moves: tuple[tuple[int, int, int], ...]
-
-    def words(self) -> list[int]:
-        return [0, team.ENTER, self.counter, len(self.moves), *itertools.chain(*self.moves)]
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """End a trip of a loop of ``trips``: go on with step ``first``, or behind this one after the last.
-
-    At the end of each, memory is copied (``copies``: to, from, bytes). Before the next, each slot of ``moves`` (slot,
-    bytes) moves on, and of ``carries`` (read, written, other) what was written is read, and what was read is written;
-    after the first trip, ``other`` is written.
-    """
-
-    counter: int
-    trips: int
-    first: int
-    moves: tuple[tuple[int, int], ...] = ()
-    carries: tuple[tuple[int, int, int], ...] = ()
-    copies: tuple[tuple[int, int, int], ...] = ()
-    trial: int = 0
-    """Trips of a trial, where there are fewer of these."""
-
-    def words(self) -> list[int]:
-        found = [0, team.AGAIN, self.counter, self.trips, self.first]
-        for rows in (self.copies, self.moves, self.carries):
-            found += [len(rows), *itertools.chain(*rows)]
-        return found
 
 
 class _Context:
@@ -280,7 +189,15 @@ def _step_words(steps: Sequence[Step | Enter | Again]) -> tuple[np.ndarray, np.n
     starts: list[int] = []
     for step in steps:
         starts.append(8 * len(words))
-        words += [step.function, len(step.slots), *step.slots] if isinstance(step, Step) else step.words()
+        match step:
+            case Step(function, slots):
+                words += [function, len(slots), *slots]
+            case Enter(counter, moves):
+                words += [0, team.ENTER, counter, len(moves), *itertools.chain(*moves)]
+            case Again():
+                words += [0, team.AGAIN, step.counter, step.trips, step.first]
+                for rows in (step.copies, step.moves, step.carries):
+                    words += [len(rows), *itertools.chain(*rows)]
     table = np.array(words, np.int64)
     return table, np.array([*(table.ctypes.data + start for start in starts), 0], np.int64)
 

@@ -1,4 +1,4 @@
-"""Loops among compiled steps: what each trip reads and writes, as slots that the driver moves (see ``driver_team``)."""
+"""Loops among compiled steps: what each trip reads and writes, as slots of a table that move from trip to trip."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 from eqsat.ir.loop import trial_trips
 from eqsat.ir.types import TensorType
-from eqsat_backends.numba_cpu.running.driver import Again, Enter
-
-LINE = 64
-"""Rows of results that are no multiple of it are made elsewhere and copied: streaming stores need aligned places."""
+from eqsat.plan.memory import LINE
+from eqsat.plan.table import Again, Enter
 
 
 def is_loop(step: Mapping[str, Any]) -> bool:
@@ -37,7 +35,8 @@ def reads_writes(step: Mapping[str, Any]) -> tuple[list[int], list[int]]:
 
 
 def copied(repeat: Mapping[str, Any], types: Mapping[int, TensorType]) -> list[tuple[int, int]]:
-    """Of ``stacked``, what a trip writes elsewhere before it is copied to its row."""
+    """Of ``stacked``, what a trip writes elsewhere before it is copied to its row: all rows that are no multiple of a
+    cache line, as streaming stores need aligned places."""
     return [(written, whole) for written, whole in repeat["stacked"] if types[written].nbytes % LINE]
 
 
