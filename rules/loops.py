@@ -39,11 +39,18 @@ LOOP_RULES = (
     ),
     LoopRule(
         "loop.tensorize",
-        "loop(m, r, 1, loop(n, c, 1, loop(k, d, 1, multiply-add))) = the r × c register tile run over d; loops over "
-        "points = the tile operation that computes them by its semantics",
+        "loop(m, r, 1, loop(n, c, 1, loop(k, d, 1, multiply-add))) = the r × c register tile run over d, and "
+        "a loop over single rows or columns one around tiles of one; loops over points = the tile operation that "
+        "computes them by its semantics",
         """(rule ((= e (Loop m r 1 y)) (= y (Loop n c 1 z)) (= z (Loop k d 1 (Point i)))
        (contracts i m n k) (register i r c) (depth i d) (layout i a b))
       ((union e (Tile i r c d a b))) :ruleset {ruleset})
+(rule ((= e (Loop m n 1 y)) (> n 1) (= y (Loop o c 1 z)) (= z (Loop k d 1 (Point i)))
+       (contracts i m o k) (register i 1 c) (depth i d) (layout i a b))
+      ((union e (Loop m n 1 (Tile i 1 c d a b)))) :ruleset {ruleset})
+(rule ((= e (Loop m r 1 y)) (= y (Loop o n 1 z)) (> n 1) (= z (Loop k d 1 (Point i)))
+       (contracts i m o k) (register i r 1) (depth i d) (layout i a b))
+      ((union e (Loop o n 1 (Tile i r 1 d a b)))) :ruleset {ruleset})
 (rule ((computes i op sizes e)) ((union e (Op i op sizes))) :ruleset {ruleset})""",
     ),
     LoopRule(

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eqsat.cost.machine import Machine
+from eqsat.cost.machine import Machine, held
 from eqsat.egraph.nests import ENode, NestGraph, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import (
@@ -72,6 +72,32 @@ def test_every_group_has_a_nest(rows: int, threads: int) -> None:
             assert schedule(product_and_map(rows, columns, depth), target_of(host, threads)).candidates
             group = turned_values(attention(24, rows, columns, depth), columns, depth)
             assert schedule(group, target_of(host, threads)).candidates
+
+
+DUAL = replace(DESK, fma_gflops=(("float32", 238.0), ("float64", 119.0)), fma_latency_ns=1.08, broadcast_gs=6.3)
+"""With two units for multiply-adds: a row of few results may be a register tile of its own."""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.tuples(*[st.sampled_from([1, 2, 3, 5, 7, 8, 9, 14, 17, 31, 33, 40])] * 3),
+    st.sampled_from([64, 128, 256, 512]),
+    st.sampled_from([float32, float64]),
+    st.tuples(st.booleans(), st.sampled_from(["", "a", "b"]), st.sampled_from([0, 3]), st.integers(1, 2)),
+)
+@example((7, 7, 40), 128, float32, (True, "", 0, 1))
+@example((7, 7, 40), 256, float64, (True, "", 0, 2))
+def test_no_width_leaves_a_product_without_a_nest(
+    extents: tuple[int, int, int], bits: int, dtype: DType, how: tuple[bool, str, int, int]
+) -> None:
+    m, n, k = extents
+    transposed, const, batch, threads = how
+    product = gemm(m, n, k, batch, dtype, const, transposed)
+    for host in (DUAL, DESK, TINY):
+        target = target_of(held(host, bits), threads)
+        assert schedule(product_and_map(m, n, k), target).candidates
+        for candidate in schedule(product, target).candidates:
+            check(candidate.nest, product, target.vector_bits // 32, target.registers)
 
 
 def test_saturation_ends_only_when_a_round_changes_nothing() -> None:

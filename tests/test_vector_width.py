@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from eqsat.cost.machine import Machine, MachineError, held, load
+from eqsat.ir.types import COMPUTED
 from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 ROOT = Path(__file__).parent.parent
@@ -49,17 +51,57 @@ print(json.dumps({
 }))
 """
 
+PRODUCTS = """
+import json, sys
+import numpy as np
+import eqsat
 
-def run(folder: Path, bits: int | None) -> dict[str, Any]:
+rng = np.random.default_rng(0)
+extents = 1, 2, 3, 5, 7, 8, 9, 14, 17, 31, 33, 40
+shapes = [(7, 7, 40), (5, 6, 9)] + [tuple(map(int, rng.choice(extents, 3))) for _ in range(COUNT)]
+forms = lambda a, b: a @ b, lambda a, b: b.T @ a.T, lambda a, b: (a @ a.T, b.T @ b), lambda a, b: np.maximum(a @ b, 1)
+failed = []
+for number, (m, n, k) in enumerate(shapes):
+    for dtype in TYPES:
+        a, b = (np.asarray(rng.integers(0, 4, shape)).astype(dtype) for shape in ((m, k), (k, n)))
+        for form in forms if number < 1 else forms[number % len(forms) :][:1]:
+            try:
+                found = eqsat.optimize(form, cache=False, strict=True)(a, b)
+                for one, other in zip(*([x] if isinstance(x, np.ndarray) else x for x in (found, form(a, b)))):
+                    np.testing.assert_array_equal(one, other, strict=True)
+            except Exception as error:
+                failed.append(f"{dtype} {m, n, k}: {type(error).__name__}: {error}")
+print(json.dumps(failed))
+"""
+
+
+def run(folder: Path, bits: int | None, program: str = PROGRAM) -> Any:
     environment = {**os.environ, "EQSAT_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     environment.pop("EQSAT_VECTOR_BITS", None)
     if bits is not None:
         environment["EQSAT_VECTOR_BITS"] = str(bits)
     environment["EQSAT_MACHINE"] = str(folder / "machine.json")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
+
+
+def products(folder: Path, bits: int, count: int, types: Sequence[str]) -> list[str]:
+    """What went wrong in products of odd shapes, of small integers in each type, where vectors are held to a width."""
+    (folder / "machine.json").write_text(load().to_json())
+    failed: list[str] = run(folder, bits, f"COUNT, TYPES = {count}, {tuple(types)}\n{PRODUCTS}")
+    return failed
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(128, "float32"), (256, "float64")])
+def test_products_of_odd_shapes_run_at_every_width(tmp_path: Path, bits: int, dtype: str) -> None:
+    assert products(tmp_path, bits, 0, [dtype]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_products_of_all_types_run_at_every_width(tmp_path: Path, bits: int) -> None:
+    assert products(tmp_path, bits, 12, [dtype.name for dtype in COMPUTED]) == []
 
 
 @pytest.mark.skipif(native_lanes(32) < 8, reason="the processor has no wider vectors to hold back")

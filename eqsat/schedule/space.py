@@ -91,13 +91,14 @@ def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2, whole: 
     With ``levels`` 1 a step is not walked in a smaller one. Stated for every pair, so that all nests that cover one
     block are found equal: were one pair missing, blocks
     reached in different ways would stay apart, and multiply. But a block is walked in steps of ``whole``, the widths of
-    tiles, only where these divide it: panels of that width would be cut.
+    tiles, and one as wide as a tile in any steps, only where these divide it: panels of that width would be cut.
     """
     inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
     facts = [f'(factor "{axis}" {extent} {step})' for step in inside]
     facts += [f'(factor "{axis}" {step} 1)' for step in inside]
     if levels > 1:
-        pairs = [(a, b) for i, a in enumerate(inside) for b in inside[i + 1 :] if b not in whole or a % b == 0]
+        cut = [(a, b) for i, a in enumerate(inside) for b in inside[i + 1 :]]
+        pairs = [(a, b) for a, b in cut if a % b == 0 or not {a, b} & set(whole)]
         facts += [f'(factor "{axis}" {a} {b})' for a, b in pairs]
     return facts
 
