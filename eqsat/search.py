@@ -13,7 +13,7 @@ from eqsat.cost.roofline import reference_seconds, roofline_of
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
-from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturate import TRIED, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
 from eqsat.extract.credit import credited
@@ -39,7 +39,12 @@ from eqsat.schedule import Scheduled, schedule
 Progress = Callable[[str], None]
 
 GREED = 0.4
-"""Part of the time left that one region may take: most saturate early, so waiting their turn would waste it."""
+"""Part of the work left that one region may take: most saturate early, so waiting their turn would waste it."""
+SATURATION = 0.7
+"""Part of a search's seconds that its saturations may take together."""
+PATIENCE = 4
+"""Times its seconds that a search may take where the machine is slow or busy. Then the clock stops it, and another run
+may find another program."""
 
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
@@ -47,8 +52,10 @@ POINTS = 2**50
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the search may use: rules, seconds for saturation and selection, e-nodes per region, fusion or not.
+    """What the search may use: rules, work for saturation and selection, e-nodes per region, fusion or not.
 
+    ``seconds``: of work, as much as an idle machine does in them, so that equal options find the same program
+    whatever else runs; the clock only stops what takes ``PATIENCE`` times as long.
     ``target``: what kernels are scheduled for, of as many of ``threads`` as the backend can have at work. ``no_loops``:
     ids of loop rules that schedules do without.
     """
@@ -63,6 +70,18 @@ class SearchOptions:
 
 
 @dataclass
+class _Work:
+    """What saturations may still do, and when the clock stops them, and selections."""
+
+    left: float
+    end: Deadline
+
+    @property
+    def seconds(self) -> float:
+        return max(0.05, self.end.left)
+
+
+@dataclass
 class _Found:
     """A region's winner, in its own e-class numbers."""
 
@@ -70,6 +89,11 @@ class _Found:
     selection: Selection
     inputs: dict[int, int]
     """E-class -> input number."""
+
+
+def saturation(seconds: float) -> float:
+    """Work of saturations (see :func:`eqsat.egraph.saturate.saturate`) in a search of so many seconds."""
+    return SATURATION * TRIED * seconds
 
 
 def search(
@@ -85,7 +109,8 @@ def search(
     ``options.seconds`` make it search less, and take what it has; past ``deadline`` it raises ``OutOfTime``.
     """
     report = SearchReport()
-    plan = _search(graph, const, machine, options, progress, report, Deadline(options.seconds, deadline), deadline)
+    work = _Work(saturation(options.seconds), Deadline(PATIENCE * options.seconds, deadline))
+    plan = _search(graph, const, machine, options, progress, report, work, deadline)
     if options.threads > 1 and usable():
         plan = replace(plan, steps=tuple(_team(plan, options, report, deadline)))
     return plan
@@ -98,15 +123,12 @@ def _search(
     options: SearchOptions,
     progress: Progress,
     report: SearchReport,
-    end: Deadline,
+    work: _Work,
     deadline: Deadline,
     weight: int = 1,
     looped: bool = False,
 ) -> Plan:
-    """The plan of a program, or of a loop's body (``looped``), which runs ``weight`` times in a call.
-
-    ``end``: when the search should be done.
-    """
+    """The plan of a program, or of a loop's body (``looped``), which runs ``weight`` times in a call."""
     report.operators += len(graph.nodes())
     graph = without_empty(graph)
     assembly = Assembly()
@@ -132,15 +154,14 @@ def _search(
             name = f"{region.loop.name}, {[node in fixed for node in body.inputs]}"
             if name not in bodies:
                 within = (region.loop.trips * weight, True)
-                bodies[name] = _search(body, fixed, machine, options, progress, report, end, deadline, *within)
+                bodies[name] = _search(body, fixed, machine, options, progress, report, work, deadline, *within)
             place_loop(region, bodies[name], assembly, known)
             continue
         key = region.key()
         if key not in found:
             progress(f"search: region {len(found) + 1} of {distinct}")
-            left = max(0.05, end.left)
-            share = max(1 / (distinct - len(found)), GREED) * left
-            found[key] = _search_region(region, machine, options, (share, left), lowered, report, deadline)
+            share = max(1 / (distinct - len(found)), GREED)
+            found[key] = _search_region(region, machine, options, share, work, lowered, report, deadline)
         deadline.check("placing kernels")
         _place(region, found[key], assembly, lowered)
     report.distinct_regions += len(found)
@@ -168,18 +189,25 @@ def _search_region(
     region: Region,
     machine: Machine,
     options: SearchOptions,
-    seconds: tuple[float, float],
+    share: float,
+    work: _Work,
     lowered: dict[Term, Lowered | None],
     report: SearchReport,
     deadline: Deadline,
 ) -> _Found:
-    """The best program of a region; ``seconds``: its share of the time, and all that is left."""
+    """The best program of a region; ``share``: the part of the work left that it may do."""
     deadline.check("searching")
     start = time.perf_counter()
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     egraph = saturate(
-        region.graph.outputs, rules=options.rules, const=const, nodes=options.enodes, seconds=seconds[0] * 0.7
+        region.graph.outputs,
+        rules=options.rules,
+        const=const,
+        nodes=options.enodes,
+        work=share * work.left,
+        seconds=work.seconds,
     )
+    work.left = max(0.0, work.left - egraph.report.work)
     middle = time.perf_counter()
 
     def lowers(term: Term) -> bool:
@@ -188,11 +216,15 @@ def _search_region(
             lowered[term] = lower(term)
         return lowered[term] is not None
 
-    # The selection is limited in work: the clock is there for slow machines alone, so it may take what is left.
-    net = max(0.3 * seconds[0], 0.8 * (seconds[1] - (middle - start)))
     deadline.check("searching")
     selections = extract(
-        egraph, machine, threads=options.threads, seconds=net, fuse=options.fuse, lowers=lowers, deadline=deadline
+        egraph,
+        machine,
+        threads=options.threads,
+        seconds=work.seconds,
+        fuse=options.fuse,
+        lowers=lowers,
+        deadline=deadline,
     )
     report.saturations.append(egraph.report)
     report.saturation_seconds += middle - start

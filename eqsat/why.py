@@ -15,6 +15,7 @@ from eqsat.options import unknown
 from eqsat.plan.assembly import searched
 from eqsat.plan.lower import lower
 from eqsat.schedule import installed_loop_rules
+from eqsat.search import saturation
 
 TRIED = 8
 """E-classes of a region in which the rule's term is tried by force."""
@@ -89,7 +90,8 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
             continue
         seen.add(region.key())
         known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
-        egraph = saturate(region.graph.outputs, rules=chosen, const=known, seconds=program.options.search_seconds)
+        work = saturation(program.options.search_seconds)
+        egraph = saturate(region.graph.outputs, rules=chosen, const=known, work=work)
         made = [e for e, nodes in egraph.classes.items() if any(n.rule == rule for n in nodes)]
         if not made:
             continue

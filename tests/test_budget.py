@@ -5,19 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from eqsat import deadline as deadline_module
 from eqsat.deadline import Deadline, OutOfTime
+from eqsat.egraph import saturate as saturate_module
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
-from eqsat.extract import budget as module
+from eqsat.extract import budget as budget_module
 from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
 from eqsat.extract.ilp import solve
 from eqsat.extract.optimum import optimum
 from eqsat.extract.select import extract
-from eqsat.ir import build
+from eqsat.ir import Graph, build
 from eqsat.ir.build import call
+from eqsat.ir.types import TensorType, float32
+from eqsat.plan.plan import Plan
 from eqsat.rules import select
 from eqsat.rules.examples import Maker
+from eqsat.search import SearchOptions, search
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.conftest import MACHINE
 
 
@@ -25,11 +31,14 @@ class Clock:
     """Time that passes by so many seconds whenever somebody looks."""
 
     def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
+        self.now, self.step, self.looks = 0.0, step, 0
 
     def monotonic(self) -> float:
         self.now += self.step
+        self.looks += 1
         return self.now
+
+    perf_counter = monotonic
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +56,41 @@ def recurrence() -> SaturatedEGraph:
 def test_a_slow_machine_selects_the_same(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for step in (0.0, 1e-3):
-        monkeypatch.setattr(module, "time", Clock(step))
+        monkeypatch.setattr(budget_module, "time", Clock(step))
         found.append(extract(recurrence, MACHINE, seconds=1e6))
     assert found[0] == found[1]
     assert not any(selection.late for selection in found[0])
 
 
+def plan_at(step: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Clock]:
+    """What a search of little work finds where each look at the clock is ``step`` seconds after the one before."""
+    a, b, c = (build.input_node(n, TensorType((5, 7), float32)) for n in range(3))
+    total = build.reduce("reduce_sum", call("mul", call("add", a, b), call("sub", a, c)), (1,))
+    graph = Graph((a, b, c), (call("sub", call("exp", total), call("mul", total, total)),))
+    clock = Clock(step)
+    for user in (budget_module, deadline_module, saturate_module):
+        monkeypatch.setattr(user, "time", clock)
+    options = SearchOptions(select(), cpu_target(MACHINE), seconds=SECONDS)
+    return search(graph, frozenset(), MACHINE, options, lambda text: None), clock
+
+
+SECONDS = 0.02
+
+
+def test_a_slow_machine_finds_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, clock = plan_at(0.0, monkeypatch)
+    assert plan.report.stops == ["work"]
+    slow, _ = plan_at(2 * SECONDS / clock.looks, monkeypatch)
+    assert (slow.steps, slow.constants, slow.report.stops) == (plan.steps, plan.constants, ["work"])
+
+
+def test_the_clock_stops_a_search_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = plan_at(SECONDS, monkeypatch)
+    assert plan.report.stops == ["seconds"] and plan.steps
+
+
 def test_the_clock_stops_a_selection_that_says_so(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "time", Clock(1.0))
+    monkeypatch.setattr(budget_module, "time", Clock(1.0))
     best = extract(recurrence, MACHINE, seconds=5.0)[0]
     assert best.late and best.method == "time limit" and best.kernels
 

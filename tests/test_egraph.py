@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -143,7 +144,7 @@ def _layer(d: int, heads: int, s: int, ff: int, layers: int = 1) -> tuple[Node, 
 
 def test_egglog_has_the_same_classes() -> None:
     out, weights = _layer(8, 2, 4, 12)
-    search = _Search(ALL, frozenset(weights), 2000, 60, None)
+    search = _Search(ALL, frozenset(weights), 2000, math.inf, 60, None)
     search.store.mark_original([out])
     with Engine() as engine:
         while search.round(engine):
@@ -233,7 +234,13 @@ def disagreements_of_sizes(graph: SaturatedEGraph) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "stop"), [({"seconds": 0.0}, "seconds"), ({"iterations": 2}, "iterations"), ({"memory": 0}, "memory")]
+    ("budget", "stop"),
+    [
+        ({"seconds": 0.0}, "seconds"),
+        ({"iterations": 2}, "iterations"),
+        ({"memory": 0}, "memory"),
+        ({"work": 60}, "work"),
+    ],
 )
 def test_other_budgets(budget: dict[str, int], stop: str) -> None:
     mk = Maker(0)
@@ -267,7 +274,7 @@ def test_rows_that_are_no_matches_are_refused() -> None:
     mk = Maker(0)
     u, v = mk.tensor(3), mk.tensor(3)
     rule = rewrite(op("exp", op("sin", a)), a, id="r")
-    search = _Search([rule], frozenset(), 100, 60, None)
+    search = _Search([rule], frozenset(), 100, math.inf, 60, None)
     outputs = [call("exp", call("sin", u)), call("exp", call("cos", v))]
     search.store.mark_original(outputs)
     (active,) = search.active

@@ -28,6 +28,11 @@ CLASS_CAP = 48
 """Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
 RULE_CAP = 2000
 """Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
+FOUND, ROUND = 0.1, 50
+"""Work of a match that the matcher finds and of a round of matching, where that of trying one match is 1."""
+TRIED = 8_000
+"""Matches tried in a second, by which limits that users give in seconds become ones of work (35 operators with 2,000
+e-nodes on a Xeon; small e-graphs take longer for each and settle soon)."""
 
 FLATTEN, FOLD = "sum.flatten", "fold.constants"
 """Ids of the rules that the term store carries out when they are enabled."""
@@ -79,12 +84,13 @@ def _resident_bytes() -> int:
 
 class _Search:
     def __init__(
-        self, rules: Sequence[Rule], const: frozenset[Node], nodes: int, seconds: float, memory: int | None
+        self, rules: Sequence[Rule], const: frozenset[Node], nodes: int, work: float, seconds: float, memory: int | None
     ) -> None:
         ids = {rule.id for rule in rules}
         self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids)
         self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
         self.nodes = nodes
+        self.work = work
         self.start = time.perf_counter()
         self.deadline = self.start + seconds
         self.memory = None if memory is None else memory + _resident_bytes()
@@ -94,11 +100,13 @@ class _Search:
             for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
         ]
         self.by_number: dict[int, _Active] = {}
-        self.watchdog = Watchdog(self.deadline)
+        self.watchdog = Watchdog(min(self.deadline, self.start + work / TRIED))
 
     def check_budget(self) -> None:
         if self.store.live >= self.nodes:
             raise _Stop("nodes")
+        if self.report.work >= self.work:
+            raise _Stop("work")
         if time.perf_counter() >= self.deadline:
             raise _Stop("seconds")
 
@@ -138,8 +146,11 @@ class _Search:
                 self.by_number[active.number] = active
         if self.memory is not None and _resident_bytes() >= self.memory:
             raise _Stop("memory")
+        self.check_budget()
         self.report.iterations += 1
-        for number, row in engine.find():
+        found = engine.find()
+        self.report.work += ROUND + FOUND * len(found)
+        for number, row in found:
             self.enqueue(self.by_number[number], row)
         # Cheapest first: rules with few matches are applied before the budget is spent on the others.
         waiting = sorted((a for a in self.active if a.queue or a.regroup), key=lambda a: (len(a.queue), a.order))
@@ -188,6 +199,7 @@ class _Search:
                 self.enqueue(active, row)
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
+        self.report.work += 1
         if not holds(active.query, row, self.store):
             log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
             return
@@ -291,6 +303,7 @@ class _Search:
                 continue
             active.group_sizes[key] = size
             self.check_budget()
+            self.report.work += 1
             matches = [Match(names, self.store) for _, names in sorted(unique.items())]
             self.store.asked.listen()
             built = self.run_rule(rule, "its right side", lambda ms: _nodes(together(ms)), matches)
@@ -323,21 +336,23 @@ def saturate(
     rules: Sequence[Rule],
     const: frozenset[Node] = frozenset(),
     nodes: int = 20_000,
-    seconds: float = 2.0,
+    work: float = 2 * TRIED,
+    seconds: float = 30.0,
     memory: int | None = None,
     iterations: int | None = None,
 ) -> SaturatedEGraph:
     """Every program equal to ``outputs`` that the rules reach within the budget.
 
     ``const``: the input nodes whose values are known when the program is compiled. ``nodes``: most e-nodes;
-    ``seconds``: wall time; ``memory``: bytes the process may grow by; ``iterations``: most rounds of matching.
-    All are checked between insertions, so they may be passed by what one match builds (and ``seconds`` by one
-    round of matching). Running out gives the e-graph so far; its report names the limit.
+    ``work``: about the matches tried (see ``TRIED``); ``seconds``: wall time; ``memory``: bytes the process may grow
+    by; ``iterations``: most rounds of matching. All are checked between insertions, so they may be passed by what one
+    match builds (and ``seconds`` by one round of matching). Running out gives the e-graph so far; its report names the
+    limit.
 
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
-    search = _Search(rules, const, nodes, seconds, memory)
+    search = _Search(rules, const, nodes, work, seconds, memory)
     search.store.mark_original(outputs)
     stop = search.run(iterations)
     report = search.report

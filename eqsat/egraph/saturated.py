@@ -42,12 +42,13 @@ class RuleStats:
 
 @dataclass
 class SaturationReport:
-    """How the search went. ``stop`` is saturated, nodes, seconds, memory, iterations or fork."""
+    """How the search went. ``stop`` is saturated, nodes, work, seconds, memory, iterations or fork."""
 
     iterations: int = 0
     enodes: int = 0
     eclasses: int = 0
     seconds: float = 0.0
+    work: float = 0.0
     stop: str = "saturated"
     rules: dict[str, RuleStats] = field(default_factory=dict)
 

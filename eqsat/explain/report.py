@@ -171,14 +171,17 @@ class Explanation:
     def _search_line(self) -> str:
         s = self.search
         late = f"; stopped by the clock in {s['extractions_late']}" if s["extractions_late"] else ""
+        chance = "; another run may find another program, as the clock stopped this one"
+        chance = chance if late or "seconds" in s["stops"] else ""
         if self.cached:
             return (
                 f"search: remembered from an earlier process ({s['operators']} operators, {s['enodes']} e-nodes, "
-                f"stopped by {', '.join(s['stops']) or 'nothing to search'}); loaded in {_time(self.compile_seconds)}"
+                f"stopped by {', '.join(s['stops']) or 'nothing to search'}{chance}); "
+                f"loaded in {_time(self.compile_seconds)}"
             )
         return (
             f"search: {s['operators']} operators in {s['regions']} regions ({s['distinct_regions']} distinct), "
-            f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops']) or 'nothing to search'}; "
+            f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops']) or 'nothing to search'}{chance}; "
             f"saturation {_time(s['saturation_seconds'])}, extraction {_time(s['extraction_seconds'])} "
             f"(gap ≤ {s['extraction_gap']:.1%}{late}), "
             f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
