@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,23 @@ def test_programs_of_many_shapes_do_not_stay() -> None:
     """)
     assert after - middle < 30
     assert after - start < 80
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_program_that_nobody_holds_is_freed_at_once(outputs: int) -> None:
+    f = eqsat.optimize(lambda x: (x * 2, x + 1)[:outputs], cache=False, threads=1)
+    compiled = f.compile(np.ones(3, np.float32))
+    executable, run = weakref.ref(compiled.executable), compiled.executable.direct
+    assert run is not None and executable() is not None
+    gc.collect()
+    gc.disable()
+    try:
+        del compiled
+        f.cache_clear()
+        del run
+        assert executable() is None  # its code and its constants may be large: they do not wait for the collector
+    finally:
+        gc.enable()
 
 
 def test_the_least_recently_used_program_is_forgotten() -> None:

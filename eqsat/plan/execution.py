@@ -73,8 +73,9 @@ class SegmentedExecutable(ABC):
     def packed(self, flat: np.ndarray, pack: Mapping[str, Any]) -> np.ndarray:
         """A flat constant in the layout that a kernel asked for."""
 
+    @staticmethod
     @abstractmethod
-    def raise_for(self, status: int) -> None:
+    def raise_for(status: int) -> None:
         """The exception NumPy has for what a kernel found in its inputs; none for arrays that did not fit."""
 
     @abstractmethod
@@ -116,7 +117,8 @@ class SegmentedExecutable(ABC):
         (segment,) = self.chain.segments
         if segment.program is None or segment.arguments != [*self.inputs, *self.outputs]:
             return None
-        program, threads = segment.program.__call__, self.threads
+        # Nothing below refers to this object: it is freed, with its code, as soon as nobody holds it.
+        program, threads, raise_for = segment.program.__call__, self.threads, self.raise_for
         made = [_allocation(self.types[t]) for t in self.outputs]
         if len(made) == 1:
             ((empty, shape, dtype),) = made
@@ -125,7 +127,7 @@ class SegmentedExecutable(ABC):
                 output = empty(shape, dtype)
                 status = program((*arrays, output), threads)
                 if status:
-                    self.raise_for(status)
+                    raise_for(status)
                     return None
                 return (output,)
 
@@ -135,7 +137,7 @@ class SegmentedExecutable(ABC):
             outputs = tuple([empty(shape, dtype) for empty, shape, dtype in made])
             status = program((*arrays, *outputs), threads)
             if status:
-                self.raise_for(status)
+                raise_for(status)
                 return None
             return outputs
 

@@ -30,7 +30,8 @@ class CpuExecutable(SegmentedExecutable):
     def packed(self, flat: np.ndarray, pack: Mapping[str, Any]) -> np.ndarray:
         return PackSpec.from_json(pack).apply(flat)
 
-    def raise_for(self, status: int) -> None:
+    @staticmethod
+    def raise_for(status: int) -> None:
         if status == BAD_INDEX:
             raise IndexError("an index is out of bounds for the axis it selects from")
         if status == BAD_EXPONENT:
