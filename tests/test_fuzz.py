@@ -7,6 +7,7 @@ import logging
 import os
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
-from eqsat.verify import fuzz
-from eqsat.verify.drafts import DTYPES
+from eqsat.verify import fuzz, operators
+from eqsat.verify.drafts import DTYPES, Value
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.programs import NN, WIDE, Input, Program, Step, check, evaluate, minimise, noise
 from eqsat.verify.rounding import rounding_noise
@@ -68,6 +69,26 @@ def one_step(expression: str, *inputs: str, exact: bool = False) -> Program:
 
 
 UNIFORM = "np.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (5, 7)), np.float32)"
+
+
+@given(program=programs())
+@settings(max_examples=60, deadline=None)
+def test_exact_values_are_those_of_wider_types(program: Program) -> None:
+    exact = tuple(s.name for s in program.steps if s.exact)
+    if not exact:
+        return
+    part = replace(program, outputs=exact).pruned()
+    with np.errstate(all="ignore"):
+        for name, narrow, wide in zip(exact, evaluate(part), evaluate(part, wide=True), strict=True):
+            assert np.array_equal(narrow, wide.astype(narrow.dtype), equal_nan=narrow.dtype.kind == "f"), name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "top", "exact"), [("float16", 60, False), ("float16", 6, True), ("float32", 60, True)]
+)
+def test_sums_of_integers_are_exact_as_far_as_their_type_goes(dtype: str, top: int, exact: bool) -> None:
+    x = Value("v0", np.full(40, top, dtype), exact=True, depends=True)
+    assert operators._contraction("np.dot(v0, v0)", x, x, 40).exact == exact
 
 
 @settings(max_examples=60, deadline=None)

@@ -26,6 +26,11 @@ TAME = 1e3
 EXACT_LIMIT = float(1 << 24)
 
 
+def exact_limit(dtype: str) -> float:
+    """Sums of integers are exact up to this, in the type and in those that kernels add it in."""
+    return min(EXACT_LIMIT, 2.0 ** (np.finfo(dtype).nmant + 1)) if np.dtype(dtype).kind == "f" else EXACT_LIMIT
+
+
 @dataclass(frozen=True)
 class Value:
     """A value while drafting.
@@ -63,6 +68,11 @@ class Value:
             return 1.0
         magnitude = np.abs(self.array.astype(np.float64))
         return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
+
+    @property
+    def limit(self) -> float:
+        """See :func:`exact_limit`."""
+        return exact_limit(self.dtype)
 
     @property
     def integral(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value
+from eqsat.verify.drafts import DTYPES, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
 from eqsat.verify.shape_operators import SHAPE_OPERATORS
 
 OPERATORS: dict[str, Builder] = dict(SHAPE_OPERATORS)
@@ -105,7 +105,7 @@ _put("round", _discrete("np.round"))
 
 def _sum_is_exact(x: Value, y: Value, product: bool) -> bool:
     top = x.top * y.top if product else x.top + y.top
-    return x.integral and y.integral and top < EXACT_LIMIT
+    return x.integral and y.integral and top < min(x.limit, y.limit)
 
 
 def _binary(function: str, operator: str, product: bool) -> Builder:
@@ -228,7 +228,9 @@ def _cast(d: Draft) -> Made:
         if not x.exact or x.top > 1e6 or not np.isfinite(x.array).all():
             raise Reject
         return Made(f"{x.name}.astype(np.{target})", discrete=True)
-    widens = x.kind == "b" or (x.kind == "i" and x.top <= EXACT_LIMIT) or target == "float64" or target == x.dtype
+    widens = (
+        x.kind == "b" or (x.kind == "i" and x.top <= exact_limit(target)) or target == "float64" or target == x.dtype
+    )
     return Made(f"{x.name}.astype(np.{target})", exact=x.exact and widens)
 
 
@@ -236,7 +238,7 @@ def _cast(d: Draft) -> Made:
 
 
 def _contraction(expression: str, x: Value, y: Value, terms: int) -> Made:
-    exact = x.integral and y.integral and x.top * y.top * max(1, terms) < EXACT_LIMIT
+    exact = x.integral and y.integral and x.top * y.top * max(1, terms) < min(x.limit, y.limit)
     return Made(expression, exact=exact)
 
 
@@ -319,7 +321,7 @@ def _einsum_three(d: Draft) -> Made:
 def _einsum_one(d: Draft) -> Made:
     x = d.pick(lambda v: v.ndim == 2 and _moderate(v))
     spec = d.choose(("ij->ji", "ij->j", "ij->"))
-    return Made(f"np.einsum('{spec}', {x.name})", exact=x.integral and x.top * x.array.size < EXACT_LIMIT)
+    return Made(f"np.einsum('{spec}', {x.name})", exact=x.integral and x.top * x.array.size < x.limit)
 
 
 @_operator("tensordot", "inner", "outer", "vdot", "dot")
@@ -348,7 +350,7 @@ def _trace(d: Draft) -> Made:
     if d.flag():
         y = d.pick(lambda v: v.ndim == 2 and _moderate(v) and v.shape[0] == x.shape[1])
         return Made(f"np.trace({x.name} @ {y.name})")
-    return Made(f"np.trace({x.name})", exact=x.integral and x.top * x.array.size < EXACT_LIMIT)
+    return Made(f"np.trace({x.name})", exact=x.integral and x.top * x.array.size < x.limit)
 
 
 # -- reductions ---------------------------------------------------------------------------------------------
@@ -369,7 +371,7 @@ def _reduction(function: str, *, ddof: bool = False) -> Builder:
         if function in ("max", "min"):
             exact = x.exact
         else:
-            exact = function == "sum" and x.integral and x.top * x.array.size < EXACT_LIMIT
+            exact = function == "sum" and x.integral and x.top * x.array.size < x.limit
         form = (
             f"{name}.{function}({', '.join(options)})" if d.flag() else f"np.{function}({name}, {', '.join(options)})"
         )

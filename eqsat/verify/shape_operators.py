@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eqsat.verify.drafts import EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value
+from eqsat.verify.drafts import MAX_SIZE, Builder, Draft, Made, Reject, Value
 
 SHAPE_OPERATORS: dict[str, Builder] = {}
 
@@ -176,7 +176,7 @@ def _cumulative(d: Draft) -> Made:
     if d.flag():
         inner = f"(1 + 0.1 * np.tanh({x.name}))" if x.kind == "f" else x.name
         return Made(f"np.cumprod({inner}, axis={d.axis(x)})")
-    exact = x.integral and x.top * x.array.size < EXACT_LIMIT
+    exact = x.integral and x.top * x.array.size < x.limit
     return Made(f"np.cumsum({x.name}, axis={d.axis(x)})", exact=exact)
 
 
