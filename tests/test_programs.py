@@ -1,0 +1,147 @@
+"""Whole programs in ordinary NumPy mean what they mean in NumPy: results, their types, and arguments they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.frontends.trace import run_by_reference
+from tests.programs import PROGRAMS, Program
+
+REFUSED: dict[str, str] = {
+    "to_gray": "element type uint8",
+    "invert_and_threshold": "element type uint8",
+    "blend": "element type uint8",
+    "median_3x3": "element type uint8",
+    "equalize_histogram": "element type uint8",
+    "sepia": "element type uint8",
+    "to_hsv": "element type uint8",
+    "pixelate": "element type uint8",
+    "alpha_composite": "element type uint8",
+    "hermitian_part": "element type complex128",
+    "split_step_phase": "element type complex128",
+    "mandelbrot_with_masks": "element type complex128",
+    "radix_two_fft": "element type complex128",
+    "edit_distance_by_rows": "ufunc.accumulate",
+    "longest_common_subsequence": "ufunc.accumulate",
+    "drawdown_and_returns": "ufunc.accumulate",
+    "time_warping": "Python's min of traced numbers",
+    "gaussian_process": "np.linalg.solve",
+    "spectrum_of_frames": "np.fft.rfft",
+    "complementary_filter": "np.arctan2",
+    "householder": "np.copysign",
+}
+"""Programs that do not run yet, and why. One that does must leave the table."""
+
+COMPILED = (
+    "hydrostatic_pressure", "reachability", "scalar_kalman_channels", "mean_variance_weights", "integral_image_box",
+    "rotary_positions", "cauchy_matrix", "triangle_areas_and_normals", "delta_encode_and_decode", "forward_substitution",
+    "fill_missing", "jacobi_1d",
+)  # fmt: skip
+"""One program of every kind that is compiled even where time is short."""
+
+
+def listed(names: Any) -> list[Any]:
+    reasons = [(n, REFUSED.get(n)) for n in names]
+    return [
+        pytest.param(n, marks=pytest.mark.xfail(reason=why, strict=True, raises=Exception)) if why else n
+        for n, why in reasons
+    ]
+
+
+def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, tuple | list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def check(program: Program, size: tuple[int, ...], optimized: Callable[..., Any]) -> None:
+    """``optimized`` returns what NumPy returns, and leaves its arguments as NumPy does."""
+    arguments = program.arguments(size)
+    with np.errstate(all="ignore"):
+        want = program.run(program.function, arguments)
+    got = program.run(optimized, arguments)
+    for part, got_part, want_part in zip(("result", "arguments"), got, want, strict=True):
+        found, expected = list(leaves(got_part, part)), list(leaves(want_part, part))
+        assert [path for path, _ in found] == [path for path, _ in expected]
+        for (path, mine), (_, theirs) in zip(found, expected, strict=True):
+            assert type(mine) is type(theirs), path
+            same(path, mine, theirs, program.tolerance)
+
+
+def same(path: str, mine: Any, theirs: Any, tolerance: float) -> None:
+    if theirs is None:
+        return
+    mine, theirs = np.asarray(mine), np.asarray(theirs)
+    assert mine.dtype == theirs.dtype, path
+    assert mine.shape == theirs.shape, path
+    if theirs.dtype.kind in "biu":
+        np.testing.assert_array_equal(mine, theirs, path)
+        return
+    finite = np.isfinite(theirs)
+    np.testing.assert_array_equal(mine[~finite], theirs[~finite], path)
+    scale = np.abs(theirs[finite]).max(initial=0.0)
+    np.testing.assert_allclose(mine[finite], theirs[finite], rtol=0, atol=tolerance * scale, err_msg=path)
+
+
+@pytest.mark.parametrize("name", listed(PROGRAMS))
+def test_what_is_traced_means_what_numpy_does(name: str) -> None:
+    program = PROGRAMS[name]
+    check(program, program.small, lambda *args: run_by_reference(program.function, args, {}))
+
+
+@pytest.mark.parametrize("name", listed(COMPILED))
+def test_compiled_programs_are_right(name: str) -> None:
+    compiled(name, "small")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["small", "full"])
+@pytest.mark.parametrize("name", listed(PROGRAMS))
+def test_all_compiled_programs_are_right(name: str, size: str) -> None:
+    compiled(name, size)
+
+
+def compiled(name: str, size: str) -> None:
+    program = PROGRAMS[name]
+    optimized = eqsat.optimize(program.function, budget=600)
+    check(program, getattr(program, size), optimized)
+
+
+def test_there_are_programs_of_every_kind() -> None:
+    kinds = [p.kind for p in PROGRAMS.values()]
+    assert len(kinds) >= 120
+    assert min(kinds.count(kind) for kind in set(kinds)) >= 10
+    assert set(REFUSED) <= set(PROGRAMS)
+    assert {PROGRAMS[name].kind for name in COMPILED} == set(kinds)
+
+
+def test_the_check_sees_wrong_values_types_and_arguments() -> None:
+    program = PROGRAMS["heat_in_place"]
+    right = program.function
+
+    def altered(change: Callable[[Any], Any], u: Any, *rest: Any) -> Any:
+        return change(right(u, *rest))
+
+    def bump(u: Any) -> Any:
+        u[2, 2] *= 1.001
+        return u
+
+    check(program, program.small, right)
+    wrong: list[Callable[..., Any]] = [
+        partial(altered, bump),
+        partial(altered, lambda u: u.astype(np.float64)),
+        partial(altered, lambda u: u[:-1]),
+        partial(altered, lambda u: (u, u)),
+        lambda u, *rest: right(u.copy(), *rest),
+    ]
+    for function in wrong:
+        with pytest.raises(AssertionError):
+            check(program, program.small, function)
