@@ -17,6 +17,7 @@ from eqsat import nn, rules
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
+from eqsat.ir import reroll
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.rules import rewrite, tensors
@@ -92,6 +93,27 @@ def test_a_large_intermediate_is_never_there_as_a_whole() -> None:
         tracemalloc.stop()
     assert value == np.abs(x.astype(float)[:, None] - y.astype(float)).max()
     assert peak < 8 << 20  # all of it: 72 MB
+
+
+def test_a_loop_is_evaluated_as_a_whole_however_large_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        rows = np.zeros((40, *x.shape))
+        for t in range(40):
+            x = np.sqrt(x * x + 1) - y
+            rows[t] = x
+        return np.exp(-x) + 1, rows[::-1].mean(axis=0)
+
+    x, y = rng.random((40, 5)), rng.random((40, 5))
+    monkeypatch.setattr(reroll, "LEAST_NODES", 1)
+    monkeypatch.setattr(by_blocks, "BLOCK", 16)
+    monkeypatch.setattr(by_blocks, "SMALL", 16)
+    graph = trace(fn, (x, y)).graph
+    assert any(node.op == "loop" for node in graph.nodes())
+    bound = dict(zip(graph.inputs, (x, y), strict=True))
+    made = Evaluation(storage(graph.outputs, bound, 1), bound, double=True)
+    for node, want in zip(graph.outputs, fn(x, y), strict=True):
+        for box in Pieces(whole(node.shape), 16):
+            np.testing.assert_allclose(made.part(node, box), part(want, box), rtol=1e-14)
 
 
 LARGE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {

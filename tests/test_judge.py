@@ -12,6 +12,7 @@ import eqsat
 from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
+from eqsat.ir import reroll
 from eqsat.options import Numerics
 from eqsat.verify import draws
 from eqsat.verify.draws import Draws
@@ -249,3 +250,58 @@ def test_what_overflows_beside_an_infinity_is_not_held_against_another_order() -
         given[:] = result
 
     examined(lambda x: (x @ b) @ c, infinite, x)
+
+
+@pytest.fixture
+def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reroll, "LEAST_NODES", 1)
+
+
+def expect_loop(fn: Callable[..., Any], *args: Any) -> None:
+    assert any(node.op == "loop" for node in trace(fn, args).graph.nodes())
+
+
+@pytest.mark.usefixtures("rolled")
+def test_rounding_that_a_loop_amplifies_is_no_error_and_other_errors_are() -> None:
+    def fn(x: Any) -> Any:
+        for _ in range(25):
+            x = 3.9 * x * (1 - x)
+        return x
+
+    x = np.linspace(0.1, 0.8, 50)
+    expect_loop(fn, x)
+
+    def off(by: float) -> Seen:
+        return examined(fn, lambda result: result.__setitem__(3, result[3] + by), x)
+
+    off(1e-10)
+    with pytest.raises(VerificationError, match="off by"):
+        off(1e-4)
+
+
+@pytest.mark.usefixtures("rolled")
+def test_a_loop_that_decides_by_values_decides_as_without_noise() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        for _ in range(20):
+            x = np.where(x > 0.5, x * 0.5, x + np.floor(2 * x) + y)
+        return x
+
+    x, y = np.full(6, 0.5), np.zeros(6)
+    expect_loop(fn, x, y)
+    examined(fn, lambda result: None, x, y)
+    with pytest.raises(VerificationError, match="off by"):
+        examined(fn, lambda result: result.__setitem__(2, 17.0), x, y)
+
+
+@pytest.mark.usefixtures("rolled")
+def test_what_overflows_on_a_trip_is_left_to_the_order_of_evaluation() -> None:
+    def fn(x: Any) -> Any:
+        for _ in range(12):
+            x = x * x - x
+        return np.minimum(x, 7.0)
+
+    x = np.array([3.0, 0.25])
+    expect_loop(fn, x)
+    examined(fn, lambda result: result.__setitem__(0, np.nan), x)
+    with pytest.raises(VerificationError, match="off by"):
+        examined(fn, lambda result: result.__setitem__(1, 6.0), x)

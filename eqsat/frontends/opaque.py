@@ -163,7 +163,7 @@ def _tried(
     """The structure of the function's result on these values, its arrays, and how long it takes."""
     best, first = float("inf"), None
     for _ in range(3):
-        locked = [value.view() for value in values]
+        locked = [np.asarray(value).view() for value in values]
         for view in locked:
             view.flags.writeable = False
         positional, named = put_together(arguments, locked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -88,22 +88,37 @@ def _value(
 
 
 def evaluate_loop(
-    loop: Loop, operands: Sequence[np.ndarray], *, double: bool = False, deadline: Deadline = NEVER
+    loop: Loop,
+    operands: Sequence[np.ndarray],
+    run: Callable[[Mapping[Node, np.ndarray], int], list[np.ndarray]] | None = None,
+    *,
+    double: bool = False,
+    deadline: Deadline = NEVER,
 ) -> list[np.ndarray]:
-    """All results of a loop (see :func:`eqsat.ir.loop.loop`); arguments as those of :func:`evaluate_nodes`."""
+    """All results of a loop (see :func:`eqsat.ir.loop.loop`); arguments as those of :func:`evaluate_nodes`.
+
+    ``run``: what computes a trip's results of the values of the body's inputs, where this module does not.
+    """
     carried, others = list(operands[: loop.carries]), operands[loop.carries :]
     stacked: list[list[np.ndarray]] = [[] for _ in loop.body.outputs[loop.carries :]]
     body = _Order(loop.body.outputs)
     for trip in range(loop.runs):
         if loop.conditional and not carried[0]:
             break
-        seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
-        bound = dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
-        found = body.run(bound, double, deadline)
+        bound = trip_inputs(loop, carried, others, trip)
+        found = body.run(bound, double, deadline) if run is None else run(bound, trip)
         carried = found[: loop.carries]
         for rows, value in zip(stacked, found[loop.carries :], strict=True):
             rows.append(np.array(value))
     return [*carried, *(np.stack(rows) for rows in stacked)]
+
+
+def trip_inputs(
+    loop: Loop, carried: Sequence[np.ndarray], others: Sequence[np.ndarray], trip: int
+) -> dict[Node, np.ndarray]:
+    """The values of the body's inputs on a trip: what is carried, and windows of the other operands."""
+    seen = [window(np.asarray(a), step, loop.trips, trip) for a, step in zip(others, loop.steps, strict=True)]
+    return dict(zip(loop.body.inputs, [*carried, *seen], strict=True))
 
 
 def evaluate(graph: Graph, arrays: Sequence[np.ndarray], *, double: bool = False) -> list[np.ndarray]:

@@ -8,12 +8,16 @@ that is reduced at once is never there as a whole.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from eqsat.deadline import Deadline
+from eqsat.ir.composite import without_composites
+from eqsat.ir.evaluate import evaluate_loop
+from eqsat.ir.loop import LoopResult
 from eqsat.ir.node import Node, topological
 from eqsat.ir.opaque import Result
 from eqsat.ir.repeats import astype
@@ -107,10 +111,9 @@ def _stored(
         if node in have:
             continue
         once = len(found) <= 1 and None not in found
-        kind = OPS[node.op].kind
         size = _bytes(node, parts)
-        at_once = kind == "composite" or isinstance(node.attrs, Result)
-        if most is None or at_once or size <= max(SMALL, 0 if once and kind != "opaque" else most):
+        streams = once and OPS[node.op].kind != "opaque"
+        if most is None or _at_once(node) or size <= max(SMALL, 0 if streams else most):
             stored.add(node)
     alive, peak = 0, 0
     dying: dict[int, int] = {}
@@ -121,6 +124,11 @@ def _stored(
             dying[last[node]] = dying.get(last[node], 0) + _bytes(node, parts)
         alive -= dying.pop(at, 0)
     return Storage(tuple(order), position, frozenset(stored), last, peak, limit, parts)
+
+
+def _at_once(node: Node) -> bool:
+    """Whether an operator makes all of its result, or none."""
+    return OPS[node.op].kind in ("composite", "loop") or isinstance(node.attrs, Result)
 
 
 def _in_step(user: Node, operand: Node) -> bool:
@@ -212,8 +220,7 @@ class Evaluation:
     def _step(self, node: Node, box: Box) -> int:
         """Elements of a box to be made at a time: all at once where its operands are there."""
         there = all(self._is_there(operand) for operand in node.inputs)
-        at_once = there or OPS[node.op].kind == "composite" or isinstance(node.attrs, Result)
-        return max(1, volume(box)) if at_once else BLOCK
+        return max(1, volume(box)) if there or _at_once(node) else BLOCK
 
     def _dtype(self, node: Node) -> np.dtype:
         return np.dtype(np.float64) if self.double and node.dtype.is_float else node.dtype.numpy
@@ -288,12 +295,22 @@ class Evaluation:
         return self._finished(node, box, self._computed(node, box, boxes, arrays), arrays)
 
     def _computed(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
-        if not isinstance(node.attrs, Result):
+        key: object
+        run: Callable[[list[np.ndarray]], list[np.ndarray]]
+        if isinstance(node.attrs, LoopResult):
+            key, number, run = (node.attrs.loop, node.inputs), node.attrs.index, partial(self._looped, node)
+        elif isinstance(node.attrs, Result):
+            key, number, run = (node.attrs.call.key, node.inputs), node.attrs.number, node.attrs.call.run
+        else:
             return compute(node, box, boxes, arrays)
-        key = (node.attrs.call.key, node.inputs)
         if key not in self._called:  # once for all its results
-            self._called[key] = node.attrs.call.run(arrays)
-        return part(self._called[key][node.attrs.number], box)
+            self._called[key] = run(arrays)
+        return part(self._called[key][number], box)
+
+    def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """All results of the loop that the node is one of."""
+        assert isinstance(node.attrs, LoopResult)
+        return evaluate_loop(node.attrs.loop, arrays, double=self.double, deadline=self.deadline)
 
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
         return value
@@ -362,6 +379,22 @@ class Evaluation:
             arrays = [self._part(o, b) for o, b in zip(node.inputs, pieces, strict=True)]
             out += compute(node, box, pieces, arrays)
         return self._finished(node, box, out, ())
+
+
+def by_trips(
+    node: Node, arrays: Sequence[np.ndarray], inside: Callable[[Storage, Mapping[Node, np.ndarray], int], Evaluation]
+) -> list[np.ndarray]:
+    """All results of the loop that the node is one of, where evaluations ``inside`` of it make each trip's."""
+    assert isinstance(node.attrs, LoopResult)
+    loop = node.attrs.loop
+    outputs = without_composites(loop.body.outputs)
+    plan = storage(outputs, loop.body.inputs, None)
+
+    def run(bound: Mapping[Node, np.ndarray], trip: int) -> list[np.ndarray]:
+        one = inside(plan, bound, trip)
+        return [one.value(output) for output in outputs]
+
+    return evaluate_loop(loop, arrays, run)
 
 
 def blocks(node: Node, plan: Storage) -> Sequence[Box]:

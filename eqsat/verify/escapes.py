@@ -15,7 +15,7 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
-from eqsat.verify.blocks import Evaluation, Storage
+from eqsat.verify.blocks import Evaluation, Storage, by_trips
 from eqsat.verify.boxes import Box, extents
 
 
@@ -90,17 +90,26 @@ class _Replacing(Evaluation):
         super().__init__(plan, bound, deadline=deadline)
         self.escapes = escapes
         self.run = run
-        self.escaped = False
+        self.escaped: set[str] = set()
+        """Operators at which something did."""
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         value = np.asarray(super()._finished(node, box, value, arrays))
         for where, first, most in self._found(node, value, arrays):
             if where.any():
-                self.escaped = True
+                self.escaped.add(node.op)
                 if self.run is not None:
                     value = value.copy()
                     value[where] = self._other(node, box, value.dtype, first, most)[where]
         return value
+
+    def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        def inside(plan: Storage, bound: Mapping[Node, np.ndarray], trip: int) -> Evaluation:
+            made = _Replacing(plan, bound, self.escapes, self.run, self.deadline)
+            made.escaped = self.escaped
+            return made
+
+        return by_trips(node, arrays, inside)
 
     def _found(
         self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]

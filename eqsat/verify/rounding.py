@@ -16,10 +16,13 @@ from functools import cache
 import numpy as np
 
 from eqsat.deadline import Deadline
+from eqsat.ir.composite import without_composites
+from eqsat.ir.evaluate import trip_inputs
+from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.verify.blocks import Evaluation, Storage, storage
+from eqsat.verify.blocks import Evaluation, Storage, by_trips, storage
 from eqsat.verify.boxes import Box, compute, whole
 
 RUNS = 3
@@ -42,7 +45,7 @@ class _Noisy(Evaluation):
         self.run = run
 
     def _make_stored(self) -> None:
-        if not any(jumps(node) for node in self.plan.order):
+        if not any(jumps(node) or of_loop(node) for node in self.plan.order):
             return super()._make_stored()
         # Side by side, so that what jumps finds its value without noise before that is dropped.
         for at in range(self._next, len(self.plan.order)):
@@ -62,6 +65,25 @@ class _Noisy(Evaluation):
         if node.op in ("add", "sub"):  # a part of a longer sum, perhaps, in which terms cancel only later
             return self._summed(node, box, value, np.abs(arrays[0]) + np.abs(arrays[1]))
         return value
+
+    def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        loop = of_loop(node)
+        assert loop is not None
+        clean = [self.clean._part(operand, whole(operand.shape)) for operand in node.inputs]
+        carried, others = clean[: loop.carries], clean[loop.carries :]
+        after = without_composites(loop.body.outputs)[: loop.carries]
+        before: Evaluation | None = None
+
+        def inside(plan: Storage, bound: Mapping[Node, np.ndarray], trip: int) -> Evaluation:
+            nonlocal before, carried
+            if before is not None:
+                carried = [before.value(output) for output in after]
+            made = _Noisy(plan, bound, _run(self.run, trip), self.deadline)
+            made.clean.bound = trip_inputs(loop, carried, others, trip)
+            before = made.clean
+            return made
+
+        return by_trips(node, arrays, inside)
 
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
         """A sum of n terms one after the other, as no order of addition is worse on average.
@@ -86,6 +108,11 @@ class _Noisy(Evaluation):
         if not node.dtype.is_float:
             return self.clean._part(node, box) if OPS[node.op].kind == "reduce" else value
         return _moved(value, float(np.finfo(node.dtype.numpy).eps), self, node, box, self.run)
+
+
+def _run(run: int, trip: int) -> int:
+    """The number of a run in a trip of a loop: other noise on each."""
+    return run + 1009 * (trip + 1)
 
 
 def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box, run: int) -> np.ndarray:
@@ -140,6 +167,12 @@ class Jittered(Evaluation):
         if node.op == "input" and not self.inputs:
             return value
         return _moved(value, self.reach * float(np.finfo(value.dtype).eps), self, node, box, self.run)
+
+    def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        def inside(plan: Storage, bound: Mapping[Node, np.ndarray], trip: int) -> Evaluation:
+            return Jittered(plan, bound, _run(self.run, trip), self.reach, self.deadline, inputs=False)
+
+        return by_trips(node, arrays, inside)
 
 
 def element_noise(
