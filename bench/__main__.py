@@ -134,7 +134,9 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
             if suite_rows:
                 console.print(report.table(suite, suite_rows))
             if suite in (means := report.geomeans(rows)):
-                console.print(f"  geometric mean of ratio: {means[suite]:.2f}\n")
+                against = report.means_against(rows)[suite]
+                told = ", ".join(f"{name} {mean:.2f}" for name, mean in against.items())
+                console.print(f"  geometric mean of ratio: {means[suite]:.2f} (to {told})\n")
     for problem in problems:
         console.print(f"[red]error[/] {escape(str(problem))}", highlight=False)
     if missing:

@@ -14,7 +14,7 @@ from bench import measure
 from bench.peers import Cost, Peer, Run, load, module_of
 from bench.setup import environment, inputs_of, limit_threads, selected
 from bench.worker import LONGEST_S, Worker
-from bench.workload import Inputs, Workload, in_double, leaves, nbytes, relative_error
+from bench.workload import Inputs, Workload, calls, in_double, leaves, nbytes, relative_error
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Reference:
-    """A workload's result in float64, the :func:`digest` of its inputs, and the bytes of inputs and float32 results."""
+    """A workload's result in float64, the :func:`digest` of its inputs, and the bytes of inputs and results."""
 
     result: Any
     inputs: int
@@ -54,8 +54,9 @@ def reference_of(workload: Workload) -> Reference:
     """Computed here, by NumPy."""
     inputs = inputs_of(workload)
     with np.errstate(all="ignore"):
-        result = workload.function(*in_double(inputs).values())
-    return Reference(result, digest(inputs), nbytes(*inputs.values()) + nbytes(result) / 2)
+        result = calls(workload.function, workload, in_double(inputs))()
+    double = nbytes(*in_double(inputs).values()) > nbytes(*inputs.values())
+    return Reference(result, digest(inputs), nbytes(*inputs.values()) + nbytes(result) / (2 if double else 1))
 
 
 class PeerProcess(Worker):

@@ -25,6 +25,18 @@ def geomeans(rows: Sequence[Row]) -> dict[str, float]:
     return {suite: math.exp(sum(logs) / len(logs)) for suite, logs in found.items()}
 
 
+def means_against(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """By suite, the geometric means of NumPy's time by ours, and of the best of the others', where there are both."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        others = [time for name, time in row.peers.items() if name != "numpy"]
+        times = {"numpy": row.peers.get("numpy"), "best of the others": min(others, default=None)}
+        for name, time in times.items():
+            if time is not None:
+                found.setdefault(row.workload.suite, {}).setdefault(name, []).append(math.log(time / row.ours_ms))
+    return {s: {name: math.exp(sum(v) / len(v)) for name, v in logs.items()} for s, logs in found.items()}
+
+
 def document(
     rows: Sequence[Row],
     problems: Sequence[Problem],
@@ -40,6 +52,7 @@ def document(
         "machine": limits.record(),
         "rows": [row.record() for row in rows],
         "geomean": geomeans(rows),
+        "geomean_against": means_against(rows),
         "versions": versions,
         "missing": list(missing),
         "errors": [

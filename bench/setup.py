@@ -11,7 +11,9 @@ import numpy as np
 from bench.workload import Inputs, Workload
 from eqsat.cost.machine import vector_limit
 
-SUITES = ("gemm", "fused", "attention", "algebra", "models")
+SUITES = ("gemm", "fused", "attention", "algebra", "models", "numpy")
+MODULES = {"numpy": "programs"}
+"""Of suites, where these are not called like them."""
 
 
 AVX2 = {
@@ -23,7 +25,7 @@ AVX2 = {
     "XLA_FLAGS": "--xla_cpu_max_isa=AVX2 --xla_cpu_experimental_ynn_fusion_type=",
 }
 """What holds NumPy's products, PyTorch and JAX to AVX2, as their documentations say."""
-WIDE = ("onnxruntime", "numexpr")
+WIDE = ("onnxruntime", "numexpr", "numba")
 """Peers whose vectors nothing holds."""
 
 
@@ -53,7 +55,7 @@ def limit_threads(threads: int) -> None:
 
 def selected(suites: Sequence[str], only: str | None) -> list[Workload]:
     """The workloads of the suites, in order."""
-    found = [w for suite in suites for w in importlib.import_module(f"bench.{suite}").workloads()]
+    found = [w for suite in suites for w in importlib.import_module(f"bench.{MODULES.get(suite, suite)}").workloads()]
     return [w for w in found if only is None or only in w.name]
 
 

@@ -22,7 +22,8 @@ class Workload:
     ``kind`` and ``options`` name the computation to the peers, which look their own version of it up and call it
     with the inputs in order and the options as keywords. ``flops``: multiply and add count one each, of the
     cheapest known way to compute it. ``touched`` overrides the bytes of inputs and outputs, each counted once.
-    ``tolerance``: largest error against float64, relative to the largest magnitude of the result.
+    ``tolerance``: largest error against float64, relative to the largest magnitude of the result. ``changes``: arrays
+    that the function changes.
     """
 
     suite: str
@@ -36,27 +37,45 @@ class Workload:
     touched: float | None = None
     tolerance: float = 1e-5
     cold_compile: bool = False
+    changes: tuple[str, ...] = ()
+
+
+def calls(function: Callable[..., Any], workload: Workload, inputs: Inputs) -> Callable[[], Any]:
+    """A call of the workload's function, or of another's version of it.
+
+    One that changes its arguments is given copies, and returns them behind its results.
+    """
+    if not workload.changes:
+        arguments = tuple(inputs.values())
+        return lambda: function(*arguments)
+
+    def run() -> Any:
+        given = {name: value.copy() if name in workload.changes else value for name, value in inputs.items()}
+        returned = function(*given.values())
+        return returned, *(given[name] for name in workload.changes)
+
+    return run
 
 
 def leaves(value: Any) -> Iterator[Array]:
-    """The arrays in nested dicts, lists and tuples."""
+    """The arrays and numbers in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from leaves(item)
-    else:
+    elif value is not None:
         yield np.asarray(value)
 
 
 def convert(value: Any, leaf: Callable[[Array], Any]) -> Any:
-    """The same nesting with ``leaf`` applied to every array."""
+    """The same nesting with ``leaf`` applied to every array; Python's numbers as they are."""
     if isinstance(value, Mapping):
         return {key: convert(item, leaf) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(convert(item, leaf) for item in value)
-    return leaf(np.asarray(value))
+    return leaf(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def in_double(value: Any) -> Any:
@@ -78,7 +97,7 @@ def relative_error(result: Any, reference: Any) -> float:
         if got.shape != expected.shape:
             raise ValueError(f"an output of shape {got.shape} where {expected.shape} was expected")
         scale = max(float(np.abs(expected).max(initial=0.0)), float(np.finfo(np.float32).tiny))
-        difference = np.abs(got.astype(np.float64) - expected).max(initial=0.0)
+        difference = np.abs(got.astype(np.result_type(got, np.float64)) - expected).max(initial=0.0)
         worst = max(worst, float(difference) / scale) if np.isfinite(difference) else math.inf
     return worst
 

@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cold, model, report  # noqa: E402
+from bench import cold, model, programs, report  # noqa: E402
 from bench.limits import Limits  # noqa: E402
 from bench.measure import Time, interleaved, loop  # noqa: E402
 from bench.peers import OURS, load, module_of  # noqa: E402
@@ -32,7 +32,7 @@ from bench.process import PeerProcess, digest, reference_of  # noqa: E402
 from bench.run import Row, compile_cold, run_workload  # noqa: E402
 from bench.setup import SUITES, environment, inputs_of, selected  # noqa: E402
 from bench.worker import Worker, WorkerError  # noqa: E402
-from bench.workload import Workload, convert, in_double, leaves, made_of, nbytes, relative_error  # noqa: E402
+from bench.workload import Workload, calls, convert, in_double, leaves, made_of, nbytes, relative_error  # noqa: E402
 from eqsat.cost.machine import Level, Machine  # noqa: E402
 from eqsat.cost.machine import load as load_machine  # noqa: E402
 from eqsat.ir.kernel import KernelGroup  # noqa: E402
@@ -41,6 +41,7 @@ from eqsat.plan.backend import backend  # noqa: E402
 from eqsat.schedule import schedule  # noqa: E402
 from tests import bench_peer  # noqa: E402
 from tests.kernel_groups import gemm, reduction  # noqa: E402
+from tests.programs import PROGRAMS  # noqa: E402
 
 MACHINE = Machine(
     cpu="a test",
@@ -201,8 +202,14 @@ def test_geometric_means() -> None:
         workload = Workload(suite, "n", "k", lambda: None, made_of(), 1.0)
         return Row(workload, 0.1, times, "eqsat", 0.0, 0.0, 0.0)
 
-    means = report.geomeans([row("a", 1.0, 2.0), row("a", 1.0, 8.0), row("b", 2.0, 1.0), row("b", 1.0, None)])
-    assert means == {"a": pytest.approx(4.0), "b": pytest.approx(0.5)}
+    rows = [row("a", 1.0, 2.0), row("a", 1.0, 8.0), row("b", 2.0, 1.0), row("b", 1.0, None)]
+    assert report.geomeans(rows) == {"a": pytest.approx(4.0), "b": pytest.approx(0.5)}
+    rows[0].times["jax"] = Time(0.5, 0.5)
+    assert report.means_against(rows) == {
+        "a": {"numpy": pytest.approx(4.0), "best of the others": pytest.approx(0.5)},
+        "b": {"numpy": pytest.approx(0.5)},
+    }
+    assert report.geomeans(rows)["a"] == pytest.approx(2.0)
 
 
 def test_errors_are_relative_to_each_output() -> None:
@@ -264,7 +271,7 @@ def test_every_workload_is_well_formed(suite: str) -> None:
     for workload in found:
         names = workload.function.__code__.co_varnames[: workload.function.__code__.co_argcount]
         assert set(workload.const) <= set(names)
-        assert workload.flops > 0
+        assert workload.flops > 0 or workload.kind == "program"
         assert workload.suite == suite
 
 
@@ -285,7 +292,7 @@ def test_peers_compute_the_workloads(name: str) -> None:
     except ImportError:
         pytest.skip(f"{name} is not installed")
     seen = set()
-    for workload in selected([s for s in SUITES if s != "models"], None):
+    for workload in selected([s for s in SUITES if s not in ("models", "numpy")], None):
         key = (workload.kind, bool(workload.const), str(workload.options))
         if key in seen:
             continue
@@ -296,6 +303,33 @@ def test_peers_compute_the_workloads(name: str) -> None:
         if call is None:
             continue
         assert relative_error(peer.result(call()), reference) < 1e-4, workload.name
+
+
+@pytest.mark.parametrize("name", ["numpy", "numba", "jax"])
+def test_peers_run_whole_programs(name: str) -> None:
+    """As they are, where they can: on copies of what they change, which are results."""
+    try:
+        peer = load(module_of(name), 1)
+    except ImportError:
+        pytest.skip(f"{name} is not installed")
+    runs = {
+        "heat_in_place": ("numpy", "numba"),  # JAX's arrays cannot be assigned to
+        "conjugate_gradient": ("numpy", "numba", "jax"),
+        "hermitian_part": ("numpy",),
+    }
+    for program, able in runs.items():
+        workload = programs.workload(PROGRAMS[program], PROGRAMS[program].small)
+        inputs = workload.inputs(np.random.default_rng(1))
+        before = digest(inputs)
+        call = peer.prepare(workload, inputs)
+        assert (call is not None) == (name in able), program
+        if call is not None:
+            reference = calls(workload.function, workload, in_double(inputs))()
+            call()
+            assert relative_error(peer.result(call()), reference) < workload.tolerance
+            assert digest(inputs) == before
+    (fields,) = (w.changes for w in selected(["numpy"], "fdtd_2d"))
+    assert fields == ("ex", "ey", "hz")
 
 
 def test_a_missing_peer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -100,11 +102,39 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _program(workload: Workload, inputs: Inputs) -> Run | None:
+    """A NumPy program with JAX's functions for NumPy's and SciPy's; None where it assigns to arrays, say."""
+    if workload.changes:
+        return None
+    function = workload.function
+    names = {"np": jnp}
+    for name, value in function.__globals__.items():
+        if isinstance(value, np.ufunc):
+            names[name] = getattr(jax.scipy.special, name, value)
+    other = FunctionType(function.__code__, {**function.__globals__, **names}, closure=function.__closure__)
+    fixed = [n for n, value in enumerate(inputs.values()) if not isinstance(value, np.ndarray | np.generic)]
+    compiled = jax.jit(other, static_argnums=fixed)
+    arguments = [convert(value, jax.device_put) for value in inputs.values()]
+
+    def run() -> Any:
+        return jax.block_until_ready(compiled(*arguments))
+
+    try:
+        run()
+    except Exception as error:  # of many classes
+        logging.getLogger("bench").info("jax refuses %s: %s", workload.name, error)
+        return None
+    return run
+
+
 class JaxPeer:
     name = "jax"
     version = jax.__version__
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
+        jax.config.update("jax_enable_x64", workload.kind == "program")
+        if workload.kind == "program":
+            return _program(workload, inputs)
         function = FUNCTIONS.get(workload.kind)
         if function is None:
             return None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.peers import Run
-from bench.workload import Inputs, Workload
+from bench.workload import Inputs, Workload, calls
 
 
 class NumpyPeer:
@@ -15,8 +15,7 @@ class NumpyPeer:
     version = np.__version__
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
-        arguments = tuple(inputs.values())
-        return lambda: workload.function(*arguments)
+        return calls(workload.function, workload, inputs)
 
     def result(self, value: Any) -> Any:
         return value
