@@ -85,34 +85,30 @@ def solution_of(problem: Problem, chosen: Chosen) -> Solution | None:
     """What the roots need of ``chosen``, in dependency order; None where a target is missing or needs itself."""
     order: dict[int, int] = {}
     open_: set[int] = set()
-    choices = problem.choices
+    choices, given = problem.choices, chosen.get
     for root in problem.roots:
         if root in order:
             continue
-        stack: list[tuple[int, int]] = [(root, 0)]
-        while stack:
-            target, place = stack.pop()
-            number = chosen.get(target)
-            if number is None:
-                return None
-            needs = choices[number].needs
-            if place == 0:
-                if target in order:
+        number = given(root)
+        if number is None:
+            return None
+        path = [(root, number, iter(choices[number].needs))]
+        open_.add(root)
+        while path:
+            target, number, needs = path[-1]
+            for need in needs:
+                if need in order:
                     continue
-                if target in open_:
+                below = given(need)
+                if below is None or need in open_:
                     return None
-                open_.add(target)
-            while place < len(needs) and needs[place] in order:
-                place += 1
-            if place == len(needs):
-                open_.discard(target)
+                open_.add(need)
+                path.append((need, below, iter(choices[below].needs)))
+                break
+            else:
+                path.pop()
                 order[target] = number
-                continue
-            if needs[place] in open_:
-                return None
-            stack.append((target, place + 1))
-            stack.append((needs[place], 0))
-    return Solution(order, sum(choices[number].cost for number in order.values()))
+    return Solution(order, sum([choices[number].cost for number in order.values()]))
 
 
 def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, float], dict[int, int]]:
@@ -241,6 +237,8 @@ class Search:
         self.keep = keep
         self.met: dict[object, Solution] = {}
         self.far = cheapest(problem)[1] if far is None else far
+        self.filled: tuple[Mapping[int, int], Solution, dict[int, int]] | None = None
+        """Choices to fill in with, the solution, and both together."""
         self._remember(start)
 
     def _remember(self, solution: Solution) -> None:
@@ -311,7 +309,9 @@ class Search:
         return cost, {**self.far, **near}
 
     def _with(self, changes: Mapping[int, int], fill: Mapping[int, int]) -> dict[int, int]:
-        return {**fill, **self.best.chosen, **changes}
+        if self.filled is None or self.filled[0] is not fill or self.filled[1] is not self.best:
+            self.filled = fill, self.best, {**fill, **self.best.chosen}
+        return {**self.filled[2], **changes}
 
     def _rechoose(self, budget: Budget) -> None:
         # Costs of additions go stale as moves are taken: they only sort out moves, each of which is priced exactly.
