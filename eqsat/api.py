@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
 
+import numpy as np
+
 from eqsat import forks
 from eqsat.aside import load
 from eqsat.compiled import Compiled
@@ -33,11 +35,13 @@ from eqsat.errors import (
     UnsupportedOpError,
 )
 from eqsat.explain.report import Explanation
+from eqsat.frontends.guards import CHOOSE
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.trace import Traced, trace
 from eqsat.frontends.tracer import CURRENT
 from eqsat.growth import Growth
 from eqsat.options import Numerics, Options, names, unknown
+from eqsat.paths import MOST_PATHS, NoMorePaths, taken
 from eqsat.plain import REFUSED, SLOW, PlainProgram, out_of_budget, refusal, signature, told_by
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
@@ -129,23 +133,55 @@ class OptimizedFunction:
             return self.fn(*args, **kwargs)
         if isinstance(program, PlainProgram):
             return self._run_plain(program, args, kwargs)
-        if not program.traced.takes(leaves):
+        if not program.traced.guards and not program.traced.takes(leaves):
             return self.fn(*args, **kwargs)  # NumPy says what becomes of arguments that share memory
         if leaves is args and program.direct is not None:
             self._last = program
             if not self._programs.has(program):  # forgotten meanwhile
                 self._last = None
         try:
+            if program.traced.guards:
+                return self._run_path(program, args, kwargs, leaves, key)
             return program(leaves)
         except ResultChangedError as error:
             if self.options.strict:
                 raise
-            plain = self._refused(error, args, kwargs, leaves, program.traced, program.seconds)
-            with self._lock:
-                if self._programs.has(program):
-                    self._programs.forget(program)
-                    self._keep(key, plain)
-            return self._run_plain(plain, args, kwargs)
+            refused = self._refused(error, args, kwargs, leaves, program.traced, program.seconds)
+            self._replace(key, program, refused)
+            return self._run_plain(refused, args, kwargs)
+
+    def _run_path(
+        self, program: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key
+    ) -> Any:
+        """The result where the function asks for values, of the program for the way that this call takes or NumPy."""
+        found = self._path(program, args, kwargs, leaves, key)
+        if isinstance(found, PlainProgram):
+            return self._run_plain(found, args, kwargs)
+        if found is None or not found[0].traced.takes(leaves):
+            return self.fn(*args, **kwargs)
+        return found[0].traced.rebuild(found[1], leaves)
+
+    def _path(
+        self, program: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key
+    ) -> tuple[Compiled, Sequence[np.ndarray]] | PlainProgram | None:
+        def another() -> Compiled | PlainProgram | None:
+            with _locked(self._lock, max(PATIENCE, 2 * self.options.budget)) as mine:
+                self._misses += mine
+                return self._compile(args, kwargs, leaves) if mine else None
+
+        try:
+            return taken(program, leaves, another)
+        except NoMorePaths as no_more:
+            error = ConcretizationError(str(no_more))
+            refused = self._refused(error, args, kwargs, leaves, program.traced, program.seconds)
+            self._replace(key, program, refused)
+            return refused
+
+    def _replace(self, key: Key, program: Compiled, other: PlainProgram) -> None:
+        with self._lock:
+            if self._programs.has(program):
+                self._programs.forget(program)
+                self._keep(key, other)
 
     def _run_plain(self, program: PlainProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function itself. Where it runs, the first time, the user is told why it is not compiled."""
@@ -170,6 +206,17 @@ class OptimizedFunction:
             self._told.add(program.why)
             log.info("%s", program)
             warnings.warn(str(program), EqsatWarning, stacklevel=_outside())
+
+    def _tell_of_guards(self, traced: Traced) -> None:
+        new = [str(where) for where in dict.fromkeys(g.where for g in traced.guards) if str(where) not in self._told]
+        if new:
+            self._told.update(new)
+            warnings.warn(
+                f"{self._spec.name}: Python asks for values of arrays at {'; '.join(new)}: each of the branches that "
+                f"calls take is compiled by itself, up to {MOST_PATHS}. Fix: {CHOOSE}; strict=True makes it an error.",
+                EqsatWarning,
+                stacklevel=_outside(),
+            )
 
     def _refused(
         self,
@@ -233,9 +280,19 @@ class OptimizedFunction:
         traced = None
         try:
             load("email.parser", "numpy.ma", "numpy.random", deadline=deadline)
-            traced = trace(self.fn, args, kwargs, const=self.options.const, spec=self._spec, deadline=deadline)
+            traced = trace(
+                self.fn,
+                args,
+                kwargs,
+                const=self.options.const,
+                spec=self._spec,
+                deadline=deadline,
+                guarded=not self.options.strict,
+            )
             plain = Plain(self.fn, args, kwargs, self._spec)
-            return Compiled(traced, leaves, self.options, machine, deadline, plain)
+            made = Compiled(traced, leaves, self.options, machine, deadline, plain)
+            self._tell_of_guards(traced)
+            return made
         except OutOfTime as out:
             names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
             told, seconds = signature(self._spec.name, names, leaves), time.monotonic() - start
@@ -302,8 +359,11 @@ class OptimizedFunction:
         """What was chosen for these arguments and why, with every step timed now."""
         with forks.IMPORTING:
             from eqsat.why import why
-        leaves, _ = self._flatten(args, kwargs)
+        leaves, key = self._flatten(args, kwargs)
         program = self._known(args, kwargs)
+        if isinstance(program, Compiled) and program.traced.guards:
+            found = self._path(program, args, kwargs, leaves, key)
+            program = found[0] if isinstance(found, tuple) else found or program
         if isinstance(program, PlainProgram):
             return program.explain(self._spec.name)
         return program.explain(self._spec.name, leaves, functools.partial(why, program))

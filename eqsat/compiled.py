@@ -19,6 +19,7 @@ from eqsat import records
 from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.errors import ConcretizationError
 from eqsat.explain.report import Explanation, StepReport, step_reports
 from eqsat.explain.roofline import roofs
 from eqsat.explain.work import naive_peak, naive_work, operator_work
@@ -31,6 +32,7 @@ from eqsat.ir.opaque import calls_of
 from eqsat.ir.repeats import base_of, overlapping
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.options import Options
+from eqsat.plain import PlainProgram
 from eqsat.plan.backend import Direct, Executable, backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Progress
@@ -86,7 +88,9 @@ class Compiled:
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
     None where steps through the reference stand in the way. ``single``: its result is one array. ``plain`` is the
-    function that was traced and its arguments, which verification runs once.
+    function that was traced and its arguments, which verification runs once. ``paths``: programs for calls of these
+    types where Python is told other values, this one among them, the latest first; ``refused``: what NumPy runs of
+    them, by the first values that Python is told.
     Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
@@ -115,7 +119,10 @@ class Compiled:
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        self.direct = self._changing(self._direct(len(leaves))) if traced.as_given else None
+        direct = traced.as_given and not traced.guards
+        self.direct = self._changing(self._direct(len(leaves))) if direct else None
+        self.paths: list[Compiled] = [self]
+        self.refused: dict[tuple[int, ...], PlainProgram] = {}
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
@@ -332,10 +339,17 @@ class Compiled:
         self.report = record.report
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
+        results = self.results(leaves)
+        if not self.traced.agrees(self.traced.seen(results)):
+            told = ", ".join(map(str, self.traced.guards))
+            raise ConcretizationError(f"this program is for calls with {told}: call the function, which has others")
+        return self.traced.rebuild(results, leaves)
+
+    def results(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The program's outputs; arguments that it changes are not changed yet."""
         given = self.traced.given(leaves)
         with self._naming_copies(leaves):
-            results = self.executable(given if self.free is None else [given[i] for i in self.free])
-        return self.traced.rebuild(results, leaves)
+            return self.executable(given if self.free is None else [given[i] for i in self.free])
 
     @contextmanager
     def _naming_copies(self, leaves: Sequence[np.ndarray]) -> Iterator[None]:
@@ -408,7 +422,8 @@ class Compiled:
     @property
     def nbytes(self) -> int:
         """Bytes of constants: the executable's own, and the arrays that they were made from."""
-        return self.executable.nbytes + sum(base_of(h.array).nbytes for h in self.held.values())
+        own = sum(path.executable.nbytes for path in self.paths)
+        return own + sum(base_of(h.array).nbytes for h in self.held.values())
 
     def explain(self, name: str, leaves: Sequence[np.ndarray], why: Callable[[str], str]) -> Explanation:
         """Measured now, on these arguments."""
@@ -432,13 +447,14 @@ class Compiled:
             peak_bytes=self.executable.peak_bytes,
             naive_peak_bytes=naive_peak(graph),
             search=self.report["search"],
-            errors=[asdict(e) for e in self.errors],
+            errors=[asdict(e) for e in self.errors[: len(graph.outputs) - len(self.traced.guards)]],
             compile_seconds=self.seconds,
             measured=sorted(times)[2],
             cached=self.cached,
             threads=self.team,
             operators=operator_work(graph),
             roofs=roofs(self.machine, self.team),
+            guards=[str(guard) for guard in self.traced.guards],
             _why=why,
         )
 

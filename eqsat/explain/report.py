@@ -66,6 +66,7 @@ class Explanation:
     ``peak_bytes``: memory for intermediates, scratch and results; inputs and constants are not in it, nor in
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
     ``operators``: work of each operator as written; ``roofs``: limits of the threads that run it (see :meth:`plot`).
+    ``guards``: what holds in the calls that the program is for, besides their arguments' types.
     ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
     """
 
@@ -84,6 +85,7 @@ class Explanation:
     plain: str | None = None
     operators: Sequence[Work] = ()
     roofs: Roofs | None = None
+    guards: Sequence[str] = ()
     _why: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property
@@ -132,6 +134,7 @@ class Explanation:
         before, after = self.naive, self.optimized
         lines = [
             f"{self.function}({self.signature})",
+            *(f"for calls with {guard}" for guard in self.guards),
             "",
             f"{'':14}{'operators':>12}{'optimized':>12}",
             f"{'kernels':14}{before.kernels:>12}{after.kernels:>12}",

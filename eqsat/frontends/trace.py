@@ -17,6 +17,7 @@ from eqsat.errors import OptionError
 from eqsat.frontends import contractions, control, indexing, joins, opaque, reductions, shapes, writes  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
+from eqsat.frontends.guards import Guard
 from eqsat.frontends.pytree import (
     ArgSpec,
     Branch,
@@ -67,7 +68,8 @@ class Traced:
     ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
     ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
-    traced. ``seconds``: how long tracing took.
+    traced. ``guards``: what Python was told of values; their nodes are the last outputs of the graph. ``seconds``: how
+    long tracing took.
     """
 
     graph: Graph
@@ -83,7 +85,16 @@ class Traced:
     as_given: bool = True
     complex: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
+    guards: tuple[Guard, ...] = ()
     seconds: float = 0.0
+
+    def seen(self, results: Sequence[np.ndarray]) -> list[int]:
+        """What the guards' values are in a call, of the program's results."""
+        return [int(value) for value in results[len(results) - len(self.guards) :]]
+
+    def agrees(self, seen: Sequence[int]) -> bool:
+        """Whether this is the trace of calls in which the first guards have these values."""
+        return [guard.value for guard in self.guards[: len(seen)]] == list(seen)
 
     def given(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The arrays that the graph's inputs are, of the arguments' leaves."""
@@ -153,12 +164,16 @@ def trace(
     const: Sequence[str] = (),
     spec: ArgSpec | None = None,
     deadline: Deadline = NEVER,
+    guarded: bool = False,
 ) -> Traced:
     """Run ``fn`` on traced arrays shaped and typed as the arguments, and return its graph.
 
     Python numbers, strings and None in the arguments are constants of the program. Arrays that ``fn``
-    captures become constants. Raises the errors of :mod:`eqsat.errors`, each with the user's line, and
-    whatever ``fn`` itself raises; ``OutOfTime`` from its first operator after the deadline.
+    captures become constants. ``guarded``: where Python asks for a truth value or an integer, it gets that of these
+    arguments, and the trace is for calls where it is the same.
+
+    Raises the errors of :mod:`eqsat.errors`, each with the user's line, and whatever ``fn`` itself raises;
+    ``OutOfTime`` from its first operator after the deadline.
     """
     start = time.perf_counter()
     spec = spec or ArgSpec(fn)
@@ -177,7 +192,7 @@ def trace(
         n: complexes.as_real(np.asarray(base_of(a), a.dtype.newbyteorder("=")))
         for (n, _), a in zip(given, leaves, strict=True)
     }
-    trace_of = Trace(deadline, values)
+    trace_of = Trace(deadline, values, guarded=guarded)
     before = CURRENT.set(trace_of)
     try:
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
@@ -194,6 +209,8 @@ def trace(
         ranks = tuple(node.type.ndim for node in outputs)
         written, own = _changes(inputs, arguments, names, found, outputs)
         rows = trace_of.rows
+        guards = tuple(trace_of.guards or ())
+        outputs.extend(guard.node for guard in guards)
         if trace_of.bound:
             control.check_closed(outputs)
     finally:
@@ -216,6 +233,7 @@ def trace(
         as_given=not (any(axes) or made or any(a.dtype.kind == "c" for a in leaves)),
         complex=made,
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
+        guards=guards,
         seconds=time.perf_counter() - start,
     )
 

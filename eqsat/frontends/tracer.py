@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ConcretizationError, ReadOnlyError, UnsupportedOpError
 from eqsat.frontends import registry
+from eqsat.frontends.guards import CHOOSE, Guard, told
 from eqsat.frontends.memory import LEVEL, Memory
 from eqsat.frontends.source import scipy_function, user_line
 from eqsat.ir import build, views
@@ -37,11 +38,16 @@ class Trace:
     which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
     running functions on them. ``shown``: what stands for a value from outside, such as a helper function;
     ``original``: what such a stand-in was made of. ``bound``: how many inputs bodies of loops were given.
+    ``guards``: values that Python asked for, which the trace is for; None where it may not.
     """
 
-    __slots__ = ("bound", "deadline", "disorderly", "file", "nodes", "original", "rows", "shown", "thread", "values")
+    __slots__ = (
+        "bound", "deadline", "disorderly", "file", "guards", "nodes", "original", "rows", "shown", "thread", "values",
+    )  # fmt: skip
 
-    def __init__(self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None) -> None:
+    def __init__(
+        self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None, *, guarded: bool = False
+    ) -> None:
         self.deadline = deadline
         self.nodes: list[Node] = []
         self.bound = 0
@@ -52,6 +58,7 @@ class Trace:
         self.rows = False
         self.original: Callable[[Any], Any] = lambda value: value
         self.values = {} if values is None else values
+        self.guards: list[Guard] | None = [] if guarded else None
 
 
 CURRENT: Scoped[Trace | None] = Scoped(None)
@@ -405,16 +412,16 @@ class TracedArray:
     def __bool__(self) -> bool:
         if self.known is not None:
             return bool(self.known)
-        return self._unknown(
-            "the truth value",
-            "replace if/else by np.where(condition, a, b), and/or/not by np.logical_and/or/not, min/max by "
-            "np.minimum/maximum",
-        )
+        value = told(CURRENT.get(), self.node, bool)
+        return self._unknown("the truth value", CHOOSE) if value is None else bool(value)
 
     def __int__(self) -> int:
         if self.known is not None:
             return int(self.known)
-        return self._unknown("the int value", "use x.astype(np.int64), or pass it as a Python int argument")
+        value = told(CURRENT.get(), self.node, int)
+        if value is None:
+            return self._unknown("the int value", "use x.astype(np.int64), or pass it as a Python int argument")
+        return value
 
     def __float__(self) -> float:
         if self.known is not None:
@@ -440,11 +447,14 @@ class TracedArray:
     def __index__(self) -> int:
         if self.known is not None:
             return self.known.__index__()
-        return self._unknown(
-            "the integer value",
-            "to index a NumPy array write eqsat.asarray(table)[i] or pass the table as an argument; build masks with "
-            "np.arange(n) == i; pass sizes as Python int arguments",
-        )
+        value = told(CURRENT.get(), self.node, int) if self.ndim == 0 and self.dtype.kind in "iu" else None
+        if value is None:
+            return self._unknown(
+                "the integer value",
+                "to index a NumPy array write eqsat.asarray(table)[i] or pass the table as an argument; build masks "
+                "with np.arange(n) == i; pass sizes as Python int arguments",
+            )
+        return value
 
     def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray:
         if self.known is not None:

@@ -175,7 +175,7 @@ def run_plain(
             _say_not_held(traced, "NumPy would take long, or much memory")
             return None
         try:
-            traced = small.trace()
+            traced = small.trace(guarded=bool(traced.guards))
         except Exception as error:
             _say_not_held(traced, f"NumPy would take long, or much memory, and smaller arguments do not fit: {error!r}")
             return None

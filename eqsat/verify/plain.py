@@ -70,7 +70,9 @@ class Plain:
             return None
         arrays = _arrays(result, traced)
         own = {output for output, _ in traced.own}
-        return _checked([*arrays, *(given[w.leaf] for w in traced.written if w.output not in own)], traced)
+        changes = (given[w.leaf] for w in traced.written if w.output not in own)
+        told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
+        return _checked([*arrays, *changes, *told], traced)
 
     def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
@@ -91,8 +93,8 @@ class Plain:
         args, kwargs = self.spec.call_with(trees, leaves)
         return Plain(self.fn, args, kwargs, self.spec)
 
-    def trace(self) -> Traced:
-        return trace(self.fn, self.args, self.kwargs, spec=self.spec)
+    def trace(self, *, guarded: bool = False) -> Traced:
+        return trace(self.fn, self.args, self.kwargs, spec=self.spec, guarded=guarded)
 
     def arrays(self) -> list[np.ndarray]:
         """The arguments' tensors, in native byte order; the base of one that repeats what it holds."""

@@ -1,0 +1,186 @@
+"""Branches on values, together with arrays that are written to, loops, and what cannot be compiled."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqsat
+from eqsat.errors import ConcretizationError, EqsatWarning
+from eqsat.paths import MOST_PATHS
+
+QUICK: dict[str, Any] = {"backend": "numpy", "cache": False}
+
+
+def quietly(f: Any, *args: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return f(*args)
+
+
+def flip(x: Any) -> Any:
+    """Writes to its argument in two of three ways, and to another part of it in each."""
+    x[0] += 1
+    if x.sum() > 10:
+        x[1:] *= 2
+        return x[0]
+    if x.sum() < -10:
+        return x.sum()
+    x[-1] = 0
+    return x
+
+
+@given(values=st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=1, max_size=6))
+@settings(max_examples=15, deadline=None)
+def test_arguments_are_changed_once_and_by_the_way_taken(values: list[list[int]]) -> None:
+    f = eqsat.optimize(flip, **QUICK)
+    for value in values:
+        want, got = np.array(value, float), np.array(value, float)
+        np.testing.assert_array_equal(quietly(f, got), flip(want))
+        np.testing.assert_array_equal(got, want)
+
+
+def test_arguments_that_share_memory_are_left_to_numpy() -> None:
+    def copy_if(x: Any, y: Any) -> Any:
+        y[:] = 0
+        if x.sum() > 0:
+            y[:-1] = x[1:]
+        return x * 2
+
+    f = eqsat.optimize(copy_if, **QUICK)
+    quietly(f, np.ones(4), np.ones(4))
+    want, got = np.arange(8.0), np.arange(8.0)
+    np.testing.assert_array_equal(f(got[1:5], got[2:6]), copy_if(want[1:5], want[2:6]))
+    np.testing.assert_array_equal(got, want)
+    locked = np.ones(4)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        f(np.ones(4), locked)
+
+
+def test_branches_in_loops() -> None:
+    def steps(x: Any, n: int) -> Any:
+        y = np.zeros_like(x)
+        for i in range(n):
+            if x[i] > 0:
+                y[i] = x[i] * 2
+            else:
+                y[i] = -1
+        return y
+
+    f = eqsat.optimize(steps, **QUICK)
+    for signs in ([1, 1, 1], [1, -1, 1], [1, 1, 1], [-1, -1, -1]):
+        x = np.array(signs, float)
+        np.testing.assert_array_equal(quietly(f, x, 3), steps(x, 3))
+    assert f.cache_info().misses == 3
+    long = np.ones(40)
+    with pytest.warns(EqsatWarning, match="NumPy runs the function"):
+        np.testing.assert_array_equal(f(long, 40), steps(long, 40))
+
+
+def test_a_branch_beside_a_rolled_loop() -> None:
+    def smooth(x: Any) -> Any:
+        if not (x >= 0).all():
+            x = np.abs(x)
+        for _ in range(30):
+            x[1:-1] = (x[:-2] + x[2:]) / 2
+        return x
+
+    f = eqsat.optimize(smooth, cache=False)
+    rng = np.random.default_rng(0)
+    for shift in (1.0, -0.5, 1.0):
+        x = rng.random(16) + shift
+        y = x.copy()
+        np.testing.assert_allclose(quietly(f, x), smooth(y), rtol=1e-12)
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+    assert "loop" in f.source(np.ones(16)) or "for" in f.source(np.ones(16))
+
+
+def test_bodies_of_loops_are_told_nothing_that_changes_from_trip_to_trip() -> None:
+    def f(x: Any, flag: Any) -> Any:
+        def body(total: Any, row: Any) -> Any:
+            if flag > 0:  # from outside
+                return total + row, None
+            return (total - row if row > 0 else total), None
+
+        return eqsat.scan(body, 0.0, x)[0]
+
+    x, made = np.array([1.0, -2, 3]), eqsat.optimize(f, **QUICK)
+    assert quietly(made, x, np.int64(1)) == 2.0
+    assert made.explain(x, np.int64(1)).plain is None
+    assert quietly(made, x, np.int64(-1)) == -4.0  # the body asks for a row's value: NumPy
+    with pytest.raises(ConcretizationError, match="truth value"):
+        eqsat.optimize(f, strict=True, **QUICK)(x, np.int64(1))
+
+
+def test_integers_of_floats() -> None:
+    def head(x: Any) -> Any:
+        return x[: int(np.ceil(x[0]))] * 2
+
+    f = eqsat.optimize(head, **QUICK)
+    for first in (2.5, 1.0, 2.2):
+        x = np.array([first, 1, 2, 3])
+        np.testing.assert_array_equal(quietly(f, x), head(x))
+    assert f.cache_info().misses == 2
+    with pytest.raises(ValueError, match="NaN"):
+        f(np.array([math.nan, 1, 2, 3]))
+    with pytest.raises(OverflowError):
+        f(np.array([math.inf, 1, 2, 3]))
+
+
+def test_a_way_that_cannot_be_compiled_is_tried_once() -> None:
+    runs = []
+
+    def f(x: Any) -> Any:
+        runs.append(type(x) is np.ndarray)
+        if x[0] > 0:
+            return x + 1
+        return math.floor(float(x[1])) * x
+
+    made = eqsat.optimize(f, **QUICK)
+    x, y = np.array([1.0, 2.5]), np.array([-1.0, 2.5])
+    np.testing.assert_array_equal(quietly(made, x), x + 1)
+    with pytest.warns(EqsatWarning, match="float"):
+        np.testing.assert_array_equal(made(y), 2 * y)
+    runs.clear()
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(made(y), 2 * y)
+            np.testing.assert_array_equal(made(x), x + 1)
+    assert runs == [True] * 3, "NumPy runs the one, a program the other"
+    assert "float" in (made.explain(y).plain or "") and made.explain(x).plain is None
+
+
+def test_a_program_of_one_way_refuses_calls_of_another() -> None:
+    f = eqsat.optimize(lambda x: x * 2 if x.sum() > 0 else x * 3, **QUICK)
+    x = np.ones(3)
+    program = quietly(f.compile, x)
+    np.testing.assert_array_equal(program([x]), x * 2)
+    with pytest.raises(ConcretizationError, match="the value True"):
+        program([-x])
+
+
+def test_ways_are_few() -> None:
+    f = eqsat.optimize(lambda x: x * int(x[0]), **QUICK)
+    told = []
+    for n in range(MOST_PATHS + 3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            np.testing.assert_array_equal(f(np.full(2, n)), np.full(2, n * n))
+        told.append(len(caught))
+    assert told == [1, *[0] * (MOST_PATHS - 1), 1, 0, 0]
+    assert f.cache_info().misses == MOST_PATHS
+
+
+def test_no_results_are_asked_for() -> None:
+    """All outputs of the program are guards."""
+    f = eqsat.optimize(lambda x: "positive" if x.sum() > 0 else None, **QUICK)
+    assert quietly(f, np.ones(3)) == "positive"
+    assert quietly(f, -np.ones(3)) is None
