@@ -113,7 +113,10 @@ class OptimizedFunction:
         last = self._last
         if last is not None and not kwargs:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
-            results = None if _compiling.values and _compiling.get() else last.direct(args)  # type: ignore[misc]
+            try:
+                results = None if _compiling.values and _compiling.get() else last.direct(args)  # type: ignore[misc]
+            except ResultChangedError:  # which it will do again below
+                results = None
             if results is not None:
                 self._hits += 1
                 return results[0] if last.single else last.traced.rebuild(results, args)
@@ -135,10 +138,8 @@ class OptimizedFunction:
             return self._run_plain(program, args, kwargs)
         if not program.traced.guards and not program.traced.takes(leaves):
             return self.fn(*args, **kwargs)  # NumPy says what becomes of arguments that share memory
-        if leaves is args and program.direct is not None:
-            self._last = program
-            if not self._programs.has(program):  # forgotten meanwhile
-                self._last = None
+        if leaves is args and not program.traced.guards:
+            self._come_back_to(program)
         try:
             if program.traced.guards:
                 return self._run_path(program, args, kwargs, leaves, key)
@@ -154,12 +155,22 @@ class OptimizedFunction:
         self, program: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key
     ) -> Any:
         """The result where the function asks for values, of the program for the way that this call takes or NumPy."""
+        latest, self._last = program.paths[0], None
         found = self._path(program, args, kwargs, leaves, key)
         if isinstance(found, PlainProgram):
             return self._run_plain(found, args, kwargs)
         if found is None or not found[0].traced.takes(leaves):
             return self.fn(*args, **kwargs)
+        if leaves is args and found[0] is latest:  # not where branches alternate
+            self._come_back_to(latest)
         return found[0].traced.rebuild(found[1], leaves)
+
+    def _come_back_to(self, program: Compiled) -> None:
+        """Try this program first."""
+        if program.direct is not None:
+            self._last = program
+            if not self._programs.has(program.first):  # forgotten meanwhile
+                self._last = None
 
     def _path(
         self, program: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key
@@ -309,9 +320,9 @@ class OptimizedFunction:
     def _keep(self, key: Key, program: Compiled | PlainProgram) -> None:
         last, programs = self._last, self._programs
         if last is not None:  # its calls do not pass through `find`
-            programs.touch(last)
+            programs.touch(last.first)
         programs.add(key, program)
-        if last is not None and not programs.has(last):
+        if last is not None and not programs.has(last.first):
             self._last = None
 
     def cache_info(self) -> CacheInfo:

@@ -87,10 +87,10 @@ class Compiled:
     """A program for one set of argument types, ready to be called with the leaves of the arguments.
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
-    None where steps through the reference stand in the way. ``single``: its result is one array. ``plain`` is the
-    function that was traced and its arguments, which verification runs once. ``paths``: programs for calls of these
-    types where Python is told other values, this one among them, the latest first; ``refused``: what NumPy runs of
-    them, by the first values that Python is told.
+    None where arguments are passed in another form. ``single``: its result is one array. ``plain`` is the function that
+    was traced and its arguments, which verification runs once. ``paths``: programs for calls of these types where
+    Python is told other values, this one among them, the latest first; ``refused``: what NumPy runs of them, by the
+    first values that Python is told; both are those of the ``first`` one.
     Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
@@ -119,8 +119,8 @@ class Compiled:
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        direct = traced.as_given and not traced.guards
-        self.direct = self._changing(self._direct(len(leaves))) if direct else None
+        self.direct = self._agreeing(self._changing(self._direct(len(leaves)))) if traced.as_given else None
+        self.first = self
         self.paths: list[Compiled] = [self]
         self.refused: dict[tuple[int, ...], PlainProgram] = {}
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
@@ -370,10 +370,10 @@ class Compiled:
                 f"{'; '.join(told)}. Fix: pass the array without overlaps, and take windows of it in the function"
             ) from error
 
-    def _direct(self, count: int) -> Direct | None:
+    def _direct(self, count: int) -> Direct:
         """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
-        run, free = self.executable.direct, self.free
-        if run is None or free is None:
+        run, free = self.executable.direct or self._checked(), self.free
+        if free is None:
             return run
         (place, constant), *more = self.held.items()
         pick = itemgetter(*free) if len(free) > 1 else itemgetter(slice(free[0], free[0] + 1) if free else slice(0))
@@ -389,10 +389,44 @@ class Compiled:
 
         return direct
 
-    def _changing(self, run: Direct | None) -> Direct | None:
+    def _checked(self) -> Direct:
+        """The executable where it has no quick way in, of arrays that it need not convert."""
+        types = [node.type for i, node in enumerate(self.traced.graph.inputs) if i not in self.held]
+        specs, run = [(of.shape, of.dtype.numpy) for of in types], self.executable
+
+        def direct(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            if len(arrays) != len(specs):
+                return None
+            for array, (shape, dtype) in zip(arrays, specs, strict=True):
+                if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                    return None
+                flags = array.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+            return run(arrays)
+
+        return direct
+
+    def _agreeing(self, run: Direct) -> Direct:
+        """The same, which refuses calls where Python is told other values."""
+        traced = self.traced
+        if not traced.guards:
+            return run
+        values = [guard.value for guard in traced.guards]
+
+        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            try:
+                results = run(leaves)
+            except Exception:  # perhaps a library's, on a way that this call does not take
+                return None
+            return results if results is not None and traced.seen(results) == values else None
+
+        return direct
+
+    def _changing(self, run: Direct) -> Direct:
         """The same, which refuses arguments that cannot be changed as those that were traced."""
         traced = self.traced
-        if run is None or not (traced.written or traced.rows):
+        if not (traced.written or traced.rows):
             return run
 
         def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:

@@ -62,6 +62,7 @@ def _new(program: Compiled, another: Callable[[], Compiled | PlainProgram | None
         return made
     if any(p.traced.agrees([guard.value for guard in made.traced.guards]) for p in program.paths):
         raise _no_more(paths, "rounding decides over which branch is taken")
+    made.first = program
     program.paths = [*program.paths, made]
     return made
 

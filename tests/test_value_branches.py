@@ -184,3 +184,33 @@ def test_no_results_are_asked_for() -> None:
     f = eqsat.optimize(lambda x: "positive" if x.sum() > 0 else None, **QUICK)
     assert quietly(f, np.ones(3)) == "positive"
     assert quietly(f, -np.ones(3)) is None
+
+
+def test_the_short_way_in_is_for_its_own_branch() -> None:
+    """Calls of one branch go by the compiled driver alone; those of another are noticed there."""
+    f = eqsat.optimize(lambda x: x * 2 if x.sum() > 0 else {"negative": -x}, cache=False)
+    x = np.arange(1.0, 4)
+    for _ in range(3):
+        np.testing.assert_array_equal(quietly(f, x), x * 2)
+    last = f._last
+    assert last is not None and last.direct is not None and last.direct((-x,)) is None
+    np.testing.assert_array_equal(quietly(f, -x)["negative"], x)
+    for _ in range(3):
+        np.testing.assert_array_equal(f(-x)["negative"], x)
+        np.testing.assert_array_equal(f(x), x * 2)
+    f.cache_clear()
+    np.testing.assert_array_equal(quietly(f, x), x * 2)
+
+
+def test_programs_with_steps_of_libraries_take_the_short_way() -> None:
+    f = eqsat.optimize(lambda a, b: np.linalg.inv(a) @ b, const="b", cache=False)
+    a, b = np.eye(3) + 0.5, np.arange(9.0).reshape(3, 3)
+    np.testing.assert_allclose(f(a, b), np.linalg.inv(a) @ b)
+    direct = f.compile(a, b).direct
+    assert direct is not None and direct((a, b)) is not None
+    for other in (a.T, a.astype(np.float32), a[:2], np.eye(4)[::2, 1:], a.view(np.matrix), a.astype(">f8")):
+        assert direct((other, b)) is None
+    assert direct((a, b.copy())) is None and direct((a,)) is None
+    np.testing.assert_allclose(f(a.T * 2, b), np.linalg.inv(a.T * 2) @ b)
+    with pytest.raises(np.linalg.LinAlgError):
+        f(np.zeros((3, 3)), b)

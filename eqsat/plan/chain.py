@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.loop import runs_of
 from eqsat.ir.node import ConstArray, Node
+from eqsat.ir.opaque import Call, call_alone
 from eqsat.ir.serialize import nodes_from_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.tabulate import Table, Tabulator
@@ -39,6 +40,7 @@ class Segment:
     arguments: list[int]
     writes: list[int]
     values: Sequence[Node] = ()
+    call: Call | None = None
     group: KernelGroup | None = None
     loop: ChainLoop | None = None
 
@@ -162,8 +164,11 @@ class Chains:
         """``order``: the arguments, where all of the program's are to be passed as they come."""
         if "reference" in run[0]:
             (step,) = run
-            values = nodes_from_json(step["reference"], _no_constant)
-            return Segment(None, list(step["reads"]), list(step["tensors"]), values)
+            values, reads = nodes_from_json(step["reference"], _no_constant), list(step["reads"])
+            call = call_alone(values)
+            if call is not None:  # its operands in order
+                reads = [reads[node.attrs.index] for node in values[0].inputs]  # type: ignore[attr-defined]
+            return Segment(None, reads, list(step["tensors"]), values, call)
         if is_loop(run[0]) and not is_compiled(run[0]):
             (step,) = run
             repeat, (reads, writes) = step["loop"], reads_writes(step)

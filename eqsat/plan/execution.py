@@ -17,7 +17,6 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.loop import window
 from eqsat.ir.node import Node, topological
-from eqsat.ir.opaque import call_alone
 from eqsat.ir.serialize import type_from_json
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.types import TensorType
@@ -213,6 +212,11 @@ class SegmentedExecutable(ABC):
         if segment.loop is not None:
             self._run_loop(segment.loop, values)
             return
+        if segment.call is not None:
+            found = segment.call.run([values[t] for t in segment.arguments])
+            for tensor, value in zip(segment.writes, segment.values, strict=True):
+                values[tensor] = found[value.attrs.number]  # type: ignore[attr-defined]
+            return
         if segment.values:
             results = _reference(segment.values, [values[t] for t in segment.arguments])
             values.update(zip(segment.writes, results, strict=True))
@@ -261,6 +265,9 @@ class SegmentedExecutable(ABC):
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """The array as kernels take it: C-contiguous, aligned, native byte order, of NumPy's own class."""
+    flags = array.flags
+    if type(array) is np.ndarray and flags.c_contiguous and flags.aligned and array.dtype.isnative:
+        return array
     dtype = array.dtype.newbyteorder("=")
     if array.size == 0:  # NumPy calls it aligned wherever it lies
         return np.empty(array.shape, dtype)
@@ -282,10 +289,6 @@ def _output(type: TensorType) -> np.ndarray:
 
 
 def _reference(values: Sequence[Node], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    call = call_alone(values)
-    if call is not None:
-        results = call.run([arrays[operand.attrs.index] for operand in values[0].inputs])  # type: ignore[attr-defined]
-        return [results[value.attrs.number] for value in values]  # type: ignore[attr-defined]
     bound = {}
     for node in topological(values):
         if isinstance(node.attrs, InputAttrs):
