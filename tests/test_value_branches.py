@@ -214,3 +214,72 @@ def test_programs_with_steps_of_libraries_take_the_short_way() -> None:
     np.testing.assert_allclose(f(a.T * 2, b), np.linalg.inv(a.T * 2) @ b)
     with pytest.raises(np.linalg.LinAlgError):
         f(np.zeros((3, 3)), b)
+
+
+# max and min of Python
+
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -2.5, math.nan, math.inf, -math.inf])
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type, value and sign."""
+    return type(a) is type(b) and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@given(values=st.lists(NUMBERS, min_size=3, max_size=3), dtype=st.sampled_from(["float64", "float32", "float16"]))
+@settings(max_examples=40, deadline=None)
+def test_extremes_of_scalars_are_pythons(values: list[float], dtype: str) -> None:
+    def f(x: Any, one: Any) -> Any:
+        return max(x[0], x[1], x[2]), min(x), max([x[1], x[0] * 2]), min(v + one for v in x), max(np.abs(x).sum(), one)
+
+    x = np.array(values, dtype)
+    with np.errstate(all="ignore"):
+        want = f(x, x.dtype.type(1))
+        got = eqsat.optimize(f, strict=True, **QUICK)(x, x.dtype.type(1))
+    assert all(map(same, got, want)), (got, want)
+
+
+def test_extremes_with_numbers() -> None:
+    def f(x: Any) -> Any:
+        low = max(0.0, x.min())
+        return (x - low) / max(1e-9, x.max() - low) * min(x.shape[0], 3)
+
+    x = np.array([0.5, 2.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = eqsat.optimize(f, strict=True, **QUICK)
+        for shift in (0.0, -3.0):
+            np.testing.assert_allclose(made(x + shift), f(x + shift))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: max(0.1, x[0]),  # no float32: the chosen one's type would depend on values
+        lambda x: max(x[0], x.astype(np.float64)[1]),
+        lambda x: max(x, key=lambda v: -v),
+        lambda x: max(x[:0], default=x[0]),
+        lambda x: max(x[0].reshape(()), x[1].reshape(())),
+        lambda x: max([x[:1], x[1:]], key=len),
+    ],
+)
+def test_other_extremes_are_branches(fn: Any) -> None:
+    f = eqsat.optimize(fn, **QUICK)
+    for values in ([0.5, 1.5, 0.25], [2.5, -1.5, 7], [0.0, 0.0, 0.0]):
+        x = np.array(values, np.float32)
+        got, want = quietly(f, x), fn(x)
+        np.testing.assert_array_equal(got, want)
+        assert np.asarray(got).dtype == np.asarray(want).dtype
+
+
+def test_extremes_keep_pythons_errors_and_the_users_own() -> None:
+    with pytest.raises(TypeError, match="at least 1 argument"):
+        eqsat.optimize(lambda x: max() + x, **QUICK)(np.ones(2))  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="empty"):
+        eqsat.optimize(lambda x: max([]) + x, **QUICK)(np.ones(2))
+    space: dict[str, Any] = {}
+    exec("def max(a, b):\n    return a + b\ndef f(x):\n    return max(x[0], x[1])\n", space)
+    assert eqsat.optimize(space["f"], strict=True, **QUICK)(np.array([2.0, 3.0])) == 5
+    assert eqsat.optimize(lambda x: (x, max), **QUICK)(np.ones(2))[1] is max
+    f = eqsat.optimize(lambda x: x * max(2, 3), **QUICK)
+    np.testing.assert_array_equal(f(np.ones(2)), 3 * np.ones(2))

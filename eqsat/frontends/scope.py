@@ -1,8 +1,8 @@
 """A function as it is traced: a copy whose globals and captured variables show what tracing needs in their place.
 
 NumPy arrays from outside are known traced arrays, which traced arrays can index; creation functions that were imported
-by name make known arrays; and the user's own functions are copies, too. Everything else is looked up where it is, when
-it is.
+by name make known arrays; the user's own functions are copies, too; ``max`` and ``min`` choose among traced scalars.
+Everything else is looked up where it is, when it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.frontends.builtin import ORIGINALS, builtin
 from eqsat.frontends.creation import OF_ORIGINAL, is_users
 from eqsat.frontends.known import captured
 from eqsat.frontends.tracer import Trace
@@ -28,7 +29,7 @@ class Scopes:
         trace.shown = self.shown
         self._globals: dict[int, _Globals] = {}
         self._made: dict[int, tuple[Any, Any]] = {}  # by the identity of what they stand for, which is kept alive
-        self._originals: dict[int, Any] = {}
+        self._originals = dict(ORIGINALS)
 
     def inside(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function to trace in place of ``fn``; itself where its code cannot be told."""
@@ -98,7 +99,11 @@ class _Globals(dict[str, Any]):
         self._live, self._scopes = live, scopes
 
     def __getitem__(self, name: str) -> Any:
-        return self._scopes.shown(self._live[name])
+        try:
+            value = self._live[name]
+        except KeyError:
+            return builtin(name)
+        return self._scopes.shown(value)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
