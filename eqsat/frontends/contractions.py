@@ -22,6 +22,7 @@ from eqsat.frontends.convert import (
     truth,
 )
 from eqsat.frontends.reductions import sum_
+from eqsat.frontends.registry import call as np_call
 from eqsat.frontends.registry import implements
 from eqsat.frontends.shapes import diagonal, diagonal_node
 from eqsat.frontends.tracer import TracedArray
@@ -162,8 +163,8 @@ def _expand(part: str, width: int) -> list[Label]:
 def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> TracedArray:
     casting = kwargs.pop("casting", "safe")
     rest = {k: v for k, v in kwargs.items() if k != "order" and v is not None}
-    if out is not None or set(rest) - {"dtype"}:
-        raise UnsupportedOpError("np.einsum(out=…) is not supported on traced arrays: use its result", LINE.get())
+    if set(rest) - {"dtype"}:
+        raise UnsupportedOpError(f"np.einsum({', '.join(rest)}) is not supported on traced arrays", LINE.get())
     if isinstance(operands[0], str):
         subscripts, *arrays = operands
     else:
@@ -205,8 +206,6 @@ def matmul(x1: Any, x2: Any, /, out: Any = None, **kwargs: Any) -> TracedArray:
 
 @implements(np.dot)
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    if out is not None:
-        raise UnsupportedOpError("np.dot(out=…) is not supported on traced arrays: use its result", LINE.get())
     x, y = traced(a), traced(b)
     if x.ndim == 0 or y.ndim == 0:
         return apply(np.multiply, (x, y))  # of arrays: NumPy makes one of a Python number too
@@ -233,7 +232,7 @@ def inner(a: Any, b: Any, /) -> Any:
 def outer(a: Any, b: Any, out: Any = None) -> Any:
     x, y = traced(a), traced(b)
     column = TracedArray(build.reshape(x.node, (x.size, 1)))
-    return apply(np.multiply, (column, TracedArray(build.reshape(y.node, (y.size,)))), out=out)
+    return apply(np.multiply, (column, TracedArray(build.reshape(y.node, (y.size,)))))
 
 
 @implements(np.linalg.outer)
@@ -308,7 +307,7 @@ def kron(a: Any, b: Any) -> Any:
 
 @implements(np.trace)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> TracedArray:
-    return sum_(diagonal(a, offset, axis1, axis2), -1, dtype, out)
+    return sum_(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 @implements(np.linalg.trace)
@@ -318,8 +317,6 @@ def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> TracedArra
 
 @implements(np.linalg.multi_dot)
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    if out is not None:
-        raise UnsupportedOpError("np.linalg.multi_dot(out=…) is not supported on traced arrays", LINE.get())
     factors: list[Any] = [traced(a) for a in arrays]
     ranks = [f.ndim for f in factors]
     if len(ranks) < 2:
@@ -363,11 +360,14 @@ def _cheapest_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 @implements(np.linalg.matrix_power)
 def matrix_power(a: Any, n: Any) -> Any:
     count = operator.index(n)
-    if count < 1:
-        raise UnsupportedOpError("np.linalg.matrix_power is supported for n ≥ 1", LINE.get())
     base = traced(a)
     if base.ndim < 2 or base.shape[-1] != base.shape[-2]:
         raise ValueError(f"matrix_power: the last two axes must be equal, not shape {base.shape}")
+    if count < 0:
+        raise UnsupportedOpError("np.linalg.matrix_power of n < 0 inverts: use np.linalg.inv", LINE.get())
+    if count == 0:
+        unit = build.const(np.eye(base.shape[-1], dtype=base.dtype))
+        return TracedArray(build.broadcast_to(unit, base.shape))
     result = base
     for _ in range(count - 1):
         result = matmul(result, base)
@@ -386,6 +386,14 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> T
         raise ValueError(f"norm: a vector has one axis and a matrix two, not {len(axes)} of shape {traced(x).shape}")
     if ord in (None, "fro"):
         return _vector_norm(lift(x), 2, axes, keepdims)
+    if ord in (1, -1, math.inf, -math.inf):
+        first, second = (normalize_axis(i, ndim) for i in (axis or (0, 1)))
+        rows = first if abs(ord) == 1 else second
+        sums = _vector_norm(lift(x), 1, (rows,), True)
+        rest = first + second - rows
+        if ord > 0:
+            return np_call(np.max, sums, axis=(rows, rest), keepdims=keepdims, initial=0)  # type: ignore[no-any-return]
+        return np_call(np.min, sums, axis=(rows, rest), keepdims=keepdims)  # type: ignore[no-any-return]
     raise UnsupportedOpError(f"np.linalg.norm(ord={ord!r}) of a matrix is not supported: use None or 'fro'", LINE.get())
 
 

@@ -68,20 +68,26 @@ def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **_:
     return TracedArray(build.broadcast_to(node, shape_of(shape)))
 
 
+@registry.implements(np.linspace)
 def _linspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
-) -> Any:
-    """``np.linspace`` between traced ends."""
+    start: Any, stop: Any, num: Any = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
+    axis: Any = 0, *, device: Any = None,
+) -> Any:  # fmt: skip
+    """``np.linspace`` between traced ends, whose own code looks at the step."""
     count = operator.index(num)
-    if axis != 0 or retstep or count < 0:
-        raise registry.refuse("np.linspace(axis=…, retstep=…) between traced ends", "write start + step * np.arange(n)")
-    low, high = traced(start) * 1.0, traced(stop) * 1.0
+    if count < 0:
+        raise ValueError(f"Number of samples, {count}, must be non-negative.")
+    low, high = traced(array_of(start)) * 1.0, traced(array_of(stop)) * 1.0
     gaps = count - 1 if endpoint else count
     steps = np.arange(count, dtype=float).reshape(-1, *[1] * max(low.ndim, high.ndim))
-    made = low + steps * ((high - low) / gaps if gaps > 0 else high - low)
+    step = (high - low) / gaps if gaps > 0 else high - low
+    made = low + steps * step
     if endpoint and count > 1:
         made[-1] = high
-    return made if dtype is None else made.astype(dtype)
+    if dtype is not None:
+        made = (np.floor(made) if np.dtype(dtype).kind in "iu" else made).astype(dtype)
+    made = registry.call(np.moveaxis, made, 0, axis)
+    return (made, step if gaps > 0 else np.float64(np.nan)) if retstep else made
 
 
 _TRACED: dict[str, Callable[..., Any]] = {
@@ -91,7 +97,6 @@ _TRACED: dict[str, Callable[..., Any]] = {
     "ascontiguousarray": _asarray,
     "asfortranarray": _asarray,
     "full": _full,
-    "linspace": _linspace,
 }
 """What takes traced values and is not NumPy's to hand on."""
 

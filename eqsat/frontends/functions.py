@@ -14,7 +14,9 @@ import numpy as np
 
 from eqsat.frontends import trace as _registrations  # noqa: F401
 from eqsat.frontends.registry import FUNCTIONS, REFUSED, full_name
-from eqsat.frontends.ufuncs import has_kernel
+from eqsat.frontends.ufuncs import PAIRS, UFUNCS
+from eqsat.ir import build
+from eqsat.ir.types import TensorType, bool_, float64, int64
 
 Kind = Literal["kernel", "rewrite", "opaque", "constant", "refused"]
 
@@ -91,9 +93,9 @@ def public(module: ModuleType) -> Iterator[str]:
 def _row(module: ModuleType, name: str, function: Any) -> Row:
     full = full_name(function)
     note = REFUSED.get(full, "")
-    if has_kernel(function):
-        return Row(module.__name__, name, "kernel", note)
-    if function in FUNCTIONS or function is np.divmod:
+    if function in UFUNCS:
+        return Row(module.__name__, name, "kernel" if _is_operator(function) else "rewrite", note)
+    if function in FUNCTIONS or function in PAIRS:
         return Row(module.__name__, name, "kernel" if function.__name__ in OPERATORS else "rewrite", note)
     if note:
         return Row(module.__name__, name, "refused", note)
@@ -101,6 +103,14 @@ def _row(module: ModuleType, name: str, function: Any) -> Row:
         return Row(module.__name__, name, "refused", _OTHER[name])
     asks = isinstance(function, np.ufunc) or hasattr(function, "_implementation")
     return Row(module.__name__, name, "opaque" if asks else "constant")
+
+
+def _is_operator(ufunc: np.ufunc) -> bool:
+    """Whether a ufunc is one operator, of floats or else of what it takes."""
+    taken = {loop[0] for loop in ufunc.types}
+    type = TensorType((2,), next(t for t in (float64, int64, bool_) if t.numpy.char in taken))
+    node = UFUNCS[ufunc](*(build.input_node(i, type, "x") for i in range(ufunc.nin)))
+    return all(x.op in ("input", "const", "view") for x in node.inputs)
 
 
 def markdown() -> str:

@@ -333,8 +333,6 @@ def gather_flat(x: Node, index: Node) -> Node:
 @implements(np.take)
 def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> TracedArray:
     x = lift(a)
-    if out is not None:
-        raise UnsupportedOpError("np.take(out=…) is not supported on traced arrays: use its result", LINE.get())
     if axis is None:
         x, axis = build.reshape(x, (x.type.size,)), 0
     x = with_axis(x)

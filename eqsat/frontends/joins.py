@@ -34,7 +34,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.elementwise import broadcast_shapes
 from eqsat.ir.node import LINE
-from eqsat.ir.types import bool_, float16
+from eqsat.ir.types import bool_, float16, float64
 
 
 def _parts(name: str, arrays: Any) -> list[Any]:
@@ -42,7 +42,9 @@ def _parts(name: str, arrays: Any) -> list[Any]:
         if arrays.ndim == 0:
             raise ShapeError(f"{name} needs a sequence of arrays, not a 0-d array", LINE.get())
         arrays = list(arrays)
-    parts = [a if isinstance(a, TracedArray) else np.asarray(a) for a in arrays]
+    parts = [
+        a if isinstance(a, TracedArray) else traced(array_of(a)) if holds_traced(a) else np.asarray(a) for a in arrays
+    ]
     if not parts:
         raise ShapeError(f"{name}: need at least one array", LINE.get())
     return parts
@@ -65,8 +67,6 @@ def concatenate(
 ) -> Any:
     given = list(arrays)
     parts = _parts("concatenate", arrays)
-    if out is not None:
-        raise UnsupportedOpError("np.concatenate(out=…) is not supported on traced arrays: use its result", LINE.get())
     if axis is None:  # the only case in which Python numbers may stand among the arrays
         dtype = dtype if dtype is not None else promote(*given).numpy
         parts = [TracedArray(build.reshape(lift(p), (traced(p).size,))) for p in parts]
@@ -243,7 +243,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
     for ufunc, bound in ((np.maximum, low), (np.minimum, high)):
         if bound is not None:
             result = apply(ufunc, (TracedArray(result), TracedArray(lift(bound, dtype)))).node
-    return TracedArray(result) if out is None else apply(np.positive, (TracedArray(result),), out=out)
+    return TracedArray(result)
 
 
 @implements(np.round, np.around)
@@ -253,9 +253,12 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     if node.dtype == bool_:
         node = build.cast(node, float16)
     if not node.dtype.is_float:
-        if places < 0:
-            raise UnsupportedOpError("np.round of integers to tens is not supported: use x // 10 * 10", LINE.get())
-        return TracedArray(node)
+        if places >= 0:
+            return TracedArray(node)
+        ten = scalar(10.0**-places, float64)
+        return TracedArray(
+            build.cast(call("mul", call("round", call("div", build.cast(node, float64), ten)), ten), node.dtype)
+        )
     if places == 0:
         return TracedArray(call("round", node))
     factor = scalar(10.0 ** abs(places), node)
@@ -289,21 +292,6 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
     return result
 
 
-@implements(np.diff)
-def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    x: Any = traced(a)
-    at = normalize_axis(axis, x.ndim)
-    if operator.index(n) < 0:
-        raise ValueError(f"diff: the order must not be negative, not {n}")
-    for _ in range(operator.index(n)):
-        stop = x.shape[at]
-        later, earlier = (build.take_range(x.node, at, lo, max(lo, hi)) for lo, hi in ((1, stop), (0, stop - 1)))
-        # As NumPy: bools differ where they are unequal.
-        op = np.not_equal if x.dtype == np.bool_ else np.subtract
-        x = apply(op, (TracedArray(later), TracedArray(earlier)))
-    return x
-
-
 @implements(np.array_equal)
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     x, y = traced(a1), traced(a2)
@@ -313,3 +301,18 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     if equal_nan:
         equal = apply(np.logical_or, (equal, apply(np.logical_and, (apply(np.isnan, (x,)), apply(np.isnan, (y,))))))
     return TracedNumber(equal.all().node)
+
+
+@implements(np.array_equiv)
+def array_equiv(a1: Any, a2: Any) -> Any:
+    x, y = traced(a1), traced(a2)
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return False
+    return TracedNumber(apply(np.equal, (x, y)).all().node)
+
+
+@implements(np.allclose)
+def allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    return TracedNumber(isclose(a, b, rtol, atol, equal_nan).all().node)

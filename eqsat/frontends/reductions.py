@@ -25,6 +25,7 @@ from eqsat.frontends.convert import (
     with_axis,
     zeros,
 )
+from eqsat.frontends.masked import counts, is_mask, under_mask
 from eqsat.frontends.registry import call as np_call
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
@@ -33,18 +34,9 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.table import make
-from eqsat.ir.types import DType, bool_, widest
+from eqsat.ir.types import DType, bool_, float64, widest
 
 _NONE: Any = np._NoValue
-
-
-def _check(name: str, where: Any, out: Any = None) -> None:
-    if where is not _NONE and where is not True:
-        raise UnsupportedOpError(
-            f"np.{name}(where=…) is not supported on traced arrays: reduce np.where(mask, x, neutral value)", LINE.get()
-        )
-    if out is not None:
-        raise UnsupportedOpError(f"np.{name}(out=…) is not supported on traced arrays: use its result", LINE.get())
 
 
 def _accumulator(node: Node, dtype: DTypeLike | None) -> DType:
@@ -56,7 +48,7 @@ def _fold(kind: str, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     return build.reduce(kind, node, axes, keepdims=bool(keepdims))
 
 
-def _keep(keepdims: Any) -> bool:
+def keep(keepdims: Any) -> bool:
     return keepdims is not _NONE and bool(keepdims)
 
 
@@ -71,19 +63,21 @@ def _absorbs(initial: Any) -> bool:
     return value == 0 or not math.isfinite(value)
 
 
-def _total(kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any) -> TracedArray:
-    node = lift(a)
+def _total(
+    kind: str, op: str, a: Any, axis: Any, dtype: DTypeLike | None, keepdims: Any, initial: Any, where: Any
+) -> TracedArray:
+    node = under_mask(lift(a), where, 0 if op == "add" else 1)
     node = build.cast(node, _accumulator(node, dtype))
     if node.dtype == bool_:  # asked for with dtype=bool: or, and
         empty = op == "mul"
-        result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty).node
+        result = _quantify("reduce_min" if empty else "reduce_max", node, axis, keepdims, empty, True).node
         op = "logical_and" if empty else "logical_or"
     else:
         axes = reduced_axes(axis, node)
         if op == "mul" and all(node.shape[a] for a in axes) and _absorbs(initial):
             # NumPy begins with it: what overflows behind a factor of 0 is still 0.
             node, initial = call(op, node, lift(abs(initial), node.dtype)), np.copysign(1.0, initial)
-        result = _fold(kind, node, axes, _keep(keepdims))
+        result = _fold(kind, node, axes, keep(keepdims))
     if initial is not _NONE and initial is not None:
         result = call(op, result, lift(initial, result.dtype))
     return TracedArray(result)
@@ -99,8 +93,7 @@ def sum_(
     initial: Any = _NONE,
     where: Any = _NONE,
 ) -> TracedArray:
-    _check("sum", where, out)
-    return _total("reduce_sum", "add", a, axis, dtype, keepdims, initial)
+    return _total("reduce_sum", "add", a, axis, dtype, keepdims, initial, where)
 
 
 @implements(np.prod)
@@ -113,24 +106,25 @@ def prod(
     initial: Any = _NONE,
     where: Any = _NONE,
 ) -> TracedArray:
-    _check("prod", where, out)
-    return _total("reduce_prod", "mul", a, axis, dtype, keepdims, initial)
+    return _total("reduce_prod", "mul", a, axis, dtype, keepdims, initial, where)
 
 
 def _extreme(name: str, kind: str, op: str) -> Callable[..., TracedArray]:
     def run(
         a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, initial: Any = _NONE, where: Any = _NONE
     ) -> TracedArray:
-        _check(name, where, out)
         node = lift(a)
         axes = reduced_axes(axis, node)
         start = lift(initial, node.dtype) if initial is not _NONE and initial is not None else None
+        if is_mask(where) and start is None:
+            raise ValueError(f"reduction operation '{op}' has no identity: with where= it needs initial=")
+        node = under_mask(node, where, start)
         if start is not None and any(node.shape[i] == 0 for i in axes):
             shape = [1 if i in axes else n for i, n in enumerate(node.shape)]
             kept = build.broadcast_to(start, tuple(shape))
             rest = [n for i, n in enumerate(node.shape) if i not in axes]
-            return TracedArray(kept if _keep(keepdims) else build.reshape(kept, rest))
-        result = _fold(kind, node, axes, _keep(keepdims))
+            return TracedArray(kept if keep(keepdims) else build.reshape(kept, rest))
+        result = _fold(kind, node, axes, keep(keepdims))
         return TracedArray(call(op, result, start) if start is not None else result)
 
     return run
@@ -140,40 +134,37 @@ implements(np.max, np.amax)(_extreme("max", "reduce_max", "maximum"))
 implements(np.min, np.amin)(_extreme("min", "reduce_min", "minimum"))
 
 
-def _quantify(kind: str, a: Any, axis: Any, keepdims: Any, empty: bool) -> TracedArray:
+def _quantify(kind: str, a: Any, axis: Any, keepdims: Any, empty: bool, where: Any) -> TracedArray:
     """Any and all: the extreme of bools, with the value of the empty case."""
-    node = truth(a if isinstance(a, Node) else lift(a))
+    node = under_mask(truth(a if isinstance(a, Node) else lift(a)), where, empty)
     axes = reduced_axes(axis, node)
     if any(node.shape[i] == 0 for i in axes):
-        shape = [1 if i in axes else n for i, n in enumerate(node.shape) if i not in axes or _keep(keepdims)]
+        shape = [1 if i in axes else n for i, n in enumerate(node.shape) if i not in axes or keep(keepdims)]
         return TracedArray(zeros(shape, bool_, empty))
-    return TracedArray(_fold(kind, node, axes, _keep(keepdims)))
+    return TracedArray(_fold(kind, node, axes, keep(keepdims)))
 
 
 @implements(np.any)
 def any_(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, *, where: Any = _NONE) -> TracedArray:
-    _check("any", where, out)
-    return _quantify("reduce_max", a, axis, keepdims, False)
+    return _quantify("reduce_max", a, axis, keepdims, False, where)
 
 
 @implements(np.all)
 def all_(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE, *, where: Any = _NONE) -> TracedArray:
-    _check("all", where, out)
-    return _quantify("reduce_min", a, axis, keepdims, True)
+    return _quantify("reduce_min", a, axis, keepdims, True, where)
 
 
 def _position(name: str) -> Callable[..., TracedArray]:
     def run(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = _NONE) -> TracedArray:
-        _check(name, _NONE, out)
         node = lift(a)
         ndim = node.type.ndim
         if axis is None:
             found = build.reduce(name, build.reshape(node, (node.type.size,)), (0,))
-            return TracedArray(build.reshape(found, (1,) * ndim) if _keep(keepdims) else found)
+            return TracedArray(build.reshape(found, (1,) * ndim) if keep(keepdims) else found)
         at = normalize_axis(axis, max(ndim, 1))
         if ndim == 0:
             node = build.reshape(node, (1,))
-        found = build.reduce(name, node, (at,), keepdims=_keep(keepdims) and ndim > 0)
+        found = build.reduce(name, node, (at,), keepdims=keep(keepdims) and ndim > 0)
         return TracedArray(found)
 
     return run
@@ -183,17 +174,20 @@ implements(np.argmax)(_position("argmax"))
 implements(np.argmin)(_position("argmin"))
 
 
-def _mean(node: Node, axes: tuple[int, ...], keepdims: bool, count: float | None = None) -> Node:
-    n = 1
-    for axis in axes:
-        n *= node.shape[axis]
-    total = _fold("reduce_sum", node, axes, False)
-    mean = call("div", total, scalar(n if count is None else count, total))
+def mean_of(node: Node, axes: tuple[int, ...], keepdims: bool, less: float = 0, where: Any = _NONE) -> Node:
+    """The mean over some axes of what ``where=`` leaves, divided by ``less`` less than there are (``ddof``)."""
+    total = _fold("reduce_sum", under_mask(node, where, 0), axes, False)
+    if is_mask(where):
+        free = call("sub", build.cast(counts(node, where, axes), float64), scalar(less, float64))
+        divisor = build.cast(call("maximum", free, scalar(0, free)), total.dtype)
+    else:
+        divisor = scalar(max(math.prod(node.shape[axis] for axis in axes) - less, 0), total)
+    mean = call("div", total, divisor)
     # Kept axes come last, so that a mean is the same node with and without them.
     return build.reshape(mean, [1 if a in axes else e for a, e in enumerate(node.shape)]) if keepdims else mean
 
 
-def _floating(name: str, a: Any, dtype: DTypeLike | None) -> Node:
+def floating(name: str, a: Any, dtype: DTypeLike | None) -> Node:
     node = lift(a)
     if dtype is not None:
         wanted = known_dtype(dtype)
@@ -208,27 +202,28 @@ def mean(
     a: Any, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, keepdims: Any = _NONE, *,
     where: Any = _NONE,
 ) -> TracedArray:  # fmt: skip
-    _check("mean", where, out)
-    given = _floating("mean", a, dtype)
+    given = floating("mean", a, dtype)
     node = given if dtype is not None else build.widened((given,))[0]
-    mean = _mean(node, normalize_axes(axis, node.type.ndim), _keep(keepdims))
-    return TracedArray(build.cast(mean, given.dtype))
-
-
-def _variance(name: str, a: Any, axis: Any, dtype: Any, ddof: Any, keepdims: Any, mean: Any, correction: Any) -> Node:
-    node = _floating(name, a, dtype)
     axes = normalize_axes(axis, node.type.ndim)
+    return TracedArray(build.cast(mean_of(node, axes, keep(keepdims), where=where), given.dtype))
+
+
+def variance(
+    name: str, a: Any, axis: Any, dtype: Any, ddof: Any, keepdims: Any, where: Any, mean: Any, correction: Any
+) -> tuple[Node, float]:
+    """The variance, and by how much less than the count of elements it is divided."""
+    node = floating(name, a, dtype)
+    axes = normalize_axes(axis, node.type.ndim)
+    if correction is not _NONE and ddof != 0:
+        raise ValueError("ddof and correction can't be provided simultaneously.")
     less = ddof if correction is _NONE else correction
     if not is_weak(less):
         raise UnsupportedOpError(f"np.{name}: ddof must be a Python number", LINE.get())
-    count = 1
-    for i in axes:
-        count *= node.shape[i]
-    center = lift(mean, node.dtype) if mean is not _NONE else _mean(node, axes, True)
+    center = lift(mean, node.dtype) if mean is not _NONE else mean_of(node, axes, True, where=where)
     off = call("sub", node, center)
     parts = off.inputs if off.dtype.kind == "complex" else (off,)
     squares = functools.reduce(lambda x, y: call("add", x, y), (call("square", part) for part in parts))
-    return _mean(squares, axes, _keep(keepdims), max(count - less, 0))
+    return mean_of(squares, axes, keep(keepdims), less, where), less
 
 
 @implements(np.var)
@@ -244,8 +239,7 @@ def var(
     mean: Any = _NONE,
     correction: Any = _NONE,
 ) -> TracedArray:
-    _check("var", where, out)
-    return TracedArray(_variance("var", a, axis, dtype, ddof, keepdims, mean, correction))
+    return TracedArray(variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)[0])
 
 
 @implements(np.std)
@@ -261,19 +255,16 @@ def std(
     mean: Any = _NONE,
     correction: Any = _NONE,
 ) -> TracedArray:
-    _check("std", where, out)
-    return TracedArray(call("sqrt", _variance("std", a, axis, dtype, ddof, keepdims, mean, correction)))
+    return TracedArray(call("sqrt", variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)[0]))
 
 
 @implements(np.average)
-def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = _NONE
-) -> TracedArray:
-    if returned:
-        raise UnsupportedOpError("np.average(returned=True) is not supported: sum the weights yourself", LINE.get())
+def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = _NONE) -> Any:
     axis = listed(axis)
     if weights is None:
-        return mean(a, axis, keepdims=keepdims)
+        plain = mean(a, axis, keepdims=keepdims)
+        count = traced(a).size // max(plain.size, 1)
+        return (plain, TracedArray(zeros(plain.shape, plain.node.dtype, count))) if returned else plain
     x, w = traced(a), traced(weights)
     if x.shape != w.shape:
         if axis is None:
@@ -288,14 +279,13 @@ def average(
         w = TracedArray(build.cast(w.node, promote(x, w, np.float64(0))))
     weighted = sum_(apply(np.multiply, (x, w)), axis, keepdims=keepdims)
     full = TracedArray(build.broadcast_to(w.node, x.shape))
-    result = apply(np.divide, (weighted, sum_(full, axis, keepdims=keepdims)))
-    assert isinstance(result, TracedArray)
-    return result
+    scale = sum_(full, axis, keepdims=keepdims)
+    result = apply(np.divide, (weighted, scale))
+    return (result, TracedArray(build.cast(scale.node, result.node.dtype))) if returned else result
 
 
 @implements(np.ptp)
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NONE) -> Any:
-    _check("ptp", _NONE, out)
     high, low = (np_call(f, a, axis=axis, keepdims=keepdims) for f in (np.max, np.min))
     return apply(np.subtract, (high, low))
 
@@ -305,33 +295,12 @@ def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> TracedA
     return sum_(TracedArray(truth(lift(a))), axis, keepdims=keepdims)
 
 
-def _without_nan(node: Node, value: float) -> Node:
-    if node.dtype.kind in ("int", "bool"):
-        return node
-    return call("where", call("isnan", node), scalar(value, node), node)
-
-
-@implements(np.nansum)
-def nansum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = _NONE) -> TracedArray:
-    return sum_(TracedArray(_without_nan(lift(a), 0)), axis, dtype, out, keepdims)
-
-
-@implements(np.nanmean)
-def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = _NONE) -> Any:
-    node = _floating("nanmean", a, dtype)
-    total = sum_(TracedArray(_without_nan(node, 0)), axis, None, out, keepdims)
-    kept = call("logical_not", call("isnan", node))
-    count = sum_(TracedArray(kept), axis, keepdims=keepdims)
-    return TracedArray(call("div", total.node, build.cast(count.node, node.dtype)))
-
-
 def _scan_dtype(node: Node, dtype: DTypeLike | None) -> Node:
     return build.cast(node, _accumulator(node, dtype))
 
 
 def _scan(name: str, op: str) -> Callable[..., TracedArray]:
     def run(a: Any, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None) -> TracedArray:
-        _check(name, _NONE, out)
         node = _scan_dtype(lift(a), dtype)
         if node.dtype == bool_:
             raise UnsupportedDTypeError(f"np.{name}(dtype=bool) is not supported; use int64", LINE.get())

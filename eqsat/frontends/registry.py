@@ -22,7 +22,8 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 FUNCTIONS: dict[object, Callable[..., Any]] = {}
 """NumPy function -> its implementation on traced arrays."""
 
-_parameters: dict[object, frozenset[str] | None] = {}
+_parameters: dict[object, tuple[frozenset[str] | None, int]] = {}
+"""Names of an implementation's parameters, None where it takes any, and the place of ``out``, if it has one."""
 
 _SHAPE = "the shape of its result depends on values; "
 _WHERE = _SHAPE + "use np.where(condition, a, b)"
@@ -77,11 +78,13 @@ def implements(*functions: object) -> Callable[[Handler], Handler]:
     """Register the implementation of NumPy functions (and of any others that call ``__array_function__``)."""
 
     def add(handler: Handler) -> Handler:
-        accepted = inspect.signature(handler).parameters.values()
-        names = None if any(p.kind is p.VAR_KEYWORD for p in accepted) else frozenset(p.name for p in accepted)
+        accepted = inspect.signature(handler).parameters
+        names = None if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else frozenset(accepted)
+        by_place = [p.name for p in accepted.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        known = names, by_place.index("out") if "out" in by_place else sys.maxsize
         for function in functions:
             FUNCTIONS[function] = handler
-            _parameters[function] = names
+            _parameters[function] = known
         return handler
 
     return add
@@ -180,11 +183,13 @@ def _handled(name: str, function: object, args: tuple[Any, ...], kwargs: dict[st
     handler = FUNCTIONS.get(function)
     if handler is None:
         raise refuse(name)
-    names = _parameters[function]
+    names, place = _parameters[function]
     given = {k: v for k, v in kwargs.items() if v is not np._NoValue}
     out = given.pop("out", None)
+    if len(args) > place:
+        out, args = args[place], (*args[:place], None, *args[place + 1 :])
     if out is not None:
-        return located(name, _into, out, functools.partial(call, function, *args, **given))
+        return located(name, _into, name, out, functools.partial(call, function, *args, **given))
     for key in list(given):
         if names is not None and key not in names:
             default = _default(function, key)
@@ -195,10 +200,14 @@ def _handled(name: str, function: object, args: tuple[Any, ...], kwargs: dict[st
     return handler(*args, **given)
 
 
-def _into(out: Any, result: Callable[[], Any]) -> Any:
-    from eqsat.frontends.ufuncs import into
+def _into(name: str, out: Any, make: Callable[[], Any]) -> Any:
+    from eqsat.frontends.ufuncs import into, out_array
 
-    return into(out, result())
+    result = make()
+    target = out_array(out, result)
+    if target.shape != result.shape and name not in ("np.clip", "np.outer"):  # which are ufuncs: these broadcast
+        raise ShapeError(f"{name}: out= has the shape {target.shape}, the result {result.shape}", LINE.get())
+    return into(target, result)
 
 
 def _default(function: object, key: str) -> object:

@@ -262,6 +262,12 @@ def diag(v: Any, k: int = 0) -> TracedArray:
     return TracedArray(build.reshape(padded, (side, side)))
 
 
+@implements(np.diagflat)
+def diagflat(v: Any, k: int = 0) -> TracedArray:
+    x = traced(v)
+    return diag(TracedArray(build.reshape(x.node, (x.size,))), k)
+
+
 @implements(np.roll)
 def roll(a: Any, shift: Any, axis: Any = None) -> TracedArray:
     x = traced(a)
@@ -334,6 +340,12 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tr
         values = kwargs.pop("constant_values", 0)
         if not kwargs:
             return TracedArray(pad_constant(node, widths, values))
+    from eqsat.frontends.lookups import PADS, pad_by
+
+    if mode in PADS and x.size:
+        return pad_by(x, widths, mode, kwargs)
+    if kwargs.get("reflect_type") == "even":
+        del kwargs["reflect_type"]
     if mode not in ("edge", "reflect", "symmetric", "wrap", "empty") or kwargs:
         raise UnsupportedOpError(
             f"np.pad(mode={mode!r}) with {sorted(kwargs)} is not supported: use 'constant', 'edge', 'reflect', "

@@ -14,7 +14,22 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
-from eqsat.frontends import contractions, control, indexing, joins, opaque, reductions, shapes, writes  # noqa: F401
+from eqsat.frontends import (  # noqa: F401
+    contractions,
+    control,
+    elementary,
+    indexing,
+    joins,
+    lookups,
+    nans,
+    numpy_code,
+    opaque,
+    reductions,
+    shapes,
+    special,
+    windows,
+    writes,
+)
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
 from eqsat.frontends.guards import Guard

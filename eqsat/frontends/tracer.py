@@ -12,6 +12,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -377,6 +378,16 @@ class TracedArray:
         return self._type.nbytes
 
     @property
+    def flags(self) -> SimpleNamespace:
+        """As ``numpy.ndarray.flags``: results lie in row-major order."""
+        rows = self.ordered()
+        columns = self.ndim < 2 or sum(n != 1 for n in self.shape) < 2
+        return SimpleNamespace(
+            writeable=not (self.memory.protected or self._readonly), aligned=True, owndata=self.map is None,
+            c_contiguous=rows, contiguous=rows, f_contiguous=columns, fnc=columns and not rows, forc=rows or columns,
+        )  # fmt: skip
+
+    @property
     def device(self) -> str:
         return "cpu"
 
@@ -662,6 +673,11 @@ class TracedArray:
     mean, var, std, any, all = (_method(f) for f in (np.mean, np.var, np.std, np.any, np.all))
     argmax, argmin, cumsum, cumprod = (_method(f) for f in (np.argmax, np.argmin, np.cumsum, np.cumprod))
     argsort, clip, dot, round = (_method(f) for f in (np.argsort, np.clip, np.dot, np.round))
+    searchsorted, choose = _method(np.searchsorted), _method(np.choose)
+
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+        """As ``numpy.ndarray.compress``."""
+        return registry.call(np.compress, condition, self, axis=axis, out=out)
 
     def sort(self, axis: int = -1, **kwargs: Any) -> None:
         """Sorts in place, as ``numpy.ndarray.sort``."""

@@ -16,7 +16,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import bool_, uint64
+from eqsat.ir.types import NotOfThisType, bool_, uint64
 
 Builder = Callable[..., Node]
 
@@ -26,7 +26,8 @@ UFUNCS: dict[np.ufunc, Builder] = {}
 SCIPY: dict[str, Builder] = {}
 """The same by name for ``scipy.special``, which is imported by the user if at all."""
 
-SCIPY_ADVICE = {"erfc": "write 1 - erf(x), which is 0 where erfc(x) is below the rounding of 1"}
+PAIRS: dict[np.ufunc, tuple[Builder, Builder]] = {}
+"""Functions with two results."""
 
 ACCUMULATE: dict[np.ufunc, Any] = {np.add: np.cumsum, np.multiply: np.cumprod}
 REDUCE: dict[np.ufunc, Any] = {
@@ -47,6 +48,17 @@ def _op(name: str) -> Builder:
 def _unless_float(otherwise: Builder, builder: Builder) -> Builder:
     """``builder`` on floats and complex numbers, ``otherwise`` on ints and bools."""
     return lambda x: builder(x) if x.dtype.kind in ("float", "complex") else otherwise(x)
+
+
+def of_reals(builder: Builder) -> Builder:
+    """A builder that refuses complex numbers."""
+
+    def build_(*nodes: Node) -> Node:
+        if any(node.dtype.kind == "complex" for node in nodes):
+            raise NotOfThisType("it is written in operators of real numbers")
+        return builder(*nodes)
+
+    return build_
 
 
 def _bools(name: str, otherwise: str) -> Builder:
@@ -150,12 +162,6 @@ def _cbrt(x: Node) -> Node:
     return call("where", call("isfinite", step), call("mul", call("sign", x), step), x)
 
 
-def _xlogy(x: Node, y: Node) -> Node:
-    product = call("mul", x, call("log", y))
-    zero = call("logical_and", call("eq", x, scalar(0, x)), call("logical_not", call("isnan", y)))
-    return call("where", zero, scalar(0, x), product)
-
-
 def _reciprocal(x: Node) -> Node:
     if x.dtype.kind == "int":
         raise UnsupportedDTypeError("np.reciprocal of integers is not supported; use 1 / x or 1 // x", LINE.get())
@@ -229,6 +235,7 @@ UFUNCS.update(
         np.greater_equal: _compared("ge"),
     }
 )
+PAIRS[np.divmod] = (_op("floor_divide"), _op("remainder"))
 SCIPY.update(
     {
         "erf": _op("erf"),
@@ -236,7 +243,6 @@ SCIPY.update(
         "log_expit": lambda x: call(
             "sub", call("minimum", x, scalar(0, x)), call("log1p", call("exp", call("neg", call("abs", x))))
         ),
-        "xlogy": _xlogy,
         "log1p": _op("log1p"),
         "expm1": _op("expm1"),
     }
@@ -251,15 +257,10 @@ def _builder(ufunc: np.ufunc) -> Builder:
         if special is not None and getattr(special, name, None) is ufunc:
             found = SCIPY.get(name)
             if found is None:
-                raise registry.refuse(f"scipy.special.{name}", SCIPY_ADVICE.get(name, ""))
+                raise registry.refuse(f"scipy.special.{name}")
     if found is None:
         raise registry.refuse(f"np.{ufunc.__name__}")
     return found
-
-
-def has_kernel(function: object) -> bool:
-    """Whether a function is elementwise, with an operator of its own."""
-    return isinstance(function, np.ufunc) and function in UFUNCS
 
 
 def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
@@ -276,7 +277,8 @@ def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) ->
     try:
         if dtype is None:
             return ufunc.resolve_dtypes(tuple(kinds))
-        signature = (*[None] * ufunc.nin, *[np.dtype(dtype)] * ufunc.nout)
+        kind = np.dtype(getattr(dtype, "type", dtype))  # NumPy takes classes of types, too
+        signature = (*[None] * ufunc.nin, *[kind] * ufunc.nout)
         return ufunc.resolve_dtypes(tuple(kinds), signature=signature)
     except TypeError as error:
         raise UnsupportedDTypeError(str(error), LINE.get()) from None
@@ -291,8 +293,8 @@ def _fits(value: Any, dtype: np.dtype) -> bool:
 
 def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype: Any = None, **options: Any) -> Any:
     """A ufunc's call on operands of which one at least is traced; ``options`` are of functions of whole rows."""
-    if ufunc is np.divmod:
-        results = [apply(f, operands, dtype=dtype) for f in (np.floor_divide, np.remainder)]
+    if ufunc in PAIRS:
+        results = [TracedArray(_elementwise(ufunc, operands, dtype, builder)) for builder in PAIRS[ufunc]]
         outs = (None, None) if out is None else out
         return tuple(r if o is None else into(o, r) for r, o in zip(results, outs, strict=True))
     if ufunc in registry.FUNCTIONS:
@@ -307,8 +309,8 @@ def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype:
     return result if out is None else into(out, result)
 
 
-def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any) -> Node:
-    builder = _builder(ufunc)
+def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any, builder: Builder | None = None) -> Node:
+    builder = builder or _builder(ufunc)
     given = tuple(o if isinstance(o, TracedArray) or is_weak(o) else traced(o) for o in operands)
     loop = loop_types(ufunc, given, dtype)
     try:
