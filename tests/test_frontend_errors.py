@@ -48,7 +48,7 @@ VALUES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "while": (lambda x: [0 for _ in iter(lambda: bool(x[0, 0] > 1), True)], "np.where"),
     "and": (lambda x: (x[0, 0] > 1) and x, "np.logical_and"),
     "assert": (lambda x: not (x > 0).all(), "np.where"),
-    "max": (lambda x: max(x[0, 0], x[0, 1]), "np.minimum/maximum"),
+    "max": (lambda x: max(x[0, 0], x[0, 1], key=abs), "np.minimum/maximum"),
     "int": (lambda x: int(x[0, 0]), "astype"),
     "float": (lambda x: float(x.sum()), "np. functions"),
     "math": (lambda x: math.sqrt(x[0, 0]), "instead of math."),
