@@ -120,8 +120,8 @@ class Compiled:
         with Progress() as progress, cached, self._naming_copies(leaves):
             self._compile([_native(given[i]) for i in free], plain, progress, deadline)
         self.direct = self._agreeing(self._changing(self._direct(len(leaves)))) if traced.as_given else None
-        self.first = self
-        self.paths: list[Compiled] = [self]
+        self._first: weakref.ref[Compiled] | None = None
+        self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}
         self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
         self.seconds = time.perf_counter() - start
@@ -452,6 +452,21 @@ class Compiled:
         for i, held in self.held.items():
             held.know(leaves[i])
         return True
+
+    @property
+    def first(self) -> Compiled:
+        """The program that the others were made beside."""
+        return self if self._first is None else self._first() or self
+
+    @property
+    def paths(self) -> Sequence[Compiled]:
+        return self._paths or (self,)
+
+    def prefer(self, path: Compiled) -> None:
+        """Try one of ``paths``, or one that is new, first."""
+        if path is not self:
+            path._first = weakref.ref(self)
+        self._paths = [path, *(p for p in self.paths if p is not path)]
 
     @property
     def nbytes(self) -> int:

@@ -39,7 +39,7 @@ def taken(
         agree = [guard.value == value for guard, value in zip(path.traced.guards, seen, strict=True)]
         if all(agree):
             if path is not program.paths[0]:
-                program.paths = [path, *(p for p in program.paths if p is not path)]
+                program.prefer(path)
             return path, results
         told = tuple(seen[: agree.index(False) + 1])  # what is asked for later depends on this
         found = next((p for p in program.paths if p.traced.agrees(told)), None) or program.refused.get(told)
@@ -62,8 +62,7 @@ def _new(program: Compiled, another: Callable[[], Compiled | PlainProgram | None
         return made
     if any(p.traced.agrees([guard.value for guard in made.traced.guards]) for p in program.paths):
         raise _no_more(paths, "rounding decides over which branch is taken")
-    made.first = program
-    program.paths = [*program.paths, made]
+    program.prefer(made)
     return made
 
 
