@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from eqsat.frontends.control import cond, fori_loop, scan, while_loop
     from eqsat.frontends.convert import asarray
     from eqsat.frontends.opaque import opaque
+    from eqsat.frontends.shapes_only import spec
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
     from eqsat.tune import tuning
@@ -45,6 +46,7 @@ _HOMES = {
     "OptimizedFunction": "eqsat.api",
     "asarray": "eqsat.frontends.convert",
     "opaque": "eqsat.frontends.opaque",
+    "spec": "eqsat.frontends.shapes_only",
     "scan": "eqsat.frontends.control",
     "fori_loop": "eqsat.frontends.control",
     "cond": "eqsat.frontends.control",
@@ -99,6 +101,7 @@ __all__ = [
     "rewrite_together",
     "rules",
     "scan",
+    "spec",
     "sum",
     "tuning",
     "while_loop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -35,17 +36,21 @@ from eqsat.errors import (
     UnsupportedOpError,
 )
 from eqsat.explain.report import Explanation
+from eqsat.explained import explanation
 from eqsat.frontends.guards import CHOOSE
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
-from eqsat.frontends.trace import Traced, trace
+from eqsat.frontends.shapes_only import with_examples
+from eqsat.frontends.trace import Traced, const_inputs, trace
 from eqsat.frontends.tracer import CURRENT
-from eqsat.growth import Growth
+from eqsat.growth import Growth, user_level
+from eqsat.methods import BoundMethod
 from eqsat.options import Numerics, Options, names, unknown
 from eqsat.paths import MOST_PATHS, NoMorePaths, taken
 from eqsat.plain import REFUSED, SLOW, PlainProgram, out_of_budget, refusal, signature, told_by
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
 from eqsat.scoped import Scoped
+from eqsat.tracebacks import at_users_line, shortened
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
@@ -92,6 +97,7 @@ class OptimizedFunction:
         self._programs = Programs(options.programs)
         self._growth = Growth(self._spec.name, [p.name for p in self._spec.parameters])
         self._last: Compiled | None = None
+        self._latest: tuple[weakref.ref[Compiled | PlainProgram], int] | None = None
         self._told: set[str] = set()
         self._hits = self._misses = 0
         self._lock = threading.Lock()
@@ -104,6 +110,12 @@ class OptimizedFunction:
             head = name.split(".")[0].split("[")[0]
             if head not in parameters and not self._takes_any():
                 raise unknown("argument in const", head, parameters)
+
+    @property
+    def needs(self) -> int:
+        """How many arguments a call has to have."""
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return sum(p.default is p.empty and p.kind not in kinds for p in self._spec.parameters)
 
     def _takes_any(self) -> bool:
         return any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in self._spec.parameters)
@@ -121,19 +133,27 @@ class OptimizedFunction:
                 self._hits += 1
                 return results[0] if last.single else last.traced.rebuild(results, args)
         try:
+            return self._call(args, kwargs)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 (the same exception)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that has to find its program."""
+        try:
             leaves, key = self._flatten(args, kwargs)
         except TracedArgument:
             return self._within()(*args, **kwargs)
         except (TypeError, EqsatError) as error:
             if self.options.strict or _compiling.get():
                 raise
-            refused = PlainProgram(self._spec.name, None, str(error), REFUSED, 0.0, error)
+            refused = PlainProgram(self.fn, self._spec.name, None, str(error), REFUSED, 0.0, error)
             return self._run_plain(refused, args, kwargs)
         if _compiling.get():
             return self._within()(*args, **kwargs)
         program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
         if program is None:
             return self.fn(*args, **kwargs)
+        self._took(program, leaves)
         if isinstance(program, PlainProgram):
             return self._run_plain(program, args, kwargs)
         if not program.traced.guards and not program.traced.takes(leaves):
@@ -143,7 +163,7 @@ class OptimizedFunction:
         try:
             if program.traced.guards:
                 return self._run_path(program, args, kwargs, leaves, key)
-            return program(leaves)
+            return program.run(leaves)
         except ResultChangedError as error:
             if self.options.strict:
                 raise
@@ -194,6 +214,28 @@ class OptimizedFunction:
                 self._programs.forget(program)
                 self._keep(key, other)
 
+    def _took(self, program: Compiled | PlainProgram, leaves: Sequence[Any]) -> None:
+        """Note the program of a call: calls counted beyond this one took the direct way, to ``_last``."""
+        self._latest = weakref.ref(program), self._hits + self._misses
+        if not isinstance(program, PlainProgram):
+            program.remember(leaves)
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | PlainProgram, Plain | None]:
+        """The program of these arguments, and their call; without any, those of the last call."""
+        if args or kwargs or not self.needs:
+            args, kwargs = self._with_arrays(args, kwargs)
+            return self._known(args, kwargs), Plain(self.fn, args, kwargs, self._spec)
+        latest, count = self._latest or (lambda: None, 0)
+        direct = self._last is not None and self._hits + self._misses > count
+        program = self._last if direct else latest()
+        if program is None:
+            raise TypeError(
+                f"{self._spec.name} has not been called, or its program is forgotten: give explain and source the "
+                "arguments of a call"
+            )
+        call = None if isinstance(program, PlainProgram) else program.last_call()
+        return program, None if call is None else Plain(self.fn, *call, self._spec)
+
     def _run_plain(self, program: PlainProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function itself. Where it runs, the first time, the user is told why it is not compiled."""
         error = program.error
@@ -216,7 +258,7 @@ class OptimizedFunction:
         if program.why not in self._told:  # each kind of arguments has a program, perhaps each call
             self._told.add(program.why)
             log.info("%s", program)
-            warnings.warn(str(program), EqsatWarning, stacklevel=_outside())
+            warnings.warn(str(program), EqsatWarning, stacklevel=user_level())
 
     def _tell_of_guards(self, traced: Traced) -> None:
         new = [str(where) for where in dict.fromkeys(g.where for g in traced.guards) if str(where) not in self._told]
@@ -226,7 +268,7 @@ class OptimizedFunction:
                 f"{self._spec.name}: Python asks for values of arrays at {'; '.join(new)}: each of the branches that "
                 f"calls take is compiled by itself, up to {MOST_PATHS}. Fix: {CHOOSE}; strict=True makes it an error.",
                 EqsatWarning,
-                stacklevel=_outside(),
+                stacklevel=user_level(),
             )
 
     def _refused(
@@ -240,7 +282,7 @@ class OptimizedFunction:
     ) -> PlainProgram:
         names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
         told = signature(self._spec.name, names, leaves)
-        return PlainProgram(told, traced, refusal(error), REFUSED, seconds, error)
+        return PlainProgram(self.fn, told, traced, refusal(error), REFUSED, seconds, error)
 
     def _within(self) -> Callable[..., Any]:
         """The function as another one that is being traced calls it."""
@@ -307,14 +349,15 @@ class OptimizedFunction:
         except OutOfTime as out:
             names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
             told, seconds = signature(self._spec.name, names, leaves), time.monotonic() - start
-            program = PlainProgram(told, traced, out_of_budget(self.options.budget, str(out), seconds), SLOW, seconds)
+            why = out_of_budget(self.options.budget, str(out), seconds)
+            program = PlainProgram(self.fn, told, traced, why, SLOW, seconds)
         except Exception as error:
             fits = isinstance(error, _REFUSALS) or (traced is None and not isinstance(error, OptionError))
             if self.options.strict or not fits:
                 raise
             return self._refused(error, args, kwargs, leaves, traced, time.monotonic() - start)
         log.info("%s", program)
-        warnings.warn(str(program), BudgetWarning, stacklevel=4)
+        warnings.warn(str(program), BudgetWarning, stacklevel=user_level())
         return program
 
     def _keep(self, key: Key, program: Compiled | PlainProgram) -> None:
@@ -339,19 +382,35 @@ class OptimizedFunction:
         Arrays named in ``const`` are looked at anew. What is remembered on disk stays (``eqsat cache clear``).
         """
         self._programs = Programs(self.options.programs)  # another thread may be adding to the former ones
-        self._last = None
+        self._last = self._latest = None
         self._hits = self._misses = 0
         backends.release()
 
+    @at_users_line
     def compile(self, *args: Any, **kwargs: Any) -> Compiled | PlainProgram:
-        """Compile for these arguments (or arrays of the same types) without calling.
+        """Compile for these arguments without calling: arrays, or :func:`eqsat.spec` in their place.
 
-        Where the budget was spent before, this tries again, with the kernels that were compiled then.
+        What is returned is called as the function is, with arguments of these types. Where the budget was spent before,
+        this tries again, with the kernels that were compiled then.
 
         Raises:
             ConcretizationError: a function is being traced, this one or another.
+            OptionError: a spec stands for an argument named in ``const``, whose values are needed.
         """
-        return self._known(args, kwargs, again=True)
+        return self._known(*self._with_arrays(args, kwargs), again=True)
+
+    def _with_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, with an array for every spec among them."""
+        args, kwargs, examples = with_examples(args, kwargs)
+        if examples and self.options.const:
+            trees, leaves = self._spec.trees(args, kwargs)
+            names = self._spec.leaf_names(trees)
+            for number in const_inputs(self.options.const, names, [p.name for p in self._spec.parameters]):
+                if any(leaves[number] is example for example in examples):
+                    raise OptionError(
+                        f"{names[number]!r} is named in const=, so its values are part of the program: pass the array"
+                    )
+        return args, kwargs
 
     def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool = False) -> Compiled | PlainProgram:
         leaves, key = self._flatten(args, kwargs)
@@ -362,26 +421,32 @@ class OptimizedFunction:
             raise ConcretizationError(
                 f"{self._spec.name} cannot be compiled while a function is being traced; compile it before"
             )
+        self._took(program, leaves)
         if isinstance(program, PlainProgram) and program.error is not None:
             self._tell(program)
         return program
 
+    @at_users_line
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """What was chosen for these arguments and why, with every step timed now."""
+        """What was chosen for these arguments and why, with every step timed now; without arguments, for the last call.
+
+        The function itself is run by NumPy, to be timed too, if its code shows that it does nothing but compute.
+        """
         with forks.IMPORTING:
             from eqsat.why import why
-        leaves, key = self._flatten(args, kwargs)
-        program = self._known(args, kwargs)
-        if isinstance(program, Compiled) and program.traced.guards:
-            found = self._path(program, args, kwargs, leaves, key)
+        program, call = self._asked(args, kwargs)
+        if isinstance(program, Compiled) and program.traced.guards and call is not None:
+            leaves, key = self._flatten(call.args, call.kwargs)
+            found = self._path(program.first, call.args, call.kwargs, leaves, key)
             program = found[0] if isinstance(found, tuple) else found or program
         if isinstance(program, PlainProgram):
             return program.explain(self._spec.name)
-        return program.explain(self._spec.name, leaves, functools.partial(why, program))
+        return explanation(program, self._spec.name, call, functools.partial(why, program))
 
+    @at_users_line
     def source(self, *args: Any, **kwargs: Any) -> str:
-        """The generated kernels for these arguments, as Python source."""
-        program = self._known(args, kwargs)
+        """The generated kernels for these arguments, as Python source; without arguments, of the last call."""
+        program, _ = self._asked(args, kwargs)
         if isinstance(program, PlainProgram):
             return program.source()
         rule = "\n\n" + "# " + "-" * 100 + "\n\n"
@@ -403,34 +468,6 @@ class OptimizedFunction:
         return f"<eqsat.optimize of {self._spec.name}{self._spec.signature}>"
 
 
-class BoundMethod:
-    """An optimized method of one object, which must be a dataclass or another tree of arrays."""
-
-    __slots__ = ("__self__", "function")
-
-    def __init__(self, function: OptimizedFunction, instance: object) -> None:
-        self.function = function
-        self.__self__ = instance
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self.__self__, *args, **kwargs)
-
-    def compile(self, *args: Any, **kwargs: Any) -> Compiled | PlainProgram:
-        """As :meth:`OptimizedFunction.compile`."""
-        return self.function.compile(self.__self__, *args, **kwargs)
-
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """As :meth:`OptimizedFunction.explain`."""
-        return self.function.explain(self.__self__, *args, **kwargs)
-
-    def source(self, *args: Any, **kwargs: Any) -> str:
-        """As :meth:`OptimizedFunction.source`."""
-        return self.function.source(self.__self__, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"{self.function!r} bound to {self.__self__!r}"
-
-
 _functions: weakref.WeakSet[OptimizedFunction] = weakref.WeakSet()
 
 
@@ -450,17 +487,6 @@ def _locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
         if mine:
             lock.release()
         _compiling.reset(before)
-
-
-def _outside() -> int:
-    """The ``stacklevel`` of a warning that names the line outside of eqsat."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def cache_clear() -> None:

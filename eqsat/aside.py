@@ -7,6 +7,7 @@ beside, such a call always runs to its end, and the one who waits can leave at o
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +19,14 @@ from eqsat.scoped import carried
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def quieten(*libraries: str) -> None:
+    """Hold libraries' loggers at WARNING. What the user set for one, a level or a handler, stays."""
+    for library in libraries:
+        logger = logging.getLogger(library)
+        if logger.level == logging.NOTSET and not logger.handlers:
+            logger.setLevel(logging.WARNING)
 
 
 class _Call:

@@ -1,4 +1,4 @@
-"""The command ``eqsat``: machine model, cache, tuning records, rules, extraction from other people's e-graphs, doctor.
+"""The command ``eqsat``: explanations, machine model, cache, tuning records, rules, extraction, doctor.
 
 Exit codes: 0 done, 1 failed (the reason on standard error), 2 wrong usage.
 """
@@ -43,6 +43,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    explain = commands.add_parser(
+        "explain", help="compile a function and show what was chosen, why, and how fast it is"
+    )
+    explain.add_argument("function", metavar="MODULE:FUNCTION", help="such as package.model:layer or model.py:layer")
+    explain.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", type=_argument,
+        help="float32[32,64], a Python literal, or name=… of these; none: those of the last call that the module makes",
+    )  # fmt: skip
+    shown = explain.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="as JSON")
+    shown.add_argument("--source", action="store_true", help="the generated kernels instead")
+    shown.add_argument("--why", metavar="RULE", help="what became of one rule instead")
+    explain.set_defaults(run=_explain)
 
     machine = commands.add_parser("machine", help="show the machine model (measured on first use)")
     machine.add_argument("--remeasure", action="store_true", help="measure again and store the result")
@@ -115,6 +129,94 @@ def _show(*tables: Table) -> None:
     console = Console()
     for table in tables:
         console.print(table)
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """A name, empty for a positional argument, and a value."""
+    import ast
+    import re
+
+    from eqsat.errors import EqsatError
+    from eqsat.frontends.shapes_only import spec
+
+    named = re.fullmatch(r"([^\W\d]\w*)=(.*)", text, re.DOTALL)
+    name, value = (named[1], named[2]) if named else ("", text)
+    array = re.fullmatch(r"([a-z]\w*)\[([\d,\s]*)\]", value)
+    try:
+        if array:
+            return name, spec([int(n) for n in array[2].split(",") if n.strip()], array[1])
+        return name, ast.literal_eval(value)
+    except EqsatError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    except (SyntaxError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is neither an array's type, such as float32[32,64], nor a Python literal"
+        ) from None
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from eqsat.api import OptimizedFunction, optimize
+    from eqsat.errors import EqsatError
+
+    found = _found(options.function)
+    function = found if isinstance(found, OptimizedFunction) else optimize(found)
+    args = [value for name, value in options.arguments if not name]
+    kwargs = {name: value for name, value in options.arguments if name}
+    try:
+        if options.source:
+            print(function.source(*args, **kwargs))
+            return 0
+        report = function.explain(*args, **kwargs)
+        if options.why:
+            print(report.why(options.why))
+        elif options.json:
+            print(report.to_json())
+        else:
+            from rich.console import Console
+
+            Console(highlight=False).print(report)
+    except EqsatError as error:
+        raise ValueError(str(error)) from error
+    except TypeError as error:  # the call does not fit the function
+        raise ValueError(
+            f"{error}. As arguments give types of arrays and literals, such as float32[32,64] 0.5"
+        ) from error
+    return 0
+
+
+def _found(text: str) -> Any:
+    """The function that ``module:function`` names; the module may be a file's path.
+
+    Raises:
+        ValueError: there is none. What importing the module raises.
+    """
+    import importlib
+    import importlib.util
+
+    module, colon, name = text.rpartition(":")
+    if not (colon and module and name):
+        raise ValueError(f"{text!r} is not MODULE:FUNCTION, such as package.model:layer or model.py:layer")
+    path = Path(module)
+    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
+    value: Any
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise ValueError(f"there is no file {module}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        value = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(value)
+    else:
+        value = importlib.import_module(module)
+    made = value
+    for part in name.split("."):
+        if not hasattr(value, part):
+            has = [n for n, v in vars(made).items() if callable(v) and getattr(v, "__module__", "") == made.__name__]
+            raise ValueError(f"{module} has no {name}; its functions: {', '.join(has) or 'none'}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise ValueError(f"{text} is a {type(value).__name__}, not a function")
+    return value
 
 
 def _machine(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from operator import itemgetter
@@ -20,9 +20,9 @@ from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import ConcretizationError
-from eqsat.explain.report import Explanation, StepReport, step_reports
-from eqsat.explain.roofline import roofs
-from eqsat.explain.work import naive_peak, naive_work, operator_work
+from eqsat.explain.provenance import provenance
+from eqsat.explain.report import step_reports
+from eqsat.explained import steps_of
 from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
@@ -35,7 +35,7 @@ from eqsat.options import Options
 from eqsat.plain import PlainProgram
 from eqsat.plan.backend import Direct, Executable, backend
 from eqsat.plan.plan import Plan
-from eqsat.progress import Progress
+from eqsat.progress import Progress, Tell, tell
 from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.verify.bounds import OutputError
 from eqsat.verify.check import hold_plain, plain_differs, run_plain, verify
@@ -84,7 +84,7 @@ def _digest(array: np.ndarray) -> bytes:
 
 
 class Compiled:
-    """A program for one set of argument types, ready to be called with the leaves of the arguments.
+    """A program for one set of argument types, called as the function is.
 
     ``direct``: the program as a function of all leaves at once, which refuses (None) what does not fit exactly;
     None where arguments are passed in another form. ``single``: its result is one array. ``plain`` is the function that
@@ -100,10 +100,13 @@ class Compiled:
         leaves: Sequence[np.ndarray],
         options: Options,
         machine: Machine,
-        deadline: Deadline = NEVER,
-        plain: Plain | None = None,
+        deadline: Deadline,
+        plain: Plain,
     ) -> None:
         self.traced = traced
+        self.fn = plain.fn
+        self.spec = plain.spec
+        self._called_with: list[Any] = []
         self.options = options
         self.machine = machine
         self.threads = options.threads or machine.cores
@@ -142,9 +145,7 @@ class Compiled:
         ]
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
-    def _compile(
-        self, examples: list[np.ndarray], plain: Plain | None, progress: Callable[[str], None], deadline: Deadline
-    ) -> None:
+    def _compile(self, examples: list[np.ndarray], plain: Plain | None, progress: Tell, deadline: Deadline) -> None:
         start = time.perf_counter()
         plans = store.plan_store()
         key = self._key()
@@ -187,9 +188,10 @@ class Compiled:
         if lasting:
             emitted = backend(self.options.backend).kept(record.emitted)
             kept = {**asdict(replace(record, emitted=dict(emitted))), "key": key, "verified": verified}
-            plans.put(PLAN, key, kept, name=self.traced.name, arguments=self._signature())
+            plans.put(PLAN, key, kept, name=self.traced.name, arguments=self.signature())
 
-    def _signature(self) -> str:
+    def signature(self) -> str:
+        """Names and types of the arguments, in a line."""
         graph = self.traced.graph
         return ", ".join(f"{n}: {node.type}" for n, node in zip(graph.names, graph.inputs, strict=True))
 
@@ -252,7 +254,7 @@ class Compiled:
             record = Record(dict(emitted), data["constants"], data["numbers"], data["report"])
             self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
-            [StepReport(**s) for s in record.report["steps"]]
+            steps_of(self.traced, record.report)
             if len(record.report["ends"]) != len(self.traced.graph.outputs):
                 raise ValueError("it does not say where its stores begin and end")
             if not all(isinstance(mark, str) for mark in data["verified"]):
@@ -265,7 +267,7 @@ class Compiled:
         self.cached = True
         return record
 
-    def _search(self, progress: Callable[[str], None], deadline: Deadline) -> Record:
+    def _search(self, progress: Tell, deadline: Deadline) -> Record:
         made = backend(self.options.backend)
         results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
         with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
@@ -276,7 +278,7 @@ class Compiled:
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
         return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))
 
-    def search(self, progress: Callable[[str], None] = lambda text: None, deadline: Deadline = NEVER) -> Plan:
+    def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
         with IMPORTING:
             from eqsat.rules import select
@@ -302,6 +304,7 @@ class Compiled:
         r = plan.report
         return {
             "steps": [asdict(s) for s in step_reports(plan, kinds)],
+            "provenance": [asdict(p) for p in provenance(plan, self.traced.graph, self.const)],
             "ends": plan.ends(),
             "records": r.records,
             "search": {
@@ -338,7 +341,38 @@ class Compiled:
         self.executable: Executable = made.load(record.emitted, constants, self.team, deadline)
         self.report = record.report
 
-    def __call__(self, leaves: Sequence[np.ndarray]) -> Any:
+    def remember(self, leaves: Sequence[Any]) -> None:
+        """The arguments of the last call that took its time, as long as others keep them."""
+        self._called_with = [weakref.ref(x) if type(x) is np.ndarray else x for x in leaves]
+
+    def last_call(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments of such a call; None where an array of it is gone."""
+        found = [x() if isinstance(x, weakref.ref) else x for x in self._called_with]
+        if any(x is None for x in found) or len(found) != len(self.traced.graph.inputs):
+            return None
+        return self.spec.call_with(self.traced.arguments, found)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result, as the function itself gives it, for arguments of the types it was compiled for.
+
+        Raises:
+            TypeError: arguments of other types, or other values of constants.
+        """
+        if self.direct is not None and not kwargs:
+            results = self.direct(args)
+            if results is not None:
+                return results[0] if self.single else self.traced.rebuild(results, args)
+        leaves, key = self.spec.flatten(args, kwargs)
+        if key != self.traced.key or not self.holds(leaves, {}):
+            what = "other values of constants" if key == self.traced.key else "arguments of other types"
+            raise TypeError(
+                f"{self.traced.name} was compiled for ({self.signature()}), and is called with {what}. "
+                "Fix: call the optimized function itself, which compiles for each"
+            )
+        return self.run(leaves) if self.traced.takes(leaves) else self.fn(*args, **kwargs)
+
+    def run(self, leaves: Sequence[np.ndarray]) -> Any:
+        """The function's result for the leaves of arguments that fit."""
         results = self.results(leaves)
         if not self.traced.agrees(self.traced.seen(results)):
             told = ", ".join(map(str, self.traced.guards))
@@ -435,6 +469,11 @@ class Compiled:
 
         return direct
 
+    def arrays(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What the executable takes, of the leaves of arguments, in native byte order."""
+        given = self.traced.given(leaves)
+        return [_native(given[i]) for i in range(len(given)) if i not in self.held]
+
     def holds(self, leaves: Sequence[np.ndarray], digests: dict[int, bytes] | None) -> bool:
         """Whether the constant arguments are arrays that this is known to stand for or, given ``digests``, equal ones.
 
@@ -473,39 +512,6 @@ class Compiled:
         """Bytes of constants: the executable's own, and the arrays that they were made from."""
         own = sum(path.executable.nbytes for path in self.paths)
         return own + sum(base_of(h.array).nbytes for h in self.held.values())
-
-    def explain(self, name: str, leaves: Sequence[np.ndarray], why: Callable[[str], str]) -> Explanation:
-        """Measured now, on these arguments."""
-        given = self.traced.given(leaves)
-        arrays = [np.asarray(_native(given[i]), order="C") for i in range(len(given)) if i not in self.held]
-        steps = [StepReport(**s) for s in self.report["steps"]]
-        for step, measured in zip(steps, self.executable.profile(arrays, 5), strict=True):
-            step.measured = measured
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            self.executable(arrays)
-            times.append(time.perf_counter() - start)
-        graph = self.traced.graph
-        signature = self._signature()
-        return Explanation(
-            function=name,
-            signature=signature if len(signature) < 300 else f"{len(graph.inputs)} arrays",
-            naive=naive_work(graph),
-            steps=steps,
-            peak_bytes=self.executable.peak_bytes,
-            naive_peak_bytes=naive_peak(graph),
-            search=self.report["search"],
-            errors=[asdict(e) for e in self.errors[: len(graph.outputs) - len(self.traced.guards)]],
-            compile_seconds=self.seconds,
-            measured=sorted(times)[2],
-            cached=self.cached,
-            threads=self.team,
-            operators=operator_work(graph),
-            roofs=roofs(self.machine, self.team),
-            guards=[str(guard) for guard in self.traced.guards],
-            _why=why,
-        )
 
 
 def _matches(saturations: Sequence[Any]) -> dict[str, dict[str, Any]]:

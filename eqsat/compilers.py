@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from eqsat.cache import bypassed
 from eqsat.deadline import Deadline, OutOfTime
+from eqsat.progress import tell
 from eqsat.scoped import carried
 
 log = logging.getLogger("eqsat")
@@ -157,7 +158,8 @@ class Compilers:
             self._waiting.extend(tasks)
             self._news.notify_all()
         self.start(len(tasks))
-        for _ in tasks:
+        for number in range(len(tasks)):
+            tell("compile: kernel", number, len(tasks))
             outcome = self._next(deadline)
             if isinstance(outcome, BaseException):
                 raise outcome

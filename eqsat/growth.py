@@ -89,7 +89,7 @@ class Growth:
         warnings.warn(
             f"{self.function} was compiled more than {PROGRAMS} times for calls that differ only in {what}. {advice}",
             RecompilationWarning,
-            stacklevel=_user_level(),
+            stacklevel=user_level(),
         )
 
 
@@ -129,7 +129,7 @@ def _ends(part: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, part
 
 
-def _user_level() -> int:
+def user_level() -> int:
     """The ``stacklevel`` by which a warning issued by our caller points at the user's line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):

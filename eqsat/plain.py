@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,14 +32,26 @@ class PlainProgram:
     nbytes: ClassVar[int] = 0
 
     def __init__(
-        self, signature: str, traced: Traced | None, why: str, fix: str, seconds: float, error: Exception | None = None
+        self,
+        fn: Callable[..., Any],
+        signature: str,
+        traced: Traced | None,
+        why: str,
+        fix: str,
+        seconds: float,
+        error: Exception | None = None,
     ) -> None:
+        self.fn = fn
         self.signature = signature
         self.traced = traced
         self.seconds = seconds
         self.why = why
         self.fix = fix
         self.error = error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself."""
+        return self.fn(*args, **kwargs)
 
     def __str__(self) -> str:
         return f"{self.signature}: {self.why}; NumPy runs the function for these argument types. {self.fix}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY
@@ -21,7 +21,7 @@ from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
-from eqsat.ir.node import Graph, Node
+from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.opaque import Result
 from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS, make
@@ -33,10 +33,9 @@ from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchRepor
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty
 from eqsat.plan.stages import depends_on
+from eqsat.progress import Tell
 from eqsat.rules import Rule
 from eqsat.schedule import Scheduled, schedule
-
-Progress = Callable[[str], None]
 
 GREED = 0.4
 """Part of the work left that one region may take: most saturate early, so waiting their turn would waste it."""
@@ -101,7 +100,7 @@ def search(
     const: frozenset[Node],
     machine: Machine,
     options: SearchOptions,
-    progress: Progress,
+    progress: Tell,
     deadline: Deadline = NEVER,
 ) -> Plan:
     """The best program found for ``graph``; ``const`` are inputs whose values are known at compile time.
@@ -121,7 +120,7 @@ def _search(
     const: frozenset[Node],
     machine: Machine,
     options: SearchOptions,
-    progress: Progress,
+    progress: Tell,
     report: SearchReport,
     work: _Work,
     deadline: Deadline,
@@ -159,7 +158,7 @@ def _search(
             continue
         key = region.key()
         if key not in found:
-            progress(f"search: region {len(found) + 1} of {distinct}")
+            progress("search: region", len(found), distinct)
             share = max(1 / (distinct - len(found)), GREED)
             found[key] = _search_region(region, machine, options, share, work, lowered, report, deadline)
         deadline.check("placing kernels")
@@ -175,7 +174,8 @@ def _search(
     steps, repeats = _arrange(assembly, frozenset(outputs), machine, options, report, progress, deadline, weight)
     inputs = tuple(assembly.tensor_of[node] for node in graph.inputs if node not in const)
     used = _used_constants(assembly, steps, [*outputs, *(tensor for repeat in repeats for tensor in repeat.reads)])
-    return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report, tuple(repeats))
+    origins = {tensor: nodes for tensor, nodes in assembly.origins.items() if nodes}
+    return Plan(assembly.types, inputs, tuple(outputs), used, tuple(steps), report, tuple(repeats), origins)
 
 
 def _used_constants(assembly: Assembly, steps: Sequence[Step], others: Sequence[int]) -> dict[int, Node]:
@@ -263,8 +263,10 @@ def _place(region: Region, found: _Found, assembly: Assembly, lowered: dict[Term
             numbers[eclass] = assembly.constant(nodes[eclass])
         return numbers[eclass]
 
+    origins = _origins(region, found)
     for term in found.selection.kernels:
         numbers[term.eclass] = number = assembly.fresh(term.type)
+        assembly.origins[number] = tuple(origins.get(term.eclass, ()))
         assembly.labels[number] = describe(term)
         low = lowered.get(term) if term in lowered else lower(term)
         if low is None:
@@ -280,6 +282,32 @@ def _place(region: Region, found: _Found, assembly: Assembly, lowered: dict[Term
             assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
     for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):
         assembly.tensor_of[node] = number_of(eclass)
+
+
+def _origins(region: Region, found: _Found) -> dict[int, list[Node]]:
+    """The program's nodes in each class; for one that a rule made and a kernel stores, those that it is made for."""
+    canonical = topological(region.graph.outputs, region.graph.inputs)
+    origins: dict[int, list[Node]] = {}
+    for node, own in zip(canonical, topological(region.outputs, region.inputs), strict=True):
+        if node in found.egraph.originals:
+            origins.setdefault(found.egraph.originals[node], []).append(own)
+
+    seen: set[int] = set()  # a kernel's parts may be shared
+
+    def visit(term: Term | Read, above: list[Node]) -> None:
+        nodes = origins.get(term.eclass)
+        if isinstance(term, Term):
+            if id(term) in seen:
+                return
+            seen.add(id(term))
+            for child in term.children:
+                visit(child, above if nodes is None else nodes)
+        elif nodes is None:
+            origins[term.eclass] = above
+
+    for kernel in reversed(found.selection.kernels):
+        visit(kernel, [])
+    return origins
 
 
 def _as_node(term: Term, leaves: dict[int, Node]) -> Node:
@@ -352,17 +380,17 @@ def _arrange(
     machine: Machine,
     options: SearchOptions,
     report: SearchReport,
-    progress: Progress,
+    progress: Tell,
     deadline: Deadline,
     weight: int,
 ) -> tuple[list[Step], list[Repeat]]:
     start = time.perf_counter()
-    progress("search: schedules")
     alone, target = roofline_of(machine), options.target
     price = ScheduledPrice(target, options.no_loops, deadline) if options.fuse else None
     steps: list[Step] = []
     repeats: list[Repeat] = []
     items: list[PlacedGroup | Piece] = []
+    progress("search: which kernels run together")
     for item in Grouping(assembly.pieces, outputs, price, deadline).run():
         deadline.check("fusing kernels")
         if isinstance(item, Piece) or price is None:
@@ -370,7 +398,8 @@ def _arrange(
         else:
             items.extend(split_masked(item, assembly.value, assembly.buffer, price))
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
-    for item in items:
+    for number, item in enumerate(items):
+        progress("search: schedule of kernel", number, len(items))
         deadline.check("searching schedules")
         if isinstance(item, Piece):
             other = assembly.others[item.key]

@@ -25,6 +25,7 @@ from eqsat.ir.types import TensorType
 from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import KernelStep, Plan, SearchReport
+from eqsat.progress import Tell
 from eqsat.records import Setup, TuningRecord
 from eqsat.schedule import Candidate, schedule
 from eqsat.scoped import Scoped
@@ -128,7 +129,7 @@ def tune(
     options: Options,
     machine: Machine,
     search: SearchOptions,
-    progress: Callable[[str], None],
+    progress: Tell,
     deadline: Deadline = NEVER,
 ) -> Plan:
     """The plan with each kernel's nest the fastest that was ever measured on this processor, where one was.
@@ -205,7 +206,7 @@ def _measure(
     search: SearchOptions,
     target: Target,
     here: Setup,
-    progress: Callable[[str], None],
+    progress: Tell,
     deadline: Deadline,
 ) -> int:
     """Measure what the records lack of the best nests; the number of kernels that there was no time for."""
@@ -233,7 +234,7 @@ def _measure(
         if executor is not None:
             tasks = {(n, nest): submit(kernels[n], nest) for n, nests in enumerate(wanted) for nest in nests}
         for number, kernel in enumerate(kernels):
-            progress(f"tune: kernel {number + 1} of {len(kernels)}")
+            progress("tune: kernel", number, len(kernels))
             done = []
             for nest in wanted[number]:
                 if executor is None:

@@ -162,23 +162,30 @@ def test_sentence_search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert float(error.group(1)) < 1e-5
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/rules.md"])
-def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each page's Python blocks, in order, as one program. The README's has arrays from elsewhere."""
-    from eqsat import rules
-    from eqsat.egraph.check import check_rule
+ROOT = Path(__file__).parent.parent
 
-    root = Path(__file__).parent.parent
-    blocks = re.findall(r"```python\n(.*?)```", (root / page).read_text(encoding="utf-8"), re.DOTALL)
+
+def run_page(page: str, tmp_path: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A page's Python blocks, in order, as one program; the names it leaves."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     # As a file: rules are named after the line that assigns them.
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
+    return runpy.run_path(str(script), given)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/rules.md"])
+def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The README's has arrays from elsewhere. Rules that are shown fire."""
+    from eqsat import rules
+    from eqsat.egraph.check import check_rule
+
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, np.float32) for name, shape in (("x", (8, 16)), ("w", (16, 4)), ("b", 4))}
     before = {rule.id for rule in rules.list()}
     try:
-        names = runpy.run_path(str(script), given if page == "README.md" else None)
+        names = run_page(page, tmp_path, given if page == "README.md" else None)
         shown = [
             rule for rule in (*names.values(), *rules.list()) if isinstance(rule, rules.Rule) and rule.id not in before
         ]
@@ -189,3 +196,18 @@ def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: p
         for rule in rules.list():
             if rule.id not in before:
                 rules.remove(rule.id)
+
+
+@pytest.mark.parametrize("page", ["docs/porting.md", "docs/differences.md"])
+def test_what_is_said_of_numpy_holds(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page(page, tmp_path)
+
+
+def test_pages_link_to_what_there_is() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+    linked = set(re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {str(page.relative_to(ROOT)) for page in pages} - {"README.md"} <= linked

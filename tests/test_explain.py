@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import re
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import eqsat
+from eqsat import progress
 from eqsat.errors import OptionError
 from eqsat.explain.nests import listing
 from eqsat.explain.roofline import roofs
@@ -19,7 +25,7 @@ from eqsat.explain.work import group_bytes, kernel_flops, naive_peak, naive_work
 from eqsat.frontends.trace import trace
 from eqsat.ir.nest import Loop, Pack, Seq, TileOp
 from eqsat.ir.node import Graph
-from eqsat.progress import Progress
+from eqsat.progress import Progress, tell
 from tests.kernel_groups import DESK
 
 rng = np.random.default_rng(0)
@@ -139,6 +145,165 @@ def test_text_shows_everything() -> None:
     assert len(e.steps) == e.optimized.kernels
     assert all(s.kind == "kernel" and s.measured and s.measured > 0 and s.predicted > 0 for s in e.steps)
     assert e.measured and e.predicted
+
+
+def test_steps_name_their_operands_and_the_users_lines() -> None:
+    fn, args = PROGRAMS["attention"]
+    first, *_, last = eqsat.optimize(fn).explain(*args).steps
+    assert last.writes == ["result"] and {name for s in (first, last) for name in s.reads} >= {"q", "k", "v"}
+    shown = "\n".join(line for step in (first, last) for line in step.source)
+    for text in ("e = np.exp(x - x.max", "return e / e.sum", "return softmax(q @ k.swapaxes(-1, -2) * 0.125) @ v"):
+        assert text in shown
+    assert all(line.startswith(f"{__file__}:") for line in shown.splitlines())
+
+
+def test_names_and_lines_are_those_of_the_function_at_hand() -> None:
+    """A plan is remembered for other functions that trace alike, with names and lines of their own."""
+
+    def one(a: Any, w: Any) -> Any:
+        return {"sum": np.tanh(a @ w).sum(axis=0), "product": a @ w}
+
+    def other(x: Any, weights: Any) -> Any:
+        y = x @ weights
+        return np.tanh(y).sum(axis=0), y
+
+    args = normal(33, 20), normal(20, 9)
+    before, after = (eqsat.optimize(fn).explain(*args) for fn in (one, other))
+    assert not before.cached and after.cached
+    assert [s.label for s in before.steps] == [s.label for s in after.steps]
+    for report, names, results, line in (
+        (before, {"a", "w"}, {"result['sum']", "result['product']"}, "np.tanh(a @ w)"),
+        (after, {"x", "weights"}, {"result[0]", "result[1]"}, "y = x @ weights"),
+    ):
+        assert names <= {name for step in report.steps for name in step.reads}
+        assert {name for step in report.steps for name in step.writes} == results
+        assert any(line in shown for step in report.steps for shown in step.source)
+
+
+def test_what_is_computed_when_compiling_is_told_from_arguments() -> None:
+    def fn(x: Any, u: Any, v: Any) -> Any:
+        x += 1
+        return x @ (u + v)
+
+    report = eqsat.optimize(fn, const=("u", "v")).explain(normal(16, 32), normal(32, 8), normal(32, 8))
+    assert any("folded(u, v)" in step.reads for step in report.steps)
+    assert {name for step in report.steps for name in step.writes} == {"x", "result"}
+
+
+def test_steps_of_loops_have_lines_and_operands() -> None:
+    def fn(u: Any) -> Any:
+        for _ in range(300):
+            u = u + 0.1 * (np.roll(u, 1) - u)
+        return np.tanh(u)
+
+    body, last = eqsat.optimize(fn).explain(normal(40)).steps
+    assert body.trips == 300 and body.reads == ["u"] and last.reads == ["#0"] and last.writes == ["result"]
+    assert ["u = u + 0.1 *" in line for line in body.source] == [True]
+    assert ["return np.tanh(u)" in line for line in last.source] == [True]
+    scanned = eqsat.optimize(lambda u: eqsat.fori_loop(0, 40, lambda i, v: np.cos(v) + 1, u))
+    assert any("np.cos(v) + 1" in line for line in scanned.explain(normal(40)).steps[0].source)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_text_fits_any_width(width: int) -> None:
+    fn, args = PROGRAMS["layer_norm"]
+    report = eqsat.optimize(fn).explain(*args)
+    lines = report.text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert report.text(30) == report.text(80)  # fewer columns than can be read
+    (head,) = (line for line in lines if line.startswith("#"))
+    column = slice(head.index("step"), head.index("predicted"))
+    squeezed = "".join("".join(line[column] for line in lines).split())
+    for step in report.steps:
+        for part in (step.label, ",".join(step.reads), *(line.rpartition(": ")[2] for line in step.source)):
+            assert "".join(part.split()) in squeezed
+
+
+def test_notebooks_are_shown_html() -> None:
+    def fn(x: Any) -> Any:
+        return x[1:] - x[:-1] if x.shape[0] < 100 else x & 1
+
+    page = eqsat.optimize(fn).explain(normal(50))._repr_html_()
+    assert page.startswith("<pre") and page.endswith("</pre>") and "\x1b" not in page
+    assert "x[1:] - x[:-1] if x.shape[0] &lt; 100 else x &amp; 1" in page
+
+
+def test_numpy_is_timed_where_the_function_only_computes() -> None:
+    runs = []
+
+    def counted(x: Any) -> Any:
+        runs.append(1)
+        return np.sqrt(x) + 1
+
+    x = normal(40) ** 2
+    report = eqsat.optimize(lambda x: np.sqrt(x) + 1).explain(x)
+    assert report.numpy and report.measured and not report.untimed
+    assert "NumPy" in str(report) and "times as long" in str(report)
+    f = eqsat.optimize(counted)
+    f(x)
+    before = len(runs)
+    report = f.explain(x)
+    assert len(runs) == before and report.numpy is None and "it uses a list" in report.untimed
+    assert "NumPy was not timed" in str(report)
+
+
+def test_timing_changes_no_argument() -> None:
+    def fn(x: Any) -> Any:
+        x[1:] += x[:-1]
+        return x.sum()
+
+    x = normal(30)
+    before = x.copy()
+    assert eqsat.optimize(fn).explain(x).numpy
+    np.testing.assert_array_equal(x, before)
+
+
+def test_without_arguments_the_last_call_is_explained() -> None:
+    f = eqsat.optimize(lambda x, scale=1.0: np.tanh(x) * scale)
+    with pytest.raises(TypeError, match="has not been called"):
+        f.explain()
+    x, y = normal(5), normal(7)
+    f(x)
+    assert f.explain().signature == "x: float32[5]" and f.explain().measured
+    assert f.source() == f.source(x)
+    f(y)
+    f(x)
+    f(x)
+    assert f.explain().signature == "x: float32[5]"
+    f(y)
+    assert f.explain().signature == "x: float32[7]"
+    del y
+    gone = f.explain()
+    assert gone.measured is None and gone.steps[0].measured is None and "arrays of that call are gone" in str(gone)
+    f.cache_clear()
+    with pytest.raises(TypeError, match="has not been called"):
+        f.source()
+
+
+def test_of_methods_too() -> None:
+    layer = Layer(np.array([2.0, 3.0]))
+    with pytest.raises(TypeError, match="has not been called"):
+        layer.apply.explain()
+    layer.apply(np.ones(2))
+    assert layer.apply.explain().signature == "self.w: float64[2], x: float64[2]"
+    assert layer.apply.explain(np.ones((3, 2))).signature == "self.w: float64[2], x: float64[3,2]"
+    assert layer.apply.compile(np.ones(2))(layer, np.array([1.0, 2.0])).tolist() == [2, 6]
+    assert layer.apply.source() == layer.apply.source(np.ones(2))
+
+
+def test_a_call_without_arguments_is_one_where_none_are_needed() -> None:
+    f = eqsat.optimize(lambda n=4: np.arange(n) * 2.0)
+    assert f.explain().steps is not None
+    assert f().tolist() == [0, 2, 4, 6]
+
+
+@dataclass
+class Layer:
+    w: Any
+
+    @eqsat.optimize(backend="numpy")
+    def apply(self, x: Any) -> Any:
+        return x * self.w
 
 
 def test_nests_are_shown_loop_by_loop() -> None:
@@ -293,9 +458,9 @@ class _Terminal(io.StringIO):
 
 
 def test_progress_is_silent_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
-        progress.start -= 10
-        progress("working")
+    with Progress() as shown:
+        shown.start -= 10
+        shown("working")
     eqsat.optimize(lambda x: x * 3 + 2)(normal(3))
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
@@ -305,14 +470,67 @@ def test_progress_shows_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with Progress() as progress:
-        progress("too early")
-        assert progress.status is None
-        progress.start -= 10
-        progress("searching")
-        assert progress.status is not None
-        progress("compiling")
-    assert "searching" in terminal.getvalue() or "compiling" in terminal.getvalue()
+    with Progress() as shown:
+        shown("too early")
+        assert shown.shown is None
+        shown.start -= 10
+        shown("verify")
+        (task,) = shown.shown.tasks  # type: ignore[attr-defined]
+        assert (task.description, task.total) == ("eqsat: verify", None)
+        tell("compile: kernel", 3, 12)
+        assert (task.description, task.completed, task.total) == ("eqsat: compile: kernel 4 of 12", 3, 12)
+        tell("verify")
+        assert task.total is None
+    assert "verify" in terminal.getvalue()
+    tell("nobody compiles now")
+
+
+def test_progress_counts_what_is_done(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "eqsat")
+    eqsat.optimize(lambda x, w: (np.exp(x @ w) @ x, np.sort(x, axis=0) @ w + 1), cache=False)(
+        normal(60, 70), normal(70, 60)
+    )
+    told = [record.getMessage() for record in caplog.records]
+    assert "search: region 1 of 1" in told
+    for stage in ("search: schedule of kernel", "compile: kernel"):
+        counts = [
+            tuple(map(int, found.groups()))
+            for text in told
+            if (found := re.fullmatch(stage + r" (\d+) of (\d+)", text))
+        ]
+        assert counts and counts == [(n + 1, len(counts)) for n in range(len(counts))]
+
+
+def test_a_notebook_without_widgets_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
+    assert progress._bar() is None
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: object())
+    bar = progress._bar()
+    assert bar is not None
+    bar.stop()
+
+
+def test_loggers_of_libraries_are_held_at_warning() -> None:
+    code = (
+        "import logging, sys, numpy as np; logging.basicConfig(level=logging.DEBUG, stream=sys.stdout); import eqsat; "
+        "eqsat.optimize(lambda x: x * 2 + 1, cache=False)(np.ones(5)); "
+        "from eqsat.aside import quieten; logging.getLogger('chatty').setLevel(logging.INFO); quieten('chatty'); "
+        "assert logging.getLogger('chatty').level == logging.INFO"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(re.findall(r"^[A-Z]+:(\w+)", run.stdout, re.MULTILINE)) == {"eqsat"}
+
+
+def test_importing_eqsat_imports_no_rich() -> None:
+    code = "import sys, eqsat; print([m for m in ('rich', 'numpy', 'egglog', 'numba') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+    code = (
+        "import sys, numpy as np, eqsat; f = eqsat.optimize(lambda x: x + 1); f(np.ones(3)); assert 'rich' not in "
+        "sys.modules; report = f.explain(np.ones(3)); assert 'rich' not in sys.modules; str(report)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_memory_of_programs_with_steps_through_the_reference() -> None:

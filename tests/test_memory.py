@@ -194,7 +194,7 @@ def test_a_program_that_is_forgotten_while_it_runs_runs_on() -> None:
     eqsat.cache_clear()
     for n in range(3):  # other code is loaded where that of a forgotten program was
         eqsat.optimize(lambda x, n=n: x * n)(np.ones(7 + n, np.float32))
-    np.testing.assert_allclose(program([x, w]), np.tanh(x @ w), rtol=1e-6)
+    np.testing.assert_allclose(program(x, w), np.tanh(x @ w), rtol=1e-6)
 
 
 # Results' memory

@@ -162,9 +162,9 @@ def test_a_program_of_one_way_refuses_calls_of_another() -> None:
     f = eqsat.optimize(lambda x: x * 2 if x.sum() > 0 else x * 3, **QUICK)
     x = np.ones(3)
     program = quietly(f.compile, x)
-    np.testing.assert_array_equal(program([x]), x * 2)
+    np.testing.assert_array_equal(program(x), x * 2)
     with pytest.raises(ConcretizationError, match="the value True"):
-        program([-x])
+        program(-x)
 
 
 def test_ways_are_few() -> None:

@@ -96,6 +96,10 @@ class Terms:
         """The class a node was inserted in."""
         return self.find(node.attrs) if node.op == "eclass" else self.find(self._nodes[node])  # type: ignore[arg-type]
 
+    def has(self, node: Node) -> bool:
+        """Whether a node was inserted as a term of its own."""
+        return node in self._nodes
+
     def own_handle(self, node: Node) -> int:
         """The handle of a node's own term, whatever its class is called by now."""
         return self._nodes[node] if node in self._nodes else self.handle(node)

@@ -7,7 +7,6 @@ child loads a copy of the library, whose state and threads are its own: on Linux
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import struct
 import sys
@@ -18,7 +17,7 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any, BinaryIO
 
-from eqsat.aside import aside
+from eqsat.aside import aside, quieten
 from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ForkWarning
 from eqsat.forks import IMPORTING
@@ -85,21 +84,25 @@ def usable(deadline: Deadline = NEVER) -> bool:
     return not _refused
 
 
+_TALKATIVE = (
+    "egglog",
+    "egglog_bridge",
+    "egglog_core_relations",
+    "egglog_concurrency",
+    "egglog_experimental",
+    "graphviz",
+)
+"""Loggers of egglog's crates, which tell of every step, and of what it imports."""
+
+
 def _load() -> Any:
     # By then whoever imported it may have been a process that this one was forked from.
     if _NAME in sys.modules:
         return _copy(sys.modules[_NAME].__file__ or "")
-    _quieten()
+    quieten(*_TALKATIVE)
     from egglog import bindings
 
     return bindings
-
-
-def _quieten() -> None:
-    """egglog tells of every step at level INFO; what the user set for its logger stays."""
-    logger = logging.getLogger("egglog")
-    if logger.level == logging.NOTSET and not logger.handlers:
-        logger.setLevel(logging.WARNING)
 
 
 def _copy(origin: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
-from eqsat.ir.node import Node
+from eqsat.ir.node import Node, topological
 
 
 def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) -> SaturatedEGraph:
@@ -49,4 +49,5 @@ def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) ->
         report,
         store.merges,
         tuple(store.own_handle(o) for o in outputs),
+        {node: store.handle(node) for node in topological(outputs) if store.has(node)},
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eqsat.ir.identity import identity
+from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType
 
 
@@ -59,7 +60,8 @@ class SaturatedEGraph:
 
     ``const``: classes known at compile time. Leaves are ``input`` and ``const`` e-nodes. ``merges``: for a term's
     handle, those that it was merged with and the rules that did (None: by definition), a forest. ``roots``: the
-    handles of the outputs' own terms.
+    handles of the outputs' own terms. ``originals``: classes of the program's own nodes, but for sums inside of
+    sums, which are terms of one.
     """
 
     classes: dict[int, tuple[ENode, ...]]
@@ -69,3 +71,4 @@ class SaturatedEGraph:
     report: SaturationReport
     merges: Mapping[int, Sequence[tuple[int, str | None]]] = field(default_factory=dict)
     roots: tuple[int, ...] = ()
+    originals: Mapping[Node, int] = field(default_factory=dict)

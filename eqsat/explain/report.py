@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from eqsat.explain import render
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
 from eqsat.plan.plan import KernelStep, Plan, trips_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 
 @dataclass
@@ -25,6 +29,8 @@ class StepReport:
     and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
     ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
     ``trips``: how often it runs in a call, in a loop; work and times are of all, ``moved`` and ``tuned`` of one.
+    ``reads``: arguments by name, ``#3`` for what step 3 makes, ``folded(w)`` for what was computed when the program was
+    compiled; ``writes``: results and arguments that it makes; ``source``: the user's lines that it computes.
     """
 
     label: str
@@ -38,6 +44,9 @@ class StepReport:
     limit: str = ""
     tuned: float | None = None
     trips: int = 1
+    reads: list[str] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    source: list[str] = field(default_factory=list)
 
 
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
@@ -59,15 +68,19 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     return out
 
 
-@dataclass
+@dataclass(repr=False)
 class Explanation:
     """How a function is run for one set of argument types. ``print`` it, ask ``why(rule)``, or take ``to_json()``.
+
+    A notebook shows it with colours, as ``rich.print`` does.
 
     ``peak_bytes``: memory for intermediates, scratch and results; inputs and constants are not in it, nor in
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
     ``operators``: work of each operator as written; ``roofs``: limits of the threads that run it (see :meth:`plot`).
     ``guards``: what holds in the calls that the program is for, besides their arguments' types.
     ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
+    ``numpy``: seconds that the function itself takes, run by NumPy on the same arguments as ``measured``. ``untimed``:
+    why that, or anything, was not timed.
     """
 
     function: str
@@ -83,6 +96,8 @@ class Explanation:
     cached: bool
     threads: int
     plain: str | None = None
+    numpy: float | None = None
+    untimed: str = ""
     operators: Sequence[Work] = ()
     roofs: Roofs | None = None
     guards: Sequence[str] = ()
@@ -128,99 +143,17 @@ class Explanation:
         data["predicted"] = self.predicted
         return json.dumps(data, indent=1)
 
+    def text(self, width: int | None = None) -> str:
+        """As lines of ``width`` columns: those of the terminal, or 120 where there is none."""
+        return render.text(self, width)
+
     def __str__(self) -> str:
-        if self.plain is not None:
-            return f"{self.function}({self.signature})\n\nrun by NumPy: {self.plain}"
-        before, after = self.naive, self.optimized
-        lines = [
-            f"{self.function}({self.signature})",
-            *(f"for calls with {guard}" for guard in self.guards),
-            "",
-            f"{'':14}{'operators':>12}{'optimized':>12}",
-            f"{'kernels':14}{before.kernels:>12}{after.kernels:>12}",
-            f"{'flops':14}{_si(before.flops):>12}{_si(after.flops):>12}",
-            f"{'bytes moved':14}{_si(before.nbytes):>12}{_si(after.nbytes):>12}",
-            f"{'memory peak':14}{_si(self.naive_peak_bytes):>12}{_si(self.peak_bytes):>12}",
-            "",
-            f"time: predicted {_time(self.predicted)}"
-            + (f", measured {_time(self.measured)}" if self.measured is not None else "")
-            + f" on {self.threads} thread{'s' if self.threads > 1 else ''}",
-            "",
-            f"{'step':4} {'predicted':>10} {'measured':>10} {'flops':>8} {'bytes':>8}  what",
-        ]
-        for number, step in enumerate(self.steps):
-            measured = "" if step.measured is None else _time(step.measured)
-            through = f"  × {step.trips:,} trips" * (step.trips > 1) + _KINDS[step.kind]
-            lines.append(
-                f"{number:<4} {_time(step.predicted):>10} {measured:>10} {_si(step.flops):>8} "
-                f"{_si(step.nbytes):>8}  {step.label}{through}"
-            )
-            lines += [" " * INDENT + line for line in step.nest.splitlines()]
-            if step.tuned is not None:
-                lines.append(f"{'':{INDENT}}{_tuned(step)}")
-            if step.limit:
-                moved = ", ".join(f"{_si(n)} from {space}" for space, n in step.moved.items())
-                lines.append(f"{'':{INDENT}}limited by {step.limit}; bytes: {moved}")
-        lines += ["", self._search_line()]
-        rules = self.search.get("rules", {})
-        if rules:
-            lines.append("rules in it: " + ", ".join(f"{r} ×{n}" for r, n in sorted(rules.items())))
-        for number, error in enumerate(self.errors):
-            lines.append(
-                f"output {number}: error against float64 {error['ours']:.2g}; NumPy's own {error['reference']:.2g}"
-            )
-        return "\n".join(lines)
+        return render.text(self)
 
-    def _search_line(self) -> str:
-        s = self.search
-        late = f"; stopped by the clock in {s['extractions_late']}" if s["extractions_late"] else ""
-        chance = "; another run may find another program, as the clock stopped this one"
-        chance = chance if late or "seconds" in s["stops"] else ""
-        if self.cached:
-            return (
-                f"search: remembered from an earlier process ({s['operators']} operators, {s['enodes']} e-nodes, "
-                f"stopped by {', '.join(s['stops']) or 'nothing to search'}{chance}); "
-                f"loaded in {_time(self.compile_seconds)}"
-            )
-        return (
-            f"search: {s['operators']} operators in {s['regions']} regions ({s['distinct_regions']} distinct), "
-            f"{s['enodes']} e-nodes, stopped by {', '.join(s['stops']) or 'nothing to search'}{chance}; "
-            f"saturation {_time(s['saturation_seconds'])}, extraction {_time(s['extraction_seconds'])} "
-            f"(gap ≤ {s['extraction_gap']:.1%}{late}), "
-            f"schedules {_time(s['schedule_seconds'])} ({s['loop_terms']} loop terms); "
-            f"compiled in {_time(self.compile_seconds)}"
-        )
+    __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return render.html(self)
 
-def _tuned(step: StepReport) -> str:
-    predicted = (
-        f"predicted {_time(step.predicted / step.trips)}" if step.limit else "not among those that the model offers"
-    )
-    return f"chosen by measurement: {_time(step.tuned)} when tuned, {predicted}"
-
-
-INDENT = 8
-"""Columns before a step's nest."""
-
-_KINDS = {
-    "kernel": "",
-    "numpy": "  (by the NumPy backend)",
-    "stages": "  (one kernel per stage: none could be generated for the group)",
-    "opaque": "  (run by its own library)",
-    "reference": "  (through the NumPy reference: no kernel for it)",
-}
-
-
-def _si(value: float) -> str:
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        return render.renderables(self)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from eqsat.aside import quieten
 from eqsat.cost.machine import Machine
 from eqsat.explain.work import Work
 
@@ -53,6 +54,7 @@ def draw(
 
     Raises ``ImportError`` where matplotlib is not installed.
     """
+    quieten("matplotlib")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

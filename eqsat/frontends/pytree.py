@@ -240,6 +240,16 @@ def leaf_names(tree: Tree, path: str) -> Iterator[str]:
     return (inner for end, inner in _ends(tree, path) if isinstance(end, Leaf))
 
 
+def statics(tree: Tree) -> Iterator[Any]:
+    """The values of a tree that are no tensors, and the types of its containers."""
+    if isinstance(tree, Branch):
+        yield tree.type
+        for child in tree.children:
+            yield from statics(child)
+    elif isinstance(tree, Static) and tree.value is not MISSING:
+        yield tree.value
+
+
 def check_result(tree: Tree) -> None:
     """``TypeError`` for a result with parts other than tensors and plain values.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -18,8 +19,15 @@ _is_user: dict[str, bool] = {}
 
 def _ours(file: str) -> bool:
     hidden = file.startswith(_HIDDEN) or file.startswith("<__array") or f"{os.sep}scipy{os.sep}" in file
+    hidden |= file == contextlib.__file__  # between a context manager of ours and what it is made of
     _is_user[file] = not hidden
     return hidden
+
+
+def is_users(file: str) -> bool:
+    """Whether a file of code is neither eqsat's, NumPy's nor SciPy's."""
+    known = _is_user.get(file)
+    return not _ours(file) if known is None else known
 
 
 def user_line() -> Source | None:
@@ -27,8 +35,7 @@ def user_line() -> Source | None:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        known = _is_user.get(file)
-        if known or (known is None and not _ours(file)):
+        if is_users(file):
             text = linecache.getline(file, frame.f_lineno).strip()
             return Source(file, frame.f_lineno, text if len(text) <= 160 else f"{text[:157]}...")
         frame = frame.f_back  # type: ignore[assignment]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,7 +52,8 @@ from eqsat.frontends.selections import Selection
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
 from eqsat.ir import build, complexes
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.node import Graph, Node, Source
+from eqsat.ir.loop import with_bodies
+from eqsat.ir.node import LINES, Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
 from eqsat.ir.reroll import rerolled
 
@@ -84,7 +85,8 @@ class Traced:
     ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
     traced. ``guards``: what Python was told of values; their nodes are the last outputs of the graph. ``seconds``: how
-    long tracing took.
+    long tracing took. ``lines``: which of the user's lines made each node of the graph and of its loops' bodies, as far
+    as that is known.
     """
 
     graph: Graph
@@ -102,6 +104,7 @@ class Traced:
     numbers: frozenset[int] = frozenset()
     guards: tuple[Guard, ...] = ()
     seconds: float = 0.0
+    lines: Mapping[Node, Source] = field(default_factory=dict)
 
     def seen(self, results: Sequence[np.ndarray]) -> list[int]:
         """What the guards' values are in a call, of the program's results."""
@@ -208,7 +211,8 @@ def trace(
         for (n, _), a in zip(given, leaves, strict=True)
     }
     trace_of = Trace(deadline, values, guarded=guarded)
-    before = CURRENT.set(trace_of)
+    found_lines: dict[Node, Source] = {}
+    before, lines_before = CURRENT.set(trace_of), LINES.set(found_lines)
     try:
         arguments = [TracedArray(build.broadcast_to(n, a.shape)) for n, a in zip(inputs, leaves, strict=True)]
         _protect(arguments, leaves, spec.raw(args, kwargs), names, const_inputs(const, names, parameters))
@@ -228,14 +232,16 @@ def trace(
         outputs.extend(guard.node for guard in guards)
         if trace_of.bound:
             control.check_closed(outputs)
+        made = frozenset(i for i, node in enumerate(outputs) if node.dtype.kind == "complex")
+        order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
+        graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
+        graph = rerolled(graph, order)
     finally:
         CURRENT.reset(before)
+        LINES.reset(lines_before)
         hide()
-    made = frozenset(i for i, node in enumerate(outputs) if node.dtype.kind == "complex")
-    order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
-    graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
     return Traced(
-        graph=rerolled(graph, order),
+        graph=graph,
         key=key,
         const=const_inputs(const, names, parameters),
         arguments=tuple(trees),
@@ -249,6 +255,7 @@ def trace(
         complex=made,
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
         guards=guards,
+        lines={node: found_lines[node] for node in with_bodies(graph) if node in found_lines},
         seconds=time.perf_counter() - start,
     )
 

@@ -29,6 +29,7 @@ __all__ = [
     "trial",
     "trial_trips",
     "window",
+    "with_bodies",
 ]
 
 TRIAL = 16
@@ -143,6 +144,13 @@ def loop(loop: Loop, operands: Sequence[Node]) -> list[Node]:
 def of_loop(node: Node) -> Loop | None:
     """The loop that a node is a result of."""
     return node.attrs.loop if isinstance(node.attrs, LoopResult) else None
+
+
+def with_bodies(graph: Graph) -> list[Node]:
+    """The graph's nodes, then those of its loops' bodies, in an order that the graph alone decides."""
+    nodes = graph.nodes()
+    loops = dict.fromkeys(node.attrs.loop for node in nodes if isinstance(node.attrs, LoopResult))
+    return [*nodes, *(node for each in loops for node in with_bodies(each.body))]
 
 
 def trial(graph: Graph) -> Graph:

@@ -29,6 +29,9 @@ class Source:
 LINE: Scoped[Source | None] = Scoped(None)
 """The user's line being traced, for errors."""
 
+LINES: Scoped[dict[Node, Source] | None] = Scoped(None)
+"""Of nodes made while a function is traced, the lines that made them first."""
+
 
 class ConstArray:
     """An array of known value, equal by type and content; read-only, C-contiguous, native byte order."""
@@ -97,7 +100,22 @@ def intern(op: str, inputs: tuple[Node, ...], attrs: object, type: TensorType, l
     if node is None:
         node = Node(op, inputs, attrs, type, label or op)
         node = _interned.setdefault(key, node)
+    if LINES.values:
+        lines, line = LINES.get(), LINE.get()
+        if lines is not None and line is not None:
+            lines.setdefault(node, line)
     return node
+
+
+def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The same operator of other nodes, from the same line of the user's."""
+    if inputs == node.inputs:
+        return node
+    made = intern(node.op, inputs, node.attrs, node.type, node.label)
+    lines = LINES.get()
+    if lines is not None and node in lines:
+        lines.setdefault(made, lines[node])
+    return made
 
 
 def topological(outputs: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
@@ -152,6 +170,5 @@ def substitute(outputs: Sequence[Node], replace: dict[Node, Node]) -> list[Node]
     """The outputs with nodes replaced, rebuilt bottom-up."""
     done = dict(replace)
     for node in topological(outputs, replace):
-        inputs = tuple(done[i] for i in node.inputs)
-        done[node] = node if inputs == node.inputs else intern(node.op, inputs, node.attrs, node.type, node.label)
+        done[node] = remade(node, tuple(done[i] for i in node.inputs))
     return [done[o] for o in outputs]

@@ -17,7 +17,7 @@ import numpy as np
 from eqsat.ir import build
 from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop
-from eqsat.ir.node import ConstArray, Graph, Node, intern, topological
+from eqsat.ir.node import ConstArray, Graph, Node, intern, remade, topological
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap, view_map
 
@@ -90,7 +90,7 @@ def _rebuilt(outputs: Sequence[Node], replaced: Mapping[Node, Node]) -> list[Nod
             assert isinstance(node.attrs, int)
             done[node] = build.concat(_merged(inputs, node.attrs), node.attrs)
         else:
-            done[node] = intern(node.op, tuple(inputs), node.attrs, node.type, node.label)
+            done[node] = remade(node, tuple(inputs))
     return [done[o] for o in outputs]
 
 
@@ -408,7 +408,7 @@ class _Body:
                     operands.append(self._row(read.nodes))
                 else:
                     operands.append(self._fixed(read.nodes[0]))
-            made.append(intern(node.op, tuple(operands), node.attrs, node.type, node.label))
+            made.append(remade(node, tuple(operands)))
         after = [made[place] if d == 1 else self.inputs[number[place, d - 1]] for place, d in self.carries]
         graph = Graph(tuple(self.inputs), (*after, *(made[place] for place in self.stacked)))
         return rerolled(graph, made), self.others, self.steps

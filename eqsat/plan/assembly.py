@@ -43,6 +43,8 @@ class Assembly:
     others: list[ReferenceStep | PlacedLoop | None] = field(default_factory=list)
     """What pieces without a kernel stand for (``Piece.key``); None for a further result of a loop."""
     labels: dict[int, str] = field(default_factory=dict)
+    origins: dict[int, tuple[Node, ...]] = field(default_factory=dict)
+    """Nodes of the program, or of a loop's body, that have the value of a tensor, or that it is made for."""
 
     def fresh(self, type: TensorType) -> int:
         number = len(self.types)
@@ -127,6 +129,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
     for number, type in body.types.items():
         if number not in numbers:
             numbers[number] = assembly.fresh(type)
+    assembly.origins.update((numbers[tensor], nodes) for tensor, nodes in body.origins.items())
     after = [numbers[tensor] for tensor in body.outputs]
     wanted = {node.attrs.index: node for node in region.outputs if isinstance(node.attrs, LoopResult)}
     results = {index: assembly.fresh(node.type) for index, node in wanted.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -145,7 +145,9 @@ class Plan:
     """``inputs[i]``: tensor of the program's ``i``-th argument that is not constant.
 
     ``constants``: tensors computed when the program is compiled, as nodes over constants and constant inputs.
-    ``repeats``: which steps are loops' bodies, outer loops before those inside of them.
+    ``repeats``: which steps are loops' bodies, outer loops before those inside of them. ``origins``: nodes of the
+    program, or of its loops' bodies, that have the value of a tensor; of one that is in no line of the program, those
+    that it is made for.
     """
 
     types: dict[int, TensorType]
@@ -155,6 +157,7 @@ class Plan:
     steps: tuple[Step, ...]
     report: SearchReport
     repeats: tuple[Repeat, ...] = ()
+    origins: Mapping[int, tuple[Node, ...]] = field(default_factory=dict)
 
     def ends(self) -> list[list[int]]:
         """For each output, where the stores of its steps begin and end: positions in row-major order."""

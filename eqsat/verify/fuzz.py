@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eqsat import tracebacks
 from eqsat.verify.programs import Failure, Optimizer, Program, check, minimise
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops:
     def after(report: Report) -> None:
         pipe.send(("done", report))
 
+    os.environ[tracebacks.ENVIRONMENT_VARIABLE] = "full"  # where in eqsat a crash is
     run(_load(optimizer), _nn(optimizer), examples=examples, seed=seed, max_ops=max_ops, before=before, after=after)
     pipe.send(("end", None))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,12 @@ import numpy as np
 from eqsat.contents import UnknownContent, content_digest
 from eqsat.errors import EqsatError, TraceDiffersError
 from eqsat.frontends.creation import plainly
-from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, tree_of
+from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tensor, static_key, statics, tree_of
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.complexes import as_real
 from eqsat.ir.node import Source
 from eqsat.ir.repeats import base_of, copy_of
+from eqsat.verify.effects import effect
 
 log = logging.getLogger("eqsat")
 
@@ -93,6 +95,26 @@ class Plain:
         args, kwargs = self.spec.call_with(trees, leaves)
         return Plain(self.fn, args, kwargs, self.spec)
 
+    def seconds(self, traced: Traced, repeat: int = 5, most: float = 1.0) -> float:
+        """Seconds of a call, the median of ``repeat`` or of as many as take ``most`` seconds together."""
+        _, raw = self._leaves()
+        changed = {w.leaf for w in traced.written}
+        trees, _ = self._leaves()
+        times: list[float] = []
+        with _quiet(), plainly():
+            while len(times) < repeat and sum(times) < most:
+                given = [np.array(leaf, order="K") if i in changed else leaf for i, leaf in enumerate(raw)]
+                args, kwargs = self.spec.call_with(trees, given)
+                start = time.perf_counter()
+                self.fn(*args, **kwargs)
+                times.append(time.perf_counter() - start)
+        return float(np.median(times))
+
+    def effect(self) -> str:
+        """What the function may do besides computing, as far as its code shows; empty if nothing."""
+        ends = [end for tree in self._leaves()[0] for end in statics(tree)]
+        return effect(self.fn, ends)
+
     def trace(self, *, guarded: bool = False) -> Traced:
         return trace(self.fn, self.args, self.kwargs, spec=self.spec, guarded=guarded)
 
@@ -100,6 +122,10 @@ class Plain:
         """The arguments' tensors, in native byte order; the base of one that repeats what it holds."""
         leaves, _ = self.spec.flatten(self.args, self.kwargs)
         return [np.asarray(as_real(base_of(a)), as_real(a).dtype.newbyteorder("=")) for a in leaves]
+
+    def leaves(self) -> Sequence[Any]:
+        """The arguments' tensors, as a program takes them."""
+        return self.spec.flatten(self.args, self.kwargs)[0]
 
     def _leaves(self) -> tuple[list[Tree], list[Any]]:
         """The arguments' trees, and their tensors as given."""

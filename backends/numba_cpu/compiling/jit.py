@@ -28,6 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eqsat.aside import quieten
 from eqsat.cache import kernel_store
 from eqsat.compilers import Compilers, Task
 from eqsat.deadline import NEVER, Deadline, OutOfTime
@@ -106,6 +107,7 @@ def _hold_numba() -> None:
 
 def prepare() -> None:
     """Import what compiling needs, and what Numba would import at its first compilation: more than 400 modules."""
+    quieten("numba")
     with IMPORTING:
         from eqsat_backends.numba_cpu.compiling import frontend
         from eqsat_backends.numba_cpu.printing import blocks, contract, emit, loops  # noqa: F401
