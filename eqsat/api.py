@@ -265,8 +265,9 @@ class OptimizedFunction:
         if new:
             self._told.update(new)
             warnings.warn(
-                f"{self._spec.name}: Python asks for values of arrays at {'; '.join(new)}: each of the branches that "
-                f"calls take is compiled by itself, up to {MOST_PATHS}. Fix: {CHOOSE}; strict=True makes it an error.",
+                f"{self._spec.name}: Python asks for values of arrays, so each of the branches that calls take is "
+                f"compiled by itself, up to {MOST_PATHS}. Fix: {CHOOSE}; strict=True makes it an error."
+                + "".join(f"\n  at {place}" for place in new),
                 EqsatWarning,
                 stacklevel=user_level(),
             )
