@@ -9,6 +9,7 @@ import numpy as np
 from eqsat.cost import machine
 from eqsat.ir.node import Graph
 from eqsat.plan.plan import Plan
+from eqsat.progress import tell
 from eqsat.rules import select
 from eqsat.search import SearchOptions, search
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
@@ -18,7 +19,7 @@ from eqsat_backends.reference import NumpyBackend
 def plan_of(graph: Graph, seconds: float = 5.0) -> Plan:
     """The plan that the standard rules find."""
     options = SearchOptions(select(), cpu_target(machine.load()), seconds)
-    return search(graph, frozenset(), machine.load(), options, lambda text: None)
+    return search(graph, frozenset(), machine.load(), options, tell)
 
 
 def interpret(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -20,6 +20,7 @@ from eqsat.ir import Graph, build
 from eqsat.ir.build import call
 from eqsat.ir.types import TensorType, float32
 from eqsat.plan.plan import Plan
+from eqsat.progress import tell
 from eqsat.rules import select
 from eqsat.rules.examples import Maker
 from eqsat.search import SearchOptions, search
@@ -71,7 +72,7 @@ def plan_at(step: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Clock]:
     for user in (budget_module, deadline_module, saturate_module):
         monkeypatch.setattr(user, "time", clock)
     options = SearchOptions(select(), cpu_target(MACHINE), seconds=SECONDS)
-    return search(graph, frozenset(), MACHINE, options, lambda text: None), clock
+    return search(graph, frozenset(), MACHINE, options, tell), clock
 
 
 SECONDS = 0.02
