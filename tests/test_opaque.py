@@ -257,6 +257,35 @@ def test_errors_around_calls_are_found(wrong: str) -> None:
         verify(graph, {}, run, [x])
 
 
+@pytest.mark.parametrize("scale", [2.0, 2.001, 30.0])
+def test_each_of_several_calls_is_held_to_its_own_operands(scale: float) -> None:
+    """Negative control, beside the right program: one of two calls, or both, with other operands."""
+    x = normal(3, 3) + 4 * np.eye(3)
+    graph = trace(lambda x: np.linalg.inv(x + 1) + np.tanh(np.linalg.inv(x * 2)), (x,), {}).graph
+    call, *_ = calls_of(graph.outputs)
+
+    def run(arrays: Any) -> Any:
+        (one,), (two,) = call.run([arrays[0] + 1]), call.run([arrays[0] * scale])
+        return [one + np.tanh(two)]
+
+    if scale == 2:
+        verify(graph, {}, run, [x])
+        return
+    with pytest.raises(VerificationError):
+        verify(graph, {}, run, [x])
+
+
+def test_a_call_that_nothing_needs_is_not_taken_for_another() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        dead = np.linalg.inv(y * 2)[:, 3:]
+        return np.sin(np.linalg.inv(x + 1)), np.concatenate([dead, dead]) * 2
+
+    x, y = normal(3, 3) + 4 * np.eye(3), normal(3, 3, seed=1) + 4 * np.eye(3)
+    inverse, empty = eqsat.optimize(fn, strict=True)(x, y)
+    same(inverse, np.sin(np.linalg.inv(x + 1)))
+    assert empty.shape == (6, 0)
+
+
 def test_threads() -> None:
     f = eqsat.optimize(lambda x: np.linalg.solve(x @ x.T + np.eye(8), x) * 2, strict=True)
     xs = [normal(8, 8, seed=n) for n in range(8)]

@@ -17,6 +17,11 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import Graph, Node, substitute
 from eqsat.ir.opaque import Call, Noted, Result
 
+Arrays = Sequence[np.ndarray]
+
+NEAR = 0.01
+"""Distance up to which operands are the same but for rounding, also that of half precision."""
+
 
 class Calls:
     """The calls of a graph. ``graph`` is the graph without them: ``inputs`` stand for their results.
@@ -53,22 +58,39 @@ class Calls:
     ) -> tuple[dict[Node, np.ndarray], list[np.ndarray]]:
         """Values of the inputs that stand for results, and of the operands, as the compiled program had them.
 
-        Of several calls that were made alike but for their operands, each stands for that whose operands are nearest.
-        A call that the compiled program does without is made here, of the values that the reference has for it.
+        Of several calls that were made alike but for their operands, each stands for one whose operands are near. If
+        there is none, it stands for one that is near to no call, so that wrong operands are seen; and if there is none
+        of these, the compiled program does without the call, which is made here of the reference's values.
         """
         bound = {**dict(zip(self.free, arrays, strict=True)), **self.constants}
         seen: dict[Node, np.ndarray] = {}
+
+        def stand(inputs: Sequence[Node], results: Mapping[int, Node], given: Arrays, values: Arrays) -> None:
+            seen.update(zip(inputs, given, strict=True))
+            bound.update({node: values[number] for number, node in results.items()})
+
+        left = list(noted)
+        far = []
         for call, inputs, results in self.calls:
             alike = [one for one in noted if one[0].key == call.key]
             once = sum(other.key == call.key for other, _, _ in self.calls) == 1
             if len(alike) == 1 and once:
-                ((_, given, values),) = alike
+                stand(inputs, results, *alike[0][1:])
+                continue
+            want = evaluate_nodes(inputs, bound)
+            near = min(alike, key=lambda one: _distance(one[1], want), default=None)
+            if near is not None and _distance(near[1], want) <= NEAR:
+                left = [one for one in left if one is not near]
+                stand(inputs, results, *near[1:])
             else:
-                want = evaluate_nodes(inputs, bound)
-                near = min(alike, key=lambda one: _distance(one[1], want), default=None)
-                given, values = (want, call.run(want)) if near is None else (near[1], near[2])
-            seen.update(zip(inputs, given, strict=True))
-            bound.update({node: values[number] for number, node in results.items()})
+                far.append((call, inputs, results, want))
+                stand(inputs, results, want, call.run(want))
+        for call, inputs, results, want in far:
+            alike = [one for one in left if one[0].key == call.key]
+            if alike:
+                near = min(alike, key=lambda one: _distance(one[1], want))
+                left = [one for one in left if one is not near]
+                stand(inputs, results, *near[1:])
         return {self.results[n]: bound[n] for n in self.results}, [seen[n] for n in self.operands]
 
 
