@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import erf
 
 import eqsat
 from eqsat.frontends.trace import trace
@@ -135,6 +137,33 @@ def test_biases_that_hide_nothing_are_left_alone() -> None:
     """Numbers that are low and not so low that what they are added to vanishes."""
     args = arrays()
     assert not bounded(plan_of(trace(attention(added(causal(ROWS, ROWS), -500.0)), tuple(args)).graph))
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, -1e9])
+def test_what_is_added_inside_of_padding_hides_nothing_outside(hidden: float) -> None:
+    mask = np.where(np.arange(7) % 3 == 1, hidden, 0.0)
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        scores = np.pad(q @ k.T + mask, ((0, 0), (2, 1)))
+        e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return (e / e.sum(axis=-1, keepdims=True)) @ v, np.pad(q + np.arange(5), ((0, 1), (2, 1)))
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape) for shape in ((6, 5), (7, 5), (10, 5))]
+    for got, want in zip(eqsat.optimize(fn, strict=True)(*arrays), fn(*arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_numbers_known_under_a_guard_are_read_inside_of_it() -> None:
+    def fn(x: Any) -> Any:
+        y = erf(x)
+        e = np.exp(y - np.max(y, axis=-2, keepdims=True))
+        ranked = e / np.sum(e, axis=-2, keepdims=True) + np.arange(17)
+        return np.add(y, ranked).T, np.pad(ranked, ((0, 0), (0, 1), (2, 1)))
+
+    x = np.random.default_rng(0).uniform(-2.0, 2.0, (17, 1, 17)).astype(np.float32)
+    for got, want in zip(eqsat.optimize(fn, strict=True)(x), fn(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_explain_says_what_rows_need() -> None:

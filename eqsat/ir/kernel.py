@@ -202,10 +202,13 @@ def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], E
 
 
 def unconditional(expr: Expr) -> Iterator[Expr]:
-    """The sub-expressions that have a value at every point: all that are not in a branch of a guard, once per use."""
-    stack = [expr]
+    """The sub-expressions that have a value at every point, each once: all that are not in a branch of a guard."""
+    stack, seen = [expr], set[int]()
     while stack:
         at = stack.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
         yield at
         stack.extend(reversed((at.index,) if isinstance(at, Guarded) else parts(at)))
 

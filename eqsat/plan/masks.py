@@ -37,6 +37,7 @@ from eqsat.ir.kernel import (
     Stage,
     map_expr,
     rewrite_kernel,
+    unconditional,
     walk,
 )
 from eqsat.ir.types import bool_, int64, row_major
@@ -138,7 +139,8 @@ class _Analysis:
         """Find the mask, and the columns of the stages its stage reads."""
         for number, stage in enumerate(self.group.stages):
             for root in (stage.kernel.body, stage.kernel.epilogue):
-                for expr in walk(root):
+                everywhere = {id(e) for e in unconditional(root)}  # a guard may put other values in a mask's place
+                for expr in (e for e in walk(root) if id(e) in everywhere):
                     found = self._mask(expr, stage)
                     if found is not None:
                         self.keep = found.keep
