@@ -87,6 +87,23 @@ def rows(a: Array) -> Array:
     return np.stack(out)
 
 
+def to_and_fro(a: Array, b: Array) -> tuple[Array, Array]:
+    """Jacobi's method: each half of a trip reads what the other one wrote, and leaves its borders."""
+    a, b = a.copy(), b.copy()
+    for _ in range(40):
+        for u, v in ((a, b), (b, a)):
+            v[1:-1, 1:-1] = np.float32(0.25) * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:])
+    return a, b
+
+
+def two_steps_back(now: Array, before: Array) -> Array:
+    for _ in range(41):
+        new = np.zeros_like(now)
+        new[1:-1] = 2 * now[1:-1] - before[1:-1] + np.float32(0.2) * (now[:-2] - 2 * now[1:-1] + now[2:])
+        before, now = now, new
+    return now
+
+
 def fibonacci(a: Array, b: Array) -> list[Array]:
     """Every value is wanted, and reads two trips back."""
     found = [a, b]
@@ -101,6 +118,8 @@ PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
     (heat, (normal(20, 33),)),
     (wave, (normal(50), normal(50, seed=1))),
     (nested, (normal(10),)),
+    (to_and_fro, (normal(70, 80), normal(70, 80, seed=1))),
+    (two_steps_back, (normal(5000), normal(5000, seed=1))),
     (backwards, (normal(100, 5),)),
     (rows, (normal(100, 7),)),
     (fibonacci, (normal(3, 3), normal(3, 3, seed=1))),
@@ -133,6 +152,17 @@ def test_a_loop_stands_for_its_iterations(
         expected, got = evaluate(before, args, double=double), evaluate(after, args, double=double)
         for one, other in zip(expected, got, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("fn", [to_and_fro, two_steps_back])
+def test_large_values_go_to_and_fro_without_copies(fn: Callable[..., Any]) -> None:
+    """No trip returns what it was given, whole or as a view, and no more than two values are carried."""
+    (args,) = (args for name, args in PROGRAMS if name is fn)
+    (found,) = loops(trace(fn, args).graph)
+    assert found.trips == (40 if fn is to_and_fro else 20)
+    assert not found.stacks
+    assert found.carries == 2
+    assert all(node.op == "concat" for node in found.body.outputs)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -213,13 +243,16 @@ STEPS: list[Callable[..., Array]] = [
     lambda x, y, t, xs: x[::-1] + np.float32(t % 3),
     lambda x, y, t, xs: np.tanh(x @ xs[:, 0][: x.shape[0]] + y),
     lambda x, y, t, xs: np.concatenate([x[1:], y[:1]]),
+    lambda x, y, t, xs: np.concatenate([x[:1], np.cos(x[1:]) - y[1:]]),
+    lambda x, y, t, xs: np.where(x[::-1] > y, y[::-1], x),
     lambda x, y, t, xs: np.cumsum(x)[: x.shape[0]] * np.float32(0.1),
 ]
 
 
+@pytest.mark.parametrize("passed", [1, reroll.PASSED_BYTES])
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_random_recurrences(data: st.DataObject) -> None:
+def test_random_recurrences(passed: int, data: st.DataObject) -> None:
     """Two values, each made by a random step of both, of the trip, and of rows of a table; some of them are kept."""
     chosen = data.draw(st.lists(st.sampled_from(STEPS), min_size=2, max_size=5))
     trips, extent = data.draw(st.integers(25, 60)), data.draw(st.integers(1, 5))
@@ -240,7 +273,8 @@ def test_random_recurrences(data: st.DataObject) -> None:
     args = (normal(extent), normal(extent, seed=1), normal(2 * trips + 1, extent))
     with pytest.MonkeyPatch.context() as monkeypatch:
         before = unrolled(f, args, monkeypatch)
-    graph = trace(f, args).graph
+        monkeypatch.setattr(reroll, "PASSED_BYTES", passed)
+        graph = trace(f, args).graph
     for one, other in zip(evaluate(before, args), evaluate(graph, args), strict=True):
         np.testing.assert_array_equal(one, other)
 

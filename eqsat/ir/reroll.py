@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop
-from eqsat.ir.node import ConstArray, Graph, Node, intern, remade, topological
-from eqsat.ir.types import TensorType
+from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
+from eqsat.ir.reroll_body import Body, Read, whole_of
 from eqsat.ir.views import ViewMap, view_map
 
 __all__ = ["LEAST_NODES", "LEAST_TRIPS", "rerolled"]
@@ -31,6 +31,10 @@ PERIODS = 64
 """Distances between equal operators that are tried as a period: those of most operators first."""
 TABLE_BYTES = 1 << 22
 """Of constants at most that differ from trip to trip, in a table that the loop reads by rows."""
+CARRY_BYTES = 64
+"""What carrying a value costs beside its own bytes."""
+PASSED_BYTES, TURNS = 1 << 14, 4
+"""Bytes of a value from which trips that only pass it on to the next are as many as it takes in one, up to so many."""
 
 
 def rerolled(graph: Graph, order: Sequence[Node] = ()) -> Graph:
@@ -131,8 +135,15 @@ def _find(sequence: list[Node], graph: Graph) -> tuple[dict[Node, Node], list[No
         for first in _cuts(sequence, users, outputs, position, start, period):
             roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period)
             replaced = roll.run()
-            if replaced is not None:
-                return replaced, [n for n in sequence if roll.where(n) is None]
+            if replaced is None:
+                continue
+            turns = roll.turns()
+            if turns > 1:  # as in Lam, "Software pipelining" (1988): unrolled so often, values need no copies
+                longer = _Roll(sequence, position, users, outputs, first, turns * period, roll.trips // turns)
+                again = longer.run()
+                if again is not None:
+                    roll, replaced = longer, again
+            return replaced, [n for n in sequence if roll.where(n) is None]
     return None
 
 
@@ -167,16 +178,41 @@ def _cuts(
     period: int,
 ) -> list[int]:
     """Where iterations may begin: the places of a period past which fewest bytes are carried, those first."""
-    alive = np.zeros(2 * period + 1, np.int64)
-    for p in range(start + period, start + 2 * period):
+    begin, end = start + period, start + 2 * period
+    until: dict[int, int] = {}
+    for p in range(begin, end):
+        uses = [q for u in users[sequence[p]] if (q := position.get(u, p)) < p + TURNS * period]
+        until[p] = max([p, *uses])
+    alive = np.zeros(period, np.int64)
+
+    def hold(p: int, last: int, nbytes: int) -> None:
+        whole, rest = divmod(last - p, period)
+        alive[:] += whole * (nbytes + CARRY_BYTES)
+        alive[(p - start + np.arange(rest)) % period] += nbytes + CARRY_BYTES
+
+    held: set[int] = set()
+    for p in range(end - 1, begin - 1, -1):
         node = sequence[p]
-        last = max((position[u] for u in users[node] if u in position), default=p)
-        last = min(last, start + 3 * period - 1)
-        for q in range(p, last):
-            alive[q - start - period] += node.type.nbytes
-    folded = alive[:period] + alive[period : 2 * period]
-    best = np.argsort(folded, kind="stable")[:4]
+        q = position.get(node.inputs[0], -1)
+        if node.op == "view" and q >= start and _is_held(node, sequence[q]):  # as long as there is what it is a view of
+            moved = 0 if q >= begin else period
+            until[q + moved] = max(until[q + moved], until[p] + moved)
+            held.add(p)
+    for p in range(begin, end):
+        joins = (q for u in users[sequence[p]] if u.op == "concat" and p < (q := position.get(u, end)) < end)
+        join = min(joins, default=None)
+        if join is not None:  # from there on it is a part of another value
+            until[join] = max(until[p], until[join])
+            hold(p, join, sequence[join].type.nbytes + CARRY_BYTES)
+        else:
+            hold(p, until[p], 0 if p in held else sequence[p].type.nbytes)
+    best = np.argsort(alive, kind="stable")[:4]
     return [start + (int(b) + 1) % period for b in best]
+
+
+def _is_held(view: Node, operand: Node) -> bool:
+    """Whether a large view is rather told again than carried: what it is a view of takes about as much."""
+    return view.type.nbytes >= PASSED_BYTES and operand.type.nbytes <= 2 * view.type.nbytes
 
 
 @dataclass
@@ -190,8 +226,8 @@ class _Roll:
     first: int
     period: int
     trips: int
-    carried: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Numbers of the values that are carried: (place in an iteration, trips since)."""
+    carries: list[tuple[int, int]] = field(default_factory=list)
+    """The values that are carried: (place in an iteration, trips since)."""
 
     def run(self) -> dict[Node, Node] | None:
         """What stands for the loop's nodes; None where there is no loop."""
@@ -201,6 +237,11 @@ class _Roll:
                 return broken
             self.trips = broken
         return None
+
+    def turns(self) -> int:
+        """For how many trips a large value is carried at most: all but the first of them pass it on."""
+        large = (d for place, d in self.carries if self.at(0, place).type.nbytes >= PASSED_BYTES)
+        return min(TURNS, max(large, default=1))
 
     def at(self, trip: int, place: int) -> Node:
         return self.sequence[self.first + trip * self.period + place]
@@ -214,9 +255,9 @@ class _Roll:
 
     def _made(self) -> dict[Node, Node] | int:
         """The loop; or the number of trips before the first that is not like the others."""
-        reads: list[list[_Read]] = []
+        reads: list[list[Read]] = []
         for place in range(self.period):
-            slots: list[_Read] = []
+            slots: list[Read] = []
             for slot in range(len(self.at(0, place).inputs)):
                 found = self._read(place, slot)
                 if isinstance(found, int):
@@ -239,7 +280,7 @@ class _Roll:
                     moves[place] = step
         return self._build(reads, moves)
 
-    def _read(self, place: int, slot: int) -> _Read | int:
+    def _read(self, place: int, slot: int) -> Read | int:
         """Where an operand comes from, in every trip alike; or the first trip in which it is otherwise."""
         nodes = [self.at(t, place).inputs[slot] for t in range(self.trips)]
         spots = [self.where(node) for node in nodes]
@@ -251,22 +292,22 @@ class _Roll:
                     return trip + 1 if trip + 1 < self.trips else 0
             if any(spot is not None for spot in spots[:distance]):
                 return 0
-            return _Read("carried" if distance else "inner", nodes[:distance], source, distance)
+            return Read("carried" if distance else "inner", nodes[:distance], source, distance)
         inside = next((t for t, spot in enumerate(spots) if spot is not None), None)
         if inside is not None:
             return inside if inside >= LEAST_TRIPS else 0
         if all(node is nodes[0] for node in nodes):
-            return _Read("fixed", nodes[:1])
+            return Read("fixed", nodes[:1])
         return self._rows(nodes)
 
-    def _rows(self, nodes: list[Node]) -> _Read | int:
+    def _rows(self, nodes: list[Node]) -> Read | int:
         """An operand that is another tensor on every trip: views that move, or constants, which go into a table."""
         first = nodes[0]
         attrs = [node.attrs for node in nodes]
         if all(isinstance(a, ConstArray) for a in attrs):
             if first.type.nbytes * self.trips > TABLE_BYTES:
                 return 0
-            return _Read("table", nodes)
+            return Read("table", nodes)
         if isinstance(first.attrs, ViewMap) and first.type.size:
             base, axes = first.inputs[0], first.attrs.axes
             for trip, node in enumerate(nodes):
@@ -275,28 +316,30 @@ class _Roll:
             offsets = [a.offset for a in attrs if isinstance(a, ViewMap)]
             step = offsets[1] - offsets[0]
             off = next((t for t, o in enumerate(offsets) if o != offsets[0] + t * step), None)
-            return _Read("view", nodes[:1], step=step) if off is None else off
+            return Read("view", nodes[:1], step=step) if off is None else off
         return next(t for t, node in enumerate(nodes) if node is not first)
 
     # the loop
 
-    def _build(self, reads: list[list[_Read]], moves: dict[int, int]) -> dict[Node, Node] | int:
+    def _build(self, reads: list[list[Read]], moves: dict[int, int]) -> dict[Node, Node] | int:
         initial = self._initial(reads)
         if initial is None:
             return 0
-        results = self._results()
-        if results is None:
-            return 0
-        stacked, finals = results
-        carries = sorted(self.carried_keys(reads) | {(place, 1) for place in finals})
+        fewer = self._through_views(reads, moves, initial)
+        of_fewer = self._initial(fewer)
+        if of_fewer is not None:
+            reads, initial = fewer, of_fewer
+        carried = self.carried_keys(reads)
+        stacked, finals = self._results(carried)
+        carries = self.carries = sorted(carried | set(finals))
         start = self._starting(carries, initial)
-        if start is None:
-            return 0
-        body, others, steps = _Body(self, reads, moves, carries, stacked).run()
-        nodes = loop(Loop(self.trips, body, len(carries), tuple(steps)), [*start, *others])
+        first = [self.at(0, place) for place in range(self.period)]
+        made = Body(first, self.trips, reads, moves, carries, stacked)
+        body = rerolled(*made.run())
+        nodes = loop(Loop(self.trips, body, len(carries), tuple(made.steps)), [*start, *made.others])
         replaced: dict[Node, Node] = {}
-        for place in finals:
-            replaced[self.at(self.trips - 1, place)] = nodes[carries.index((place, 1))]
+        for place, distance in finals:
+            replaced[self.at(self.trips - distance, place)] = nodes[carries.index((place, distance))]
         for number, place in enumerate(stacked):
             whole = nodes[len(carries) + number]
             for trip in range(self.trips):
@@ -305,12 +348,12 @@ class _Roll:
                     replaced[node] = build.row(whole, trip)
         return replaced
 
-    def carried_keys(self, reads: list[list[_Read]]) -> set[tuple[int, int]]:
+    def carried_keys(self, reads: list[list[Read]]) -> set[tuple[int, int]]:
         """What is carried: values read one or more trips later, and for those of more trips all between."""
         found = {(r.source, r.distance) for slots in reads for r in slots if r.kind == "carried"}
         return {(source, d) for source, most in found for d in range(1, most + 1)}
 
-    def _initial(self, reads: list[list[_Read]]) -> dict[tuple[int, int], Node] | None:
+    def _initial(self, reads: list[list[Read]]) -> dict[tuple[int, int], Node] | None:
         """Values that stand for those of trips before the first: (place, trip, negative); None if two are wanted."""
         found: dict[tuple[int, int], Node] = {}
         for slots in reads:
@@ -321,9 +364,7 @@ class _Roll:
                             return None
         return found
 
-    def _starting(
-        self, carries: Sequence[tuple[int, int]], initial: Mapping[tuple[int, int], Node]
-    ) -> list[Node] | None:
+    def _starting(self, carries: Sequence[tuple[int, int]], initial: Mapping[tuple[int, int], Node]) -> list[Node]:
         """What is carried into the first trip. A value that nobody reads then may be any: 0."""
         found = []
         for place, distance in carries:
@@ -334,8 +375,62 @@ class _Roll:
             found.append(node)
         return found
 
-    def _results(self) -> tuple[list[int], list[int]] | None:
-        """Places whose values are wanted outside: those of every trip, and those of the last one alone."""
+    def _held(self, reads: list[list[Read]], moves: Mapping[int, int]) -> dict[int, tuple[int, int, ViewMap]]:
+        """Places whose value is a view of another's: which one's, of how many trips before, and the view."""
+        found: dict[int, tuple[int, int, ViewMap]] = {}
+        for place, slots in enumerate(reads):
+            node = self.at(0, place)
+            if isinstance(node.attrs, ViewMap) and place not in moves:
+                (read,) = slots
+                if read.kind in ("inner", "carried") and _is_held(node, self.at(0, read.source)):
+                    found[place] = read.source, read.distance, node.attrs
+            elif node.op == "concat":
+                assert isinstance(node.attrs, int)
+                starts = [0] * node.type.ndim
+                for read, operand in zip(slots, node.inputs, strict=True):
+                    if read.kind == "inner":
+                        part = views.slices(node.shape, starts, [1] * len(starts), operand.shape)
+                        found.setdefault(read.source, (place, 0, part))
+                    starts[node.attrs] += operand.shape[node.attrs]
+        return found
+
+    def _through_views(
+        self, reads: list[list[Read]], moves: Mapping[int, int], initial: Mapping[tuple[int, int], Node]
+    ) -> list[list[Read]]:
+        """Views of what is carried, and parts of carried concatenations, are not carried themselves."""
+        held = self._held(reads, moves)
+        carried = self.carried_keys(reads)
+
+        def through(read: Read) -> Read:
+            found, source, distance = read, read.source, read.distance
+            parts: tuple[ViewMap, ...] = ()
+            known: list[tuple[Node, ViewMap | None]] = [(node, None) for node in read.nodes]  # and the view that it is
+            for _ in range(TURNS):
+                if read.kind != "carried" or source not in held:
+                    break
+                is_view, inside = self.at(0, source).op == "view", source
+                source, before, map = held[source]
+                known = [(node, map if part is None else views.compose(map, part)) for node, part in known]
+                known += [(node, None) for node in reads[inside][0].nodes[:before]]
+                distance += before
+                parts = (map, *parts)
+                if is_view or (source, distance) in carried:
+                    nodes = [
+                        whole_of(node, part, self.at(0, source), initial.get((source, trip - distance)))
+                        for trip, (node, part) in enumerate(known)
+                    ]
+                    whole = [node for node in nodes if node is not None]
+                    if len(whole) == len(nodes):
+                        found = replace(read, nodes=whole, source=source, distance=distance, parts=parts)
+            return found
+
+        return [list(map(through, slots)) for slots in reads]
+
+    def _results(self, carried: set[tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
+        """What is wanted outside: places whose values of every trip are, and what is there after the last one.
+
+        These are its own values, and those of some before that are carried anyway: (place, trips since).
+        """
         stacked, finals = [], []
         for place in range(self.period):
             wanted = []
@@ -343,108 +438,9 @@ class _Roll:
                 node = self.at(trip, place)
                 if node in self.outputs or any(self.where(user) is None for user in self.users.get(node, ())):
                     wanted.append(trip)
-            if wanted == [self.trips - 1]:
-                finals.append(place)
-            elif wanted:
+            since = [(place, self.trips - trip) for trip in wanted]
+            if all(key in carried or key[1] == 1 for key in since):
+                finals += since
+            else:
                 stacked.append(place)
         return stacked, finals
-
-
-@dataclass(frozen=True)
-class _Read:
-    """An operand of an operator of the body.
-
-    ``inner``: made in the same trip, at ``source``; ``carried``: so many trips before (``nodes``: before the first);
-    ``fixed``: one tensor; ``view``: a view that moves by ``step``; ``table``: a constant for each trip.
-    """
-
-    kind: str
-    nodes: list[Node]
-    source: int = 0
-    distance: int = 0
-    step: int = 0
-
-
-class _Body:
-    """The graph of one trip."""
-
-    def __init__(
-        self,
-        roll: _Roll,
-        reads: list[list[_Read]],
-        moves: Mapping[int, int],
-        carries: Sequence[tuple[int, int]],
-        stacked: Sequence[int],
-    ) -> None:
-        self.roll, self.reads, self.moves = roll, reads, moves
-        self.carries, self.stacked = list(carries), list(stacked)
-        self.inputs: list[Node] = []
-        self.others: list[Node] = []
-        self.steps: list[int] = []
-        self.known: dict[tuple[Node, int], Node] = {}
-
-    def run(self) -> tuple[Graph, list[Node], list[int]]:
-        """The body, the operands behind what is carried, and the elements that each one's window moves."""
-        roll = self.roll
-        for place, _ in self.carries:
-            self._input(roll.at(0, place).type)
-        number = {key: n for n, key in enumerate(self.carries)}
-        made: list[Node] = []
-        for place in range(roll.period):
-            node = roll.at(0, place)
-            if place in self.moves:
-                (read,) = self.reads[place]
-                made.append(self._view(read.nodes[0], node, self.moves[place]))
-                continue
-            operands = []
-            for read in self.reads[place]:
-                if read.kind == "inner":
-                    operands.append(made[read.source])
-                elif read.kind == "carried":
-                    operands.append(self.inputs[number[read.source, read.distance]])
-                elif read.kind == "view":
-                    operands.append(self._view(read.nodes[0].inputs[0], read.nodes[0], read.step))
-                elif read.kind == "table":
-                    operands.append(self._row(read.nodes))
-                else:
-                    operands.append(self._fixed(read.nodes[0]))
-            made.append(remade(node, tuple(operands)))
-        after = [made[place] if d == 1 else self.inputs[number[place, d - 1]] for place, d in self.carries]
-        graph = Graph(tuple(self.inputs), (*after, *(made[place] for place in self.stacked)))
-        return rerolled(graph, made), self.others, self.steps
-
-    def _input(self, type: TensorType) -> Node:
-        node = build.input_node(len(self.inputs), type)
-        self.inputs.append(node)
-        return node
-
-    def _operand(self, node: Node, step: int) -> Node:
-        """The body's input that is a window of a tensor outside."""
-        if (node, step) not in self.known:
-            size = node.type.size - (self.roll.trips - 1) * abs(step)
-            type = TensorType((size,), node.dtype) if step else node.type
-            self.others.append(node)
-            self.steps.append(step)
-            self.known[node, step] = self._input(type)
-        return self.known[node, step]
-
-    def _fixed(self, node: Node) -> Node:
-        if isinstance(node.attrs, ConstArray) and node.type.size <= 1:
-            return node  # a number, part of the body
-        return self._operand(node, 0)
-
-    def _view(self, base: Node, node: Node, step: int) -> Node:
-        """A view that moves, of the window."""
-        assert isinstance(node.attrs, ViewMap)
-        map = node.attrs
-        if step < 0:  # the window begins where the last trip reads
-            map = replace(map, offset=map.offset + (self.roll.trips - 1) * step)
-        source = self._operand(base, step) if step else self._fixed(base)
-        return intern("view", (source,), map, node.type, node.label)
-
-    def _row(self, nodes: Sequence[Node]) -> Node:
-        """A row of a table of constants."""
-        type = nodes[0].type
-        table = build.const(np.stack([n.attrs.array for n in nodes]), type.dtype)  # type: ignore[attr-defined]
-        flat = self._operand(table, max(1, type.size))
-        return build.reshape(flat, type.shape)

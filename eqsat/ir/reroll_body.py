@@ -1,0 +1,150 @@
+"""The body of a loop that was found again: one trip as a graph, and where its operators read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eqsat.ir import build, views
+from eqsat.ir.node import ConstArray, Graph, Node, intern, remade
+from eqsat.ir.types import TensorType
+from eqsat.ir.views import ViewMap
+
+__all__ = ["Body", "Read", "whole_of"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """An operand of an operator of the body.
+
+    ``inner``: made in the same trip, at ``source``; ``carried``: so many trips before (``nodes``: before the first);
+    ``fixed``: one tensor; ``view``: a view that moves by ``step``; ``table``: a constant for each trip. ``parts``:
+    views of one another, from what is carried to what is read.
+    """
+
+    kind: str
+    nodes: list[Node]
+    source: int = 0
+    distance: int = 0
+    step: int = 0
+    parts: tuple[ViewMap, ...] = ()
+
+
+def _part(node: Node, parts: Sequence[ViewMap]) -> Node:
+    for part in parts:
+        node = build.view(node, part)
+    return node
+
+
+def whole_of(node: Node, part: ViewMap | None, like: Node, known: Node | None) -> Node | None:
+    """What ``node`` is this part of (all of it: None), of a type with ``like``: ``known``, if that is it."""
+    if part is None:
+        return node
+    if known is not None and (
+        build.view(known, part) is node or any(n is node and m == part for n, m in _joined(known))
+    ):
+        return known
+    return node.inputs[0] if node.attrs == part and node.inputs[0].type == like.type else None
+
+
+def _joined(node: Node) -> Iterator[tuple[Node, ViewMap]]:
+    """What a concatenation, maybe of concatenations, consists of."""
+    if node.op != "concat":
+        return
+    assert isinstance(node.attrs, int)
+    starts = [0] * node.type.ndim
+    for operand in node.inputs:
+        here = views.slices(node.shape, starts, [1] * len(starts), operand.shape)
+        yield operand, here
+        for below, part in _joined(operand):
+            both = views.compose(here, part)
+            if both is not None:
+                yield below, both
+        starts[node.attrs] += operand.shape[node.attrs]
+
+
+class Body:
+    """The graph of one trip of so many, the operators of the ``first`` among them."""
+
+    def __init__(
+        self,
+        first: Sequence[Node],
+        trips: int,
+        reads: list[list[Read]],
+        moves: Mapping[int, int],
+        carries: Sequence[tuple[int, int]],
+        stacked: Sequence[int],
+    ) -> None:
+        self.first, self.trips, self.reads, self.moves = first, trips, reads, moves
+        self.carries, self.stacked = list(carries), list(stacked)
+        self.inputs: list[Node] = []
+        self.others: list[Node] = []
+        self.steps: list[int] = []
+        self.known: dict[tuple[Node, int], Node] = {}
+
+    def run(self) -> tuple[Graph, list[Node]]:
+        """The body, and its operators; afterwards ``others`` are the operands behind what is carried, and ``steps`` the
+        elements that each one's window moves."""
+        for place, _ in self.carries:
+            self._input(self.first[place].type)
+        number = {key: n for n, key in enumerate(self.carries)}
+        made: list[Node] = []
+        for place, node in enumerate(self.first):
+            if place in self.moves:
+                (read,) = self.reads[place]
+                made.append(self._view(read.nodes[0], node, self.moves[place]))
+                continue
+            operands = []
+            for read in self.reads[place]:
+                if read.kind == "inner":
+                    operands.append(made[read.source])
+                elif read.kind == "carried":
+                    operands.append(_part(self.inputs[number[read.source, read.distance]], read.parts))
+                elif read.kind == "view":
+                    operands.append(self._view(read.nodes[0].inputs[0], read.nodes[0], read.step))
+                elif read.kind == "table":
+                    operands.append(self._row(read.nodes))
+                else:
+                    operands.append(self._fixed(read.nodes[0]))
+            made.append(remade(node, tuple(operands)))
+        after = [made[place] if d == 1 else self.inputs[number[place, d - 1]] for place, d in self.carries]
+        graph = Graph(tuple(self.inputs), (*after, *(made[place] for place in self.stacked)))
+        return graph, made
+
+    def _input(self, type: TensorType) -> Node:
+        node = build.input_node(len(self.inputs), type)
+        self.inputs.append(node)
+        return node
+
+    def _operand(self, node: Node, step: int) -> Node:
+        """The body's input that is a window of a tensor outside."""
+        if (node, step) not in self.known:
+            size = node.type.size - (self.trips - 1) * abs(step)
+            type = TensorType((size,), node.dtype) if step else node.type
+            self.others.append(node)
+            self.steps.append(step)
+            self.known[node, step] = self._input(type)
+        return self.known[node, step]
+
+    def _fixed(self, node: Node) -> Node:
+        if isinstance(node.attrs, ConstArray) and node.type.size <= 1:
+            return node  # a number, part of the body
+        return self._operand(node, 0)
+
+    def _view(self, base: Node, node: Node, step: int) -> Node:
+        """A view that moves, of the window."""
+        assert isinstance(node.attrs, ViewMap)
+        map = node.attrs
+        if step < 0:  # the window begins where the last trip reads
+            map = replace(map, offset=map.offset + (self.trips - 1) * step)
+        source = self._operand(base, step) if step else self._fixed(base)
+        return intern("view", (source,), map, node.type, node.label)
+
+    def _row(self, nodes: Sequence[Node]) -> Node:
+        """A row of a table of constants."""
+        type = nodes[0].type
+        table = build.const(np.stack([n.attrs.array for n in nodes]), type.dtype)  # type: ignore[attr-defined]
+        flat = self._operand(table, max(1, type.size))
+        return build.reshape(flat, type.shape)
