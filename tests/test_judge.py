@@ -252,6 +252,23 @@ def test_what_overflows_beside_an_infinity_is_not_held_against_another_order() -
     examined(lambda x: (x @ b) @ c, infinite, x)
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_long_sums_of_equal_terms_may_be_rounded_in_any_order(columns: int) -> None:
+    """0.1 rounds the same way again and again."""
+    x = np.full((200_000, columns), 0.1)
+
+    def fn(x: Any) -> Any:
+        return x.sum(axis=0)
+
+    def change(order: Callable[[Any], Any]) -> Callable[[Any], None]:
+        return lambda result: result.__setitem__(slice(None), order(x))
+
+    examined(fn, change(lambda x: np.add.accumulate(x, axis=0)[-1]), x)
+    examined(fn, change(lambda x: np.ascontiguousarray(x.T).sum(axis=1)), x)
+    with pytest.raises(VerificationError, match="off by"):
+        examined(fn, change(lambda x: x.sum(axis=0) * (1 + 1e-8)), x)
+
+
 @pytest.fixture
 def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reroll, "LEAST_NODES", 1)

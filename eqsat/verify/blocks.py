@@ -315,6 +315,9 @@ class Evaluation:
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
         return value
 
+    def _magnitudes(self, node: Node, terms: np.ndarray) -> np.ndarray:
+        return np.abs(terms)
+
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         return astype(value, self._dtype(node))
 
@@ -355,7 +358,7 @@ class Evaluation:
                 value = self._part(source, piece)
                 accumulate(node, out, seen, piece, value, box)
                 if magnitudes is not None:
-                    accumulate(node, magnitudes, None, piece, np.abs(value), box)
+                    accumulate(node, magnitudes, None, piece, self._magnitudes(node, value), box)
             value = self._finished(node, box, out, ())
             return value if magnitudes is None else self._summed(node, box, value, magnitudes)
         if kind == "view":

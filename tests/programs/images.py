@@ -197,7 +197,7 @@ def anisotropic_diffusion(image, steps):
     return u
 
 
-@program(lambda r, n: (photo(r, n, n, 3), photo(r, n, n, 4)), (6,), (600,))
+@program(lambda r, n: (photo(r, n, n, 3), photo(r, n, n, 4)), (6,), (600,), cut=0.01)
 def alpha_composite(background, layer):
     alpha = layer[..., 3:].astype(np.float32) / 255
     background[...] = (layer[..., :3] * alpha + background * (1 - alpha)).astype(np.uint8)

@@ -17,7 +17,8 @@ class Program:
     """A function as people write it, which may change its arguments.
 
     ``make``: from a generator and a size (the numbers in ``small`` or ``full``) to the arguments. ``tolerance``:
-    largest difference from NumPy's result, relative to the largest magnitude of that result.
+    largest difference from NumPy's result, relative to the largest magnitude of that result. ``cut``: part of its
+    integers that may differ by one, where they are floats with their fractions cut off: another rounding of 8 may be 7.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Program:
     small: tuple[int, ...]
     full: tuple[int, ...]
     tolerance: float
+    cut: float = 0.0
 
     @property
     def name(self) -> str:
@@ -46,7 +48,7 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    make: Make, small: tuple[int, ...], full: tuple[int, ...], tolerance: float = 1e-9
+    make: Make, small: tuple[int, ...], full: tuple[int, ...], tolerance: float = 1e-9, cut: float = 0.0
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function; its kind is the name of the module."""
 
@@ -54,7 +56,7 @@ def program(
         name = function.__name__
         if name in PROGRAMS:
             raise ValueError(f"there are two programs named {name}")
-        PROGRAMS[name] = Program(function.__module__.rpartition(".")[2], function, make, small, full, tolerance)
+        PROGRAMS[name] = Program(function.__module__.rpartition(".")[2], function, make, small, full, tolerance, cut)
         return function
 
     return add
