@@ -469,7 +469,8 @@ class Judge:
         where only captured infinities are met, only where one of both results is not. How many there are."""
         lossy = self.numerics == "approximates"
         suspects = [s for s in batch if not s.plain()]
-        tame = kind is draws.NORMAL and self._finite_constants
+        bounded = kind is draws.NORMAL and not any(of_loop(n) for n in self.simple.nodes())  # trips may grow anything
+        tame = bounded and self._finite_constants
         if not suspects or (tame and not lossy):
             return 0
         ordered = self.numerics == "exact" and not any(
@@ -479,7 +480,7 @@ class Judge:
         free = replace(known, range=not tame and not ordered)
         places = self._places(suspects)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
-        if free.range and (look.plain is not None or kind is draws.NORMAL):
+        if free.range and (look.plain is not None or bounded):
             held = moves(places, self.plan, look.bound, known, self.deadline)
             for n, suspect in enumerate(suspects):
                 if look.plain is not None:
