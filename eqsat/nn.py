@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from eqsat.errors import OptionError, UnsupportedDTypeError
-from eqsat.frontends.convert import lift, normalize_axes, promote
+from eqsat.frontends.convert import lift, promote
+from eqsat.frontends.scipy_functions import log_softmax_of, softmax_of
 from eqsat.frontends.trace import traceable
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build
-from eqsat.ir.build import call, reduce
+from eqsat.ir.build import call
 from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
 from eqsat.ir.types import bool_, float64
@@ -40,24 +41,13 @@ def _floating(x: Any) -> Node:
 @traceable
 def softmax(x: Any, axis: int | tuple[int, ...] | None = -1) -> Any:
     """``exp(x - max) / sum(exp(x - max))`` over ``axis`` (None: all axes). Same shape as ``x``."""
-    node = _floating(x)
-    axes = normalize_axes(axis, node.type.ndim)
-    if len(axes) == 1:
-        return TracedArray(composite("softmax", [node], axes[0]))
-    e = call("exp", call("sub", node, reduce("reduce_max", node, axes, keepdims=True)))
-    return TracedArray(call("div", e, reduce("reduce_sum", e, axes, keepdims=True)))
+    return TracedArray(softmax_of(_floating(x), axis))
 
 
 @traceable
 def log_softmax(x: Any, axis: int | tuple[int, ...] | None = -1) -> Any:
     """The logarithm of :func:`softmax`, without its overflow. Same shape as ``x``."""
-    node = _floating(x)
-    axes = normalize_axes(axis, node.type.ndim)
-    if len(axes) == 1:
-        return TracedArray(composite("log_softmax", [node], axes[0]))
-    shifted = call("sub", node, reduce("reduce_max", node, axes, keepdims=True))
-    total = reduce("reduce_sum", call("exp", shifted), axes, keepdims=True)
-    return TracedArray(call("sub", shifted, call("log", total)))
+    return TracedArray(log_softmax_of(_floating(x), axis))
 
 
 def _row_parameters(x: Any, *given: tuple[Any, float]) -> list[Node]:

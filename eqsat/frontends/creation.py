@@ -128,6 +128,11 @@ def _create(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwar
 
 CREATORS: dict[str, Callable[..., Any]] = {name: _creator(name, getattr(np, name)) for name in NAMES}
 OF_ORIGINAL: dict[int, Callable[..., Any]] = {id(getattr(np, name)): CREATORS[name] for name in NAMES}
+"""What user code sees in place of a function, by the identity of that."""
+SHOWN: dict[str, dict[str, Any]] = {"numpy": CREATORS}
+"""What user code sees in a module in place of its attributes."""
+LATER: dict[str, Callable[[ModuleType], dict[str, Any]]] = {}
+"""What makes the same for modules that the user may have imported."""
 
 
 # Whose code is the user's
@@ -181,10 +186,11 @@ def _attributes(code: CodeType) -> dict[int, str]:
 
 
 class _Namespace(ModuleType):
-    """The module ``numpy`` while some function is traced."""
+    """A module while some function is traced."""
 
     def __getattribute__(self, name: str) -> Any:
-        creator = CREATORS.get(name)
+        found = ModuleType.__getattribute__(self, "__dict__")
+        creator = SHOWN[found["__name__"]].get(name)
         if creator is not None:
             trace = CURRENT.get()
             if trace is not None or PLAIN.get():
@@ -202,15 +208,24 @@ _lock = hold_over_fork(threading.RLock())
 def show() -> None:
     """From here on user code on a thread that traces gets arrays from NumPy that traced values can be written to."""
     with _lock:
-        if type(np) is ModuleType:
-            np.__class__ = _Namespace
+        for name in LATER.keys() - SHOWN.keys():
+            module = sys.modules.get(name)
+            if module is not None and not getattr(module.__spec__, "_initializing", False):
+                SHOWN[name] = LATER[name](module)
+        for name in SHOWN:
+            module = sys.modules[name]
+            if type(module) is ModuleType:
+                module.__class__ = _Namespace
 
 
 def hide() -> None:
-    """The module is an ordinary one again, if nothing is traced any more."""
+    """The modules are ordinary ones again, if nothing is traced any more."""
     with _lock:
-        if type(np) is _Namespace and not CURRENT.values and not PLAIN.values:
-            np.__class__ = ModuleType  # type: ignore[assignment]
+        if not CURRENT.values and not PLAIN.values:
+            for name in SHOWN:
+                module = sys.modules[name]
+                if type(module) is _Namespace:
+                    module.__class__ = ModuleType  # type: ignore[assignment]
 
 
 @contextmanager

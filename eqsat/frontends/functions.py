@@ -5,6 +5,7 @@ Run as ``python -m eqsat.frontends.functions`` this prints that document.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from eqsat.frontends import trace as _registrations  # noqa: F401
+from eqsat.frontends.libraries import MODULES as LIBRARIES
+from eqsat.frontends.libraries import WRITTEN
 from eqsat.frontends.registry import FUNCTIONS, REFUSED, full_name
-from eqsat.frontends.ufuncs import PAIRS, UFUNCS
+from eqsat.frontends.ufuncs import PAIRS, SCIPY, UFUNCS, Builder
 from eqsat.ir import build
 from eqsat.ir.types import TensorType, bool_, float64, int64
 
@@ -94,7 +97,7 @@ def _row(module: ModuleType, name: str, function: Any) -> Row:
     full = full_name(function)
     note = REFUSED.get(full, "")
     if function in UFUNCS:
-        return Row(module.__name__, name, "kernel" if _is_operator(function) else "rewrite", note)
+        return Row(module.__name__, name, _elementwise(function, UFUNCS[function]), note)
     if function in FUNCTIONS or function in PAIRS:
         return Row(module.__name__, name, "kernel" if function.__name__ in OPERATORS else "rewrite", note)
     if note:
@@ -105,12 +108,22 @@ def _row(module: ModuleType, name: str, function: Any) -> Row:
     return Row(module.__name__, name, "opaque" if asks else "constant")
 
 
-def _is_operator(ufunc: np.ufunc) -> bool:
-    """Whether a ufunc is one operator, of floats or else of what it takes."""
+def _elementwise(ufunc: np.ufunc, builder: Builder) -> Kind:
+    """Whether a ufunc is one operator, of floats or else of what it takes, or several."""
     taken = {loop[0] for loop in ufunc.types}
     type = TensorType((2,), next(t for t in (float64, int64, bool_) if t.numpy.char in taken))
-    node = UFUNCS[ufunc](*(build.input_node(i, type, "x") for i in range(ufunc.nin)))
-    return all(x.op in ("input", "const", "view") for x in node.inputs)
+    node = builder(*(build.input_node(i, type, "x") for i in range(ufunc.nin)))
+    return "kernel" if all(x.op in ("input", "const", "view") for x in node.inputs) else "rewrite"
+
+
+def scipy_rows() -> list[Row]:
+    """A row for every function of SciPy that becomes operators; SciPy must be there."""
+    special = importlib.import_module("scipy.special")
+    found = [Row("scipy.special", name, _elementwise(getattr(special, name), SCIPY[name])) for name in SCIPY]
+    for full in WRITTEN:
+        module, _, name = full.rpartition(".")
+        found.append(Row(module, name, "rewrite"))
+    return sorted(found, key=lambda row: (row.module, row.name))
 
 
 def markdown() -> str:
@@ -127,12 +140,15 @@ def markdown() -> str:
         "|---|---|---|",
         *(f"| {kind} | {counts[kind]} | {text} |" for kind, text in KINDS.items()),
         "",
-        "Functions of other libraries: ufuncs (`scipy.special`) are kernels or opaque steps; of others "
-        "`eqsat.opaque(function)` makes opaque steps.",
+        "Of SciPy, the functions in the last table become operators; all other ufuncs of `scipy.special` and functions "
+        f"of {', '.join(f'`{name}`' for name in LIBRARIES)} are opaque steps, where they return arrays. "
+        "Of functions of other libraries and one's own `eqsat.opaque(function)` makes opaque steps.",
     ]
     for module in MODULES:
         lines += ["", f"## {module.__name__}", "", "| function | kind | note |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {row.kind} | {_note(row)} |" for row in found if row.module == module.__name__]
+    lines += ["", "## scipy", "", "| function | kind |", "|---|---|"]
+    lines += [f"| `{row.module}.{row.name}` | {row.kind} |" for row in scipy_rows()]
     return "\n".join(lines) + "\n"
 
 

@@ -140,7 +140,7 @@ FUNCTIONS = (
     np.insert, np.iscomplex, np.isneginf, np.isposinf, np.isreal, np.interp, np.linalg.cross, np.logspace,
     np.polyadd, np.polyder, np.polyint, np.polysub, np.polyval, np.real_if_close,
     np.resize, np.sinc, np.trapezoid, np.tril_indices_from, np.triu_indices_from, np.unwrap, np.vander,
-    np.cumulative_prod, np.cumulative_sum,
+    np.common_type, np.cumulative_prod, np.cumulative_sum, np.fft.fftshift, np.fft.ifftshift,
 )  # fmt: skip
 
 for _function in FUNCTIONS:

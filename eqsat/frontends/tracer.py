@@ -474,8 +474,8 @@ class TracedArray:
         if scipy:
             raise registry.refuse(
                 f"scipy's {scipy}",
-                f"wrap it in eqsat.opaque ({scipy} = eqsat.opaque({scipy}), outside of the function), use eqsat.nn "
-                "(softmax, log_softmax, erf, sigmoid…) or write it with NumPy functions",
+                f"wrap it in eqsat.opaque ({scipy} = eqsat.opaque({scipy}), outside of the function) or write it "
+                "with NumPy functions",
             )
         return self._unknown(
             "the array of values",
