@@ -38,6 +38,37 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     return np.take(x, indices, axis=axis)
 
 
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """As the standard's ``sort``."""
+    found = np.sort(x, axis=axis, stable=stable)
+    return np.flip(found, axis) if descending else found
+
+
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """As the standard's ``argsort``: equal elements keep their order, descending too."""
+    if not descending:
+        return np.argsort(x, axis=axis, stable=stable)
+    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=stable), axis)
+
+
+class _Fft:
+    """The namespace ``fft``."""
+
+    @staticmethod
+    def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
+        return np.fft.fftfreq(n, d).astype(dtype or np.float64)
+
+    @staticmethod
+    def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
+        return np.fft.rfftfreq(n, d).astype(dtype or np.float64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np.fft, name)
+
+
+fft = _Fft()
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__array_namespace_info__":
         raise AttributeError(name)

@@ -30,7 +30,7 @@ from eqsat.frontends.convert import (
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.ufuncs import apply
-from eqsat.ir import build
+from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.elementwise import broadcast_shapes
 from eqsat.ir.node import LINE
@@ -252,6 +252,8 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     places = operator.index(decimals)
     if node.dtype == bool_:
         node = build.cast(node, float16)
+    if node.dtype.kind == "complex":
+        return TracedArray(complexes.pair(*(round_(TracedArray(part), decimals).node for part in node.inputs)))
     if not node.dtype.is_float:
         if places >= 0:
             return TracedArray(node)
