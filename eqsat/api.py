@@ -233,8 +233,10 @@ class OptimizedFunction:
                 f"{self._spec.name} has not been called, or its program is forgotten: give explain and source the "
                 "arguments of a call"
             )
-        call = None if isinstance(program, PlainProgram) else program.last_call()
-        return program, None if call is None else Plain(self.fn, *call, self._spec)
+        if isinstance(program, PlainProgram):
+            return program, None
+        call = program.first.last_call()
+        return program.first.paths[0], None if call is None else Plain(self.fn, *call, self._spec)
 
     def _run_plain(self, program: PlainProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function itself. Where it runs, the first time, the user is told why it is not compiled."""

@@ -19,7 +19,6 @@ from eqsat import records
 from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
-from eqsat.errors import ConcretizationError
 from eqsat.explain.provenance import provenance
 from eqsat.explain.report import step_reports
 from eqsat.explained import steps_of
@@ -369,15 +368,20 @@ class Compiled:
                 f"{self.traced.name} was compiled for ({self.signature()}), and is called with {what}. "
                 "Fix: call the optimized function itself, which compiles for each"
             )
-        return self.run(leaves) if self.traced.takes(leaves) else self.fn(*args, **kwargs)
+        for path in self.paths if self.traced.takes(leaves) else ():
+            try:
+                results = path.results(leaves)
+            except Exception:  # perhaps a library's, on a way that this call does not take
+                if not path.traced.guards:
+                    raise
+                continue
+            if path.traced.agrees(path.traced.seen(results)):
+                return path.traced.rebuild(results, leaves)
+        return self.fn(*args, **kwargs)
 
     def run(self, leaves: Sequence[np.ndarray]) -> Any:
-        """The function's result for the leaves of arguments that fit."""
-        results = self.results(leaves)
-        if not self.traced.agrees(self.traced.seen(results)):
-            told = ", ".join(map(str, self.traced.guards))
-            raise ConcretizationError(f"this program is for calls with {told}: call the function, which has others")
-        return self.traced.rebuild(results, leaves)
+        """The function's result for the leaves of arguments that fit, where Python is told no values."""
+        return self.traced.rebuild(self.results(leaves), leaves)
 
     def results(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The program's outputs; arguments that it changes are not changed yet."""

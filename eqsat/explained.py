@@ -35,7 +35,8 @@ def steps_of(traced: Traced, report: Mapping[str, Any]) -> list[StepReport]:
     found = [StepReport(**s) for s in report["steps"]]
     of_nodes = lines(traced.graph, traced.lines)
     results = [*leaf_names(traced.output, "result")]
-    results += [""] * (len(traced.graph.outputs) - len(results))
+    results += [""] * (len(traced.graph.outputs) - len(traced.guards) - len(results))
+    results += [f"asked {n}" for n in range(len(traced.guards))]
     for written in traced.written:
         results[written.output] = written.name
     for step, given in zip(found, report["provenance"], strict=True):

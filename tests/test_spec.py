@@ -120,6 +120,20 @@ def test_specs_that_make_no_sense_are_refused() -> None:
     assert repr(eqsat.spec((2, 3), ">f4")) == "eqsat.spec((2, 3), 'float32')"
 
 
+@pytest.mark.filterwarnings("ignore::eqsat.EqsatWarning")
+def test_a_compiled_program_is_right_on_every_branch() -> None:
+    def branch(x: Any) -> Any:
+        return x * 2 if x.sum() > 0 else -x
+
+    f = eqsat.optimize(branch)
+    ones = np.ones(3)
+    compiled = f.compile(ones)
+    assert compiled(ones).tolist() == [2, 2, 2] and compiled(-ones).tolist() == [1, 1, 1]
+    f(-ones)
+    assert "False" in f.explain().guards[0] and "True" in f.explain(ones).guards[0]
+    assert compiled(ones).tolist() == [2, 2, 2] and compiled(-ones).tolist() == [1, 1, 1]
+
+
 def test_what_cannot_be_compiled_is_the_function_itself() -> None:
     def branch(x: Any) -> Any:
         return x * 2 if x.tolist()[0] > 0 else -x

@@ -30,7 +30,8 @@ class StepReport:
     ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
     ``trips``: how often it runs in a call, in a loop; work and times are of all, ``moved`` and ``tuned`` of one.
     ``reads``: arguments by name, ``#3`` for what step 3 makes, ``folded(w)`` for what was computed when the program was
-    compiled; ``writes``: results and arguments that it makes; ``source``: the user's lines that it computes.
+    compiled; ``writes``: results and arguments that it makes, and ``asked 0``, what a guard asks for;
+    ``source``: the user's lines that it computes.
     """
 
     label: str
