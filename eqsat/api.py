@@ -46,7 +46,7 @@ from eqsat.growth import Growth, user_level
 from eqsat.methods import BoundMethod
 from eqsat.options import Numerics, Options, names, unknown
 from eqsat.paths import MOST_PATHS, NoMorePaths, taken
-from eqsat.plain import REFUSED, SLOW, PlainProgram, out_of_budget, refusal, signature, told_by
+from eqsat.plain import REFUSED, SLOW, SLOWER, PlainProgram, out_of_budget, refusal, signature, told_by
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
 from eqsat.scoped import Scoped
@@ -347,6 +347,12 @@ class OptimizedFunction:
             )
             plain = Plain(self.fn, args, kwargs, self._spec)
             made = Compiled(traced, leaves, self.options, machine, deadline, plain)
+            if made.speed is not None and made.speed.loses:
+                names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
+                told, seconds = signature(self._spec.name, names, leaves), time.monotonic() - start
+                slower = PlainProgram(self.fn, told, traced, str(made.speed), SLOWER, seconds)
+                log.info("%s", slower)
+                return slower
             self._tell_of_guards(traced)
             return made
         except OutOfTime as out:
@@ -528,6 +534,7 @@ def optimize(
     backend: str = ...,
     cache: bool = ...,
     strict: bool = ...,
+    check_speed: bool = ...,
     programs: int | None = ...,
 ) -> OptimizedFunction: ...
 @overload
@@ -545,6 +552,7 @@ def optimize(
     backend: str = ...,
     cache: bool = ...,
     strict: bool = ...,
+    check_speed: bool = ...,
     programs: int | None = ...,
 ) -> Callable[[Callable[..., Any]], OptimizedFunction]: ...
 def optimize(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -8,7 +8,8 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -36,9 +37,10 @@ from eqsat.plan.backend import Direct, Executable, backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Progress, Tell, tell
 from eqsat.rules.fingerprint import rules_fingerprint
+from eqsat.speed import Speed, compared, wanted
 from eqsat.verify.bounds import OutputError
-from eqsat.verify.check import hold_plain, plain_differs, run_plain, verify
-from eqsat.verify.judge import PlainDiffers
+from eqsat.verify.check import SHARE_SECONDS, hold_plain, plain_differs, run_plain, verify
+from eqsat.verify.judge import PlainDiffers, reference_seconds
 from eqsat.verify.plain import Plain, function_digest
 
 log = logging.getLogger("eqsat")
@@ -89,7 +91,8 @@ class Compiled:
     None where arguments are passed in another form. ``single``: its result is one array. ``plain`` is the function that
     was traced and its arguments, which verification runs once. ``paths``: programs for calls of these types where
     Python is told other values, this one among them, the latest first; ``refused``: what NumPy runs of them, by the
-    first values that Python is told; both are those of the ``first`` one.
+    first values that Python is told; both are those of the ``first`` one. ``speed``: beside the function itself, where
+    that was timed.
     Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
@@ -115,6 +118,7 @@ class Compiled:
         self.free = None if len(free) == len(leaves) else tuple(free)
         self.cached = False
         self.errors: list[OutputError] = []
+        self.speed: Speed | None = None
         given = traced.given(leaves)
         self.constant_nodes = {traced.graph.inputs[i]: _native(given[i]) for i in traced.const}
         start = time.perf_counter()
@@ -155,14 +159,18 @@ class Compiled:
             record = self._search(progress, deadline)
             progress("compile: constants")
             self._load(record, deadline)
-        missing = [mark for mark in self._marks(plain) if mark not in verified] if self.options.verify else []
+        marks, first = self._marks(plain), None
+        missing = [mark for mark in marks if mark not in verified] if self.options.verify else []
+        speeds = record.report.setdefault("speeds", {})
+        timing = plain is not None and self._timed() and marks[-1] not in speeds
         if missing:
             progress("verify")
             deadline.check("verifying")
             intermediates = self.executable.peak_bytes
             results = None
             if plain is not None and missing[-1].startswith("function"):
-                spent = time.perf_counter() - start
+                begin = time.perf_counter()
+                spent = begin - start
                 results = run_plain(
                     plain,
                     self.traced,
@@ -171,6 +179,7 @@ class Compiled:
                     patience=self.traced.seconds,
                     deadline=deadline,
                 )
+                first = None if results is None else time.perf_counter() - begin
             # A library that the function calls on values of its own may give other results than the program has.
             apart = bool(calls_of(self.traced.graph.outputs))
             if missing[0].startswith("values"):
@@ -179,7 +188,14 @@ class Compiled:
             if plain is not None and results is not None and (apart or not missing[0].startswith("values")):
                 hold_plain(plain, self.traced, results, intermediates=intermediates, deadline=deadline)
             verified = [*verified, *missing][-MOST_MARKS:]
-        elif self.cached:
+        if timing and (first is not None or reference_seconds(self.traced.graph) < SHARE_SECONDS):
+            assert plain is not None
+            progress("time: beside NumPy")
+            deadline.check("timing the function itself")
+            speed = compared(partial(self.executable, examples), plain.run(self.traced), first)
+            record.report["speeds"] = dict([*speeds.items(), (marks[-1], speed and astuple(speed))][-MOST_MARKS:])
+        self.speed = self._speed(record, marks[-1])
+        if self.cached and not missing and not timing:
             return
         cut_short = {"untuned", "fork"} & set(record.report["search"]["stops"])
         named = all(call.lasting for call in calls_of(self.traced.graph.outputs))
@@ -188,6 +204,15 @@ class Compiled:
             emitted = backend(self.options.backend).kept(record.emitted)
             kept = {**asdict(replace(record, emitted=dict(emitted))), "key": key, "verified": verified}
             plans.put(PLAN, key, kept, name=self.traced.name, arguments=self.signature())
+
+    def _timed(self) -> bool:
+        """Whether NumPy is to run the function where that is faster."""
+        o = self.options
+        return o.check_speed and not o.strict and wanted() and not backend(o.backend).reference
+
+    def _speed(self, record: Record, mark: str) -> Speed | None:
+        found = record.report["speeds"].get(mark) if self._timed() else None
+        return None if found is None else Speed(*found)
 
     def signature(self) -> str:
         """Names and types of the arguments, in a line."""
@@ -254,6 +279,7 @@ class Compiled:
             self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
             steps_of(self.traced, record.report)
+            [Speed(*map(float, pair)) for pair in record.report.get("speeds", {}).values() if pair is not None]
             if len(record.report["ends"]) != len(self.traced.graph.outputs):
                 raise ValueError("it does not say where its stores begin and end")
             if not all(isinstance(mark, str) for mark in data["verified"]):

@@ -39,6 +39,8 @@ class Options:
         cache: remember plans and kernels between processes.
         strict: raise an error where a function, or a kind of arguments, cannot be compiled; else NumPy runs the
             function then, with an ``EqsatWarning``.
+        check_speed: when compiled, time the program and the function itself, a few runs each, and let NumPy run the
+            function where the program is slower. Not under ``strict``.
         programs: compiled programs to keep in memory, the least recently used is forgotten; None for any number.
     """
 
@@ -52,6 +54,7 @@ class Options:
     backend: str = "numba_cpu"
     cache: bool = True
     strict: bool = False
+    check_speed: bool = True
     programs: int | None = 128
 
     def __post_init__(self) -> None:
@@ -67,7 +70,7 @@ class Options:
             raise OptionError(
                 f"threads must be at most {MAX_THREADS}, not {self.threads}; None takes the machine's cores"
             )
-        for name in ("verify", "cache", "strict"):
+        for name in ("verify", "cache", "strict", "check_speed"):
             given = getattr(self, name)
             if not isinstance(given, bool | np.bool_):
                 raise OptionError(f"{name} must be True or False, not {given!r}")

@@ -18,6 +18,7 @@ SLOW = (
     "kernels that were compiled stay so"
 )
 REFUSED = "Fix: as it says, or leave eqsat.optimize out; strict=True makes this an error"
+SLOWER = "Fix: none is needed; check_speed=False keeps the compiled program"
 _NUMPYS_TOO = (ValueError, IndexError, TypeError)
 
 

@@ -31,6 +31,7 @@ class NumbaCpuBackend:
     """Explicit-SIMD kernels printed as Python, compiled by Numba, run by one compiled driver."""
 
     name = "numba_cpu"
+    reference = False
 
     def key(self) -> str:
         own = f"{host().key}|{version('numba')}|{package_fingerprint()}"

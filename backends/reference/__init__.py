@@ -28,6 +28,7 @@ class NumpyBackend:
     """Runs the plan's kernels point by point from their index notation; remembers nothing between processes."""
 
     name = "numpy"
+    reference = True
 
     def key(self) -> str:
         return f"numpy {version('numpy')}"

@@ -49,9 +49,13 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """Turns plans into executables, in two steps so that the first can be remembered."""
+    """Turns plans into executables, in two steps so that the first can be remembered.
+
+    ``reference``: whether it is there to be compared with, and not to be fast.
+    """
 
     name: str
+    reference: bool
 
     def target(self, machine: Machine, threads: int) -> Target:
         """What programs are scheduled for: as many of ``threads`` threads as can be at work at once on a machine."""

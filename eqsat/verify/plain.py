@@ -53,9 +53,7 @@ class Plain:
         shapes or element types than its trace.
         """
         _, raw = self._leaves()
-        changed = {w.leaf for w in traced.written}
-        # Copies of what it may write to, in the order of elements that was traced.
-        given = [np.array(leaf, order="C") if i in changed else _locked(leaf) for i, leaf in enumerate(raw)]
+        given = _given(raw, traced)
         try:
             result = self._run(given)
         except FloatingPointError as error:
@@ -75,6 +73,17 @@ class Plain:
         changes = (given[w.leaf] for w in traced.written if w.output not in own)
         told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
         return _checked([*arrays, *changes, *told], traced)
+
+    def run(self, traced: Traced) -> Callable[[], object]:
+        """The function as it stands, on the caller's arguments: it may write to copies of those that it changes."""
+        trees, raw = self._leaves()
+        args, kwargs = self.spec.call_with(trees, _given(raw, traced))
+
+        def call() -> object:
+            with _quiet():
+                return self.fn(*args, **kwargs)
+
+        return call
 
     def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
@@ -164,6 +173,12 @@ class Plain:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic))
+
+
+def _given(leaves: Sequence[Any], traced: Traced) -> list[Any]:
+    """Arguments for the function: copies of what it may write to, in the order of elements that was traced."""
+    changed = {w.leaf for w in traced.written}
+    return [np.array(leaf, order="C") if i in changed else _locked(leaf) for i, leaf in enumerate(leaves)]
 
 
 def _locked(leaf: Any) -> Any:

@@ -1,0 +1,179 @@
+"""Programs that are slower than the function they were made of are left to NumPy."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat import speed
+from eqsat.compiled import Compiled
+from eqsat.plain import PlainProgram
+from eqsat.speed import LEAST, LONG, MARGIN, RUNS, SECONDS, Speed, compared
+
+
+class Clock:
+    """Time that passes in runs only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(speed, "timer", lambda: self.now)
+        self.runs: list[str] = []
+
+    def run(self, name: str, *seconds: float) -> Callable[[], None]:
+        """Something that takes so long, the last figure from then on."""
+        left = list(seconds)
+
+        def call() -> None:
+            self.runs.append(name)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("program", "loses"), [(2.0, True), (MARGIN * 1.01, True), (MARGIN * 0.99, False), (0.5, False)]
+)
+def test_who_is_slower_by_the_margin_loses(clock: Clock, program: float, loses: bool) -> None:
+    found = compared(clock.run("program", program * 1e-4), clock.run("plain", 1e-4), None)
+    assert found is not None and found.loses == loses
+    assert (found.program, found.plain) == pytest.approx((program * 1e-4, 1e-4))
+    assert clock.runs.count("plain") == RUNS
+
+
+def test_the_best_run_counts(clock: Clock) -> None:
+    found = compared(clock.run("program", 1e-3, 5e-4, 2e-4, 9e-4), clock.run("plain", 7e-4, 3e-4, 8e-4), None)
+    assert found is not None and (found.program, found.plain) == pytest.approx((2e-4, 3e-4))
+
+
+def test_long_runs_are_few(clock: Clock) -> None:
+    for seconds, runs in ((0.3 * SECONDS, 4), (SECONDS, 2), (LONG, 2), (1.1 * LONG, 1)):
+        assert compared(clock.run("program", seconds), clock.run("plain", seconds), None) is not None
+        assert clock.runs == ["program"] * runs + ["plain"] * runs
+        clock.runs.clear()
+
+
+def test_the_first_run_of_the_function_may_tell(clock: Clock) -> None:
+    found = compared(clock.run("program", 0.01), clock.run("plain", 0.2), 0.2)
+    assert found == Speed(pytest.approx(0.01), 0.2) and not found.loses
+    assert "plain" not in clock.runs
+    near = compared(clock.run("program", 0.01), clock.run("plain", 0.005), 0.02)  # a cold run takes longer
+    assert near is not None and near.loses
+
+
+def test_what_a_call_costs_is_not_timed(clock: Clock) -> None:
+    assert compared(clock.run("program", 0.9 * LEAST), clock.run("plain", 1e-9), None) is None
+    assert "plain" not in clock.runs
+
+
+def test_a_function_that_raises_is_not_timed(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def plain() -> None:
+        raise ValueError("assignment destination is read-only")
+
+    with caplog.at_level(logging.INFO, "eqsat"):
+        assert compared(clock.run("program", 1e-3), plain, None) is None
+    assert "read-only" in caplog.text
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[Speed | None]:
+    """What comparisons find, one after the other; both sides are run twice in each."""
+    monkeypatch.setenv(speed.ENVIRONMENT_VARIABLE, "1")
+    found: list[Speed | None] = []
+
+    def compare(program: Callable[[], object], plain: Callable[[], object], first: float | None) -> Speed | None:
+        for _ in range(2):
+            program()
+            plain()
+        return found.pop(0)
+
+    monkeypatch.setattr("eqsat.compiled.compared", compare)
+    return found
+
+
+SLOW, FAST = Speed(3e-3, 1e-3), Speed(1e-3, 3e-3)
+
+
+def test_numpy_runs_what_is_slower_compiled(verdicts: list[Speed | None]) -> None:
+    def fn(x: Any) -> Any:
+        return np.exp(x) + 1
+
+    x = np.arange(4.0)
+    verdicts += [SLOW, FAST, None]
+    f = eqsat.optimize(fn, cache=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # there is nothing to mend
+        np.testing.assert_array_equal(f(x), fn(x))
+    told = f.explain(x).plain or ""
+    assert "the compiled program takes 3 ms, NumPy 1 ms" in told and "check_speed=False" in told
+    assert "NumPy runs" in f.source(x)
+    for _ in range(2):  # faster, and not timed
+        g = eqsat.optimize(fn, cache=False)
+        np.testing.assert_allclose(g(x), fn(x))
+        assert g.explain(x).plain is None
+    assert not verdicts
+
+
+@pytest.mark.parametrize("options", [{"check_speed": False}, {"strict": True}, {"backend": "numpy"}])
+def test_where_programs_are_wanted_nothing_is_timed(options: Any, verdicts: list[Speed | None]) -> None:
+    x = np.arange(4.0)
+    program = eqsat.optimize(lambda x: np.exp(x) + 1, cache=False, **options).compile(x)
+    assert isinstance(program, Compiled) and program.speed is None
+
+
+def test_the_environment_switches_it_off(verdicts: list[Speed | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(speed.ENVIRONMENT_VARIABLE, "0")
+    assert isinstance(eqsat.optimize(lambda x: x * 3, cache=False).compile(np.ones(3)), Compiled)
+
+
+def test_the_verdict_is_remembered_for_the_function(verdicts: list[Speed | None], own_cache: Path) -> None:
+    def fn(x: Any) -> Any:
+        return np.exp(x) * 2
+
+    def other(x: Any) -> Any:
+        return 2 * np.exp(x)
+
+    x = np.arange(4.0)
+    verdicts += [SLOW, FAST]
+    for _ in range(2):
+        assert isinstance(eqsat.optimize(fn).compile(x), PlainProgram)
+    made = eqsat.optimize(other).compile(x)  # of the same trace
+    assert isinstance(made, Compiled) and made.speed == FAST
+    again = eqsat.optimize(other).compile(x)
+    assert isinstance(again, Compiled) and again.cached and again.speed == FAST
+    assert not verdicts
+
+
+def test_arguments_are_as_they_were(verdicts: list[Speed | None]) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        x += 1
+        return x * y
+
+    x, y = np.arange(4.0), np.ones(4)
+    verdicts += [SLOW]
+    f = eqsat.optimize(fn, cache=False)
+    f.compile(x, y)
+    np.testing.assert_array_equal(x, np.arange(4.0))
+    np.testing.assert_array_equal(f(x, y), np.arange(1.0, 5))
+    np.testing.assert_array_equal(x, np.arange(1.0, 5))
+
+
+def test_branches_are_timed_one_by_one(verdicts: list[Speed | None]) -> None:
+    verdicts += [FAST, SLOW]
+    f = eqsat.optimize(lambda x: x * 2 if x.sum() > 0 else x * 3, cache=False)
+    x = np.ones(3)
+    with pytest.warns(eqsat.EqsatWarning, match="branches"):
+        np.testing.assert_array_equal(f(x), x * 2)
+    np.testing.assert_array_equal(f(-x), x * -3)
+    assert f.explain(x).plain is None and "NumPy 1 ms" in (f.explain(-x).plain or "")
