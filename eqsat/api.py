@@ -51,6 +51,7 @@ from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
 from eqsat.scoped import Scoped
 from eqsat.tracebacks import at_users_line, shortened
+from eqsat.varying import Numbers, Varying
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
@@ -96,8 +97,9 @@ class OptimizedFunction:
         self._flatten = self._spec.flatten
         self._programs = Programs(options.programs)
         self._growth = Growth(self._spec.name, [p.name for p in self._spec.parameters])
+        self._numbers = Numbers(self._spec)
         self._last: Compiled | None = None
-        self._latest: tuple[weakref.ref[Compiled | PlainProgram], int] | None = None
+        self._latest: tuple[weakref.ref[Compiled | PlainProgram | Varying], int] | None = None
         self._told: set[str] = set()
         self._hits = self._misses = 0
         self._lock = threading.Lock()
@@ -153,6 +155,9 @@ class OptimizedFunction:
         program = self._program(args, kwargs, leaves, key, max(PATIENCE, 2 * self.options.budget))
         if program is None:
             return self.fn(*args, **kwargs)
+        if isinstance(program, Varying):
+            self._latest = weakref.ref(program), self._hits + self._misses
+            return program.function(*program.given(args, kwargs))
         self._took(program, leaves)
         if isinstance(program, PlainProgram):
             return self._run_plain(program, args, kwargs)
@@ -228,6 +233,7 @@ class OptimizedFunction:
         latest, count = self._latest or (lambda: None, 0)
         direct = self._last is not None and self._hits + self._misses > count
         program = self._last if direct else latest()
+        assert not isinstance(program, Varying)
         if program is None:
             raise TypeError(
                 f"{self._spec.name} has not been called, or its program is forgotten: give explain and source the "
@@ -237,6 +243,21 @@ class OptimizedFunction:
             return program, None
         call = program.first.last_call()
         return program.first.paths[0], None if call is None else Plain(self.fn, *call, self._spec)
+
+    def _as_varying(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[OptimizedFunction, tuple[Any, ...]] | None:
+        """What runs such a call (without arguments, the last call) with numbers as inputs, and its arguments."""
+        if args or kwargs or not self.needs:
+            if _compiling.get():
+                return None
+            args, kwargs = self._with_arrays(args, kwargs)
+            leaves, key = self._flatten(args, kwargs)
+            found = self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX)
+            return (found.function, found.given(args, kwargs)) if isinstance(found, Varying) else None
+        latest, count = self._latest or (lambda: None, 0)
+        last, direct = latest(), self._last is not None and self._hits + self._misses > count
+        return (last.function, ()) if isinstance(last, Varying) and not direct else None
 
     def _run_plain(self, program: PlainProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function itself. Where it runs, the first time, the user is told why it is not compiled."""
@@ -301,7 +322,7 @@ class OptimizedFunction:
         patience: float,
         *,
         again: bool = False,
-    ) -> Compiled | PlainProgram | None:
+    ) -> Compiled | PlainProgram | Varying | None:
         """The program of these arguments, compiled if need be; None where another thread is at it for too long.
 
         ``again``: compiled also where the budget was spent before.
@@ -315,14 +336,50 @@ class OptimizedFunction:
             found = self._found(key, leaves, again)
             if found is not None:
                 return found
+            varying = None if again else self._vary(args, kwargs, key)
+            if varying is not None:
+                return varying
             self._misses += 1
             program = self._compile(args, kwargs, leaves)
             self._keep(key, program)
         self._growth.compiled(key, len(self._programs.get(key, ())))
         return program
 
-    def _found(self, key: Key, leaves: Sequence[Any], again: bool) -> Compiled | PlainProgram | None:
+    def _vary(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Varying | None:
+        """A program for all values of Python numbers that have changed often enough, where there can be one."""
+        changing = self._growth.changing(key)
+        if not changing or self._numbers.tried(key, changing):
+            return None
+        deadline = Deadline(self.options.budget)
+
+        def of(paths: frozenset[str]) -> Varying | None:
+            made = Varying(self._spec, self.fn, self.options, args, kwargs, paths)
+            return made if paths and made.traces(args, kwargs, deadline) else None
+
+        paths = changing
+        made = of(paths)
+        if made is None and len(changing) > 1:
+            paths = frozenset(path for path in changing if of(frozenset((path,))) is not None)
+            made = of(paths)
+        if made is not None:
+            made.function = OptimizedFunction(made.fn, made.options)
+            try:
+                leaves, inner = made.function._flatten(made.given(args, kwargs), {})
+                program = made.function._program(tuple(leaves), {}, leaves, inner, threading.TIMEOUT_MAX)
+                compiled = isinstance(program, Compiled) or (isinstance(program, PlainProgram) and not program.error)
+            except EqsatError as error:
+                log.info("numbers stay part of the program: %r", error)
+                compiled = False
+            made = made if compiled else None
+        self._numbers.keep(key, changing if made is None else paths, made)
+        if made is not None:
+            self._growth.became_inputs(paths)
+        return made
+
+    def _found(self, key: Key, leaves: Sequence[Any], again: bool) -> Compiled | PlainProgram | Varying | None:
         found = self._programs.find(key, leaves)
+        if found is None and not again:
+            return self._numbers.find(key)
         if found is None or (again and isinstance(found, PlainProgram)):
             return None
         self._hits += 1
@@ -383,7 +440,16 @@ class OptimizedFunction:
         ``nbytes``: bytes of the constants that they hold.
         """
         programs = self._programs
-        return CacheInfo(self._hits, self._misses, programs.most, programs.count, programs.nbytes)
+        inner = [varying.function.cache_info() for varying in self._numbers.made.values() if varying is not None]
+        sums = [sum(counts) for counts in zip(*((i.hits, i.misses, i.currsize, i.nbytes) for i in inner), strict=True)]
+        hits, misses, count, nbytes = sums or (0, 0, 0, 0)
+        return CacheInfo(
+            self._hits + hits,
+            self._misses + misses,
+            programs.most,
+            programs.count + count,
+            programs.nbytes + nbytes,
+        )
 
     def cache_clear(self) -> None:
         """Forget all programs of this function, and free the memory kept for later results.
@@ -391,6 +457,7 @@ class OptimizedFunction:
         Arrays named in ``const`` are looked at anew. What is remembered on disk stays (``eqsat cache clear``).
         """
         self._programs = Programs(self.options.programs)  # another thread may be adding to the former ones
+        self._numbers = Numbers(self._spec)
         self._last = self._latest = None
         self._hits = self._misses = 0
         backends.release()
@@ -426,6 +493,7 @@ class OptimizedFunction:
         program = (
             None if _compiling.get() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX, again=again)
         )
+        assert not isinstance(program, Varying)  # which ``again`` or `_as_varying` leaves out
         if program is None:
             raise ConcretizationError(
                 f"{self._spec.name} cannot be compiled while a function is being traced; compile it before"
@@ -443,6 +511,9 @@ class OptimizedFunction:
         """
         with forks.IMPORTING:
             from eqsat.why import why
+        varying = self._as_varying(args, kwargs)
+        if varying is not None:
+            return varying[0].explain(*varying[1])
         program, call = self._asked(args, kwargs)
         if isinstance(program, Compiled) and program.traced.guards and call is not None:
             leaves, key = self._flatten(call.args, call.kwargs)
@@ -455,6 +526,9 @@ class OptimizedFunction:
     @at_users_line
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The generated kernels for these arguments, as Python source; without arguments, of the last call."""
+        varying = self._as_varying(args, kwargs)
+        if varying is not None:
+            return varying[0].source(*varying[1])
         program, _ = self._asked(args, kwargs)
         if isinstance(program, PlainProgram):
             return program.source()

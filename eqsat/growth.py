@@ -17,6 +17,9 @@ from eqsat.frontends.pytree import Key
 PROGRAMS = 16
 """Programs that may differ in one thing alone without a warning."""
 
+VALUES = 3
+"""Programs that may differ in Python numbers alone before these become inputs of one."""
+
 _REMEMBERED = 4096
 _HOME = str(Path(__file__).parent)
 
@@ -43,21 +46,39 @@ class Growth:
                     "Name in const= only what stays the same from call to call",
                 )
             return
-        ends = [end for name, part in zip(self.names, key, strict=True) for end in _ends(part, name)]
-        if "numbers" not in self._warned:
-            self._count_numbers(ends)
+        ends = ends_of_key(self.names, key)
+        self._count_numbers(ends)
         if "lengths" not in self._warned:
             self._count_lengths(ends)
 
+    def changing(self, key: Key) -> frozenset[str]:
+        """The Python numbers that have changed between enough programs that are like what this call needs."""
+        values, rest = _numbers_of(ends_of_key(self.names, key))
+        count, first, changed = self._numbers.get(rest, (0, values, set()))
+        if not values or count < VALUES:
+            return frozenset()
+        return frozenset(changed | {path for path, value in values.items() if value != first[path]})
+
+    def became_inputs(self, paths: frozenset[str]) -> None:
+        """Say so, once."""
+        if "inputs" not in self._warned:
+            which = ", ".join(map(repr, sorted(paths)))
+            self._warn(
+                "inputs",
+                f"Python numbers ({which}): from here on these are inputs of one program",
+                "Pass numbers that change as arrays, such as np.float32(0.5) or np.array(3), which are from the first "
+                "call",
+                str(VALUES),
+            )
+
     def _count_numbers(self, ends: list[tuple[str, Any]]) -> None:
-        values = {path: part for path, part in ends if _is_number(part)}
+        values, rest = _numbers_of(ends)
         if not values:
             return
-        rest = tuple((path, part[0] if path in values else part) for path, part in ends)
         count, first, changed = self._numbers.get(rest, (0, values, set()))
         changed |= {path for path, value in values.items() if value != first[path]}
         _remember(self._numbers, rest, (count + 1, first, changed))
-        if count + 1 > PROGRAMS:
+        if count + 1 > PROGRAMS and "numbers" not in self._warned:
             which = ", ".join(map(repr, sorted(changed)))
             self._warn(
                 "numbers",
@@ -84,13 +105,24 @@ class Growth:
                 )
                 return
 
-    def _warn(self, kind: str, what: str, advice: str) -> None:
+    def _warn(self, kind: str, what: str, advice: str, times: str = f"more than {PROGRAMS}") -> None:
         self._warned.add(kind)
         warnings.warn(
-            f"{self.function} was compiled more than {PROGRAMS} times for calls that differ only in {what}. {advice}",
+            f"{self.function} was compiled {times} times for calls that differ only in {what}. {advice}",
             RecompilationWarning,
             stacklevel=user_level(),
         )
+
+
+def ends_of_key(names: Sequence[str], key: Key) -> list[tuple[str, Any]]:
+    """The arrays and static values in a key, each with its path; ``names``: the parameters."""
+    return [end for name, part in zip(names, key, strict=True) for end in _ends(part, name)]
+
+
+def _numbers_of(ends: list[tuple[str, Any]]) -> tuple[dict[str, Any], Hashable]:
+    """The Python numbers by their paths, and what tells the call apart besides."""
+    values = {path: part for path, part in ends if _is_number(part)}
+    return values, tuple((path, part[0] if path in values else part) for path, part in ends)
 
 
 def _remember(counts: dict[Hashable, Any], key: Hashable, value: Any) -> None:

@@ -21,7 +21,7 @@ Weak = int | float | complex
 
 
 def is_weak(value: object) -> bool:
-    return isinstance(value, (int, float, complex)) and not isinstance(value, (bool, np.generic))
+    return isinstance(value, (int, float, complex)) and not isinstance(value, (bool, np.generic, TracedArray))
 
 
 def known_dtype(spec: Any) -> DType:
@@ -114,7 +114,7 @@ def promote(*values: object) -> DType:
     parts: list[Any] = []
     for value in values:
         if isinstance(value, TracedArray):
-            parts.append(value.dtype)
+            parts.append(value.weak(0) if value.weak else value.dtype)
         elif isinstance(value, (int, float, complex)) and not isinstance(value, np.generic):
             parts.append(value)
         else:

@@ -220,7 +220,7 @@ def rebuild(tree: Tree, leaves: Sequence[Any]) -> Any:
     return value
 
 
-def _ends(tree: Tree, path: str) -> Iterator[tuple[Leaf | Static, str]]:
+def ends_of_tree(tree: Tree, path: str) -> Iterator[tuple[Leaf | Static, str]]:
     """Every end of a tree with its path in Python's notation: ``layers[0].w``, ``params['b']``."""
     if not isinstance(tree, Branch):
         yield tree, path
@@ -232,12 +232,12 @@ def _ends(tree: Tree, path: str) -> Iterator[tuple[Leaf | Static, str]]:
             inner = f"{path}[{tree.keys[number]!r}]"
         else:
             inner = f"{path}.{tree.keys[number]}"
-        yield from _ends(child, inner)
+        yield from ends_of_tree(child, inner)
 
 
 def leaf_names(tree: Tree, path: str) -> Iterator[str]:
     """The path of every tensor of a tree."""
-    return (inner for end, inner in _ends(tree, path) if isinstance(end, Leaf))
+    return (inner for end, inner in ends_of_tree(tree, path) if isinstance(end, Leaf))
 
 
 def statics(tree: Tree) -> Iterator[Any]:
@@ -255,7 +255,7 @@ def check_result(tree: Tree) -> None:
 
     An iterator would be spent by the first call, and an object may hold traced arrays where nobody finds them.
     """
-    for end, path in _ends(tree, "result"):
+    for end, path in ends_of_tree(tree, "result"):
         if isinstance(end, Static) and not isinstance(end.value, (*_STATIC, *_FUNCTIONS, int, float, complex)):
             raise TypeError(
                 f"the function's {path} is a {type(end.value).__name__}: an optimized function returns arrays, Python "

@@ -26,7 +26,7 @@ class Scopes:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        trace.shown = self.shown
+        trace.shown, trace.inside = self.shown, self.inside
         self._globals: dict[int, _Globals] = {}
         self._made: dict[int, tuple[Any, Any]] = {}  # by the identity of what they stand for, which is kept alive
         self._originals = dict(ORIGINALS)

@@ -37,13 +37,15 @@ class Trace:
     ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
     depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
     which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
-    running functions on them. ``shown``: what stands for a value from outside, such as a helper function;
-    ``original``: what such a stand-in was made of. ``bound``: how many inputs bodies of loops were given.
+    running functions on them. ``shown``: what stands for a value from outside, such as a helper function, and
+    ``inside`` for the one that is traced; ``original``: what such a stand-in was made of. ``bound``: how many inputs
+    bodies of loops were given.
     ``guards``: values that Python asked for, which the trace is for; None where it may not.
     """
 
     __slots__ = (
-        "bound", "deadline", "disorderly", "file", "guards", "nodes", "original", "rows", "shown", "thread", "values",
+        "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "original", "rows", "shown", "thread",
+        "values",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class Trace:
         self.disorderly = False
         self.file = ""
         self.shown: Callable[[Any], Any] = lambda value: value
+        self.inside: Callable[[Any], Any] = lambda value: value
         self.rows = False
         self.original: Callable[[Any], Any] = lambda value: value
         self.values = {} if values is None else values
@@ -187,6 +190,8 @@ class TracedArray:
         "memory",
     )
     __array_priority__ = 1000.0
+    weak: type | None = None
+    """int or float for a Python number, which takes the element type of the arrays it meets."""
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, node: Node) -> None:

@@ -268,7 +268,7 @@ def loop_types(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any = None) ->
     kinds: list[Any] = []
     for operand in operands:
         if isinstance(operand, TracedArray):
-            kinds.append(operand.dtype)
+            kinds.append(operand.weak or operand.dtype)
         elif is_weak(operand):
             kinds.append(next(kind for kind in (int, float, complex) if isinstance(operand, kind)))
         else:
