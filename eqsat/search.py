@@ -41,9 +41,9 @@ GREED = 0.4
 """Part of the work left that one region may take: most saturate early, so waiting their turn would waste it."""
 SATURATION = 0.7
 """Part of a search's seconds that its saturations may take together."""
-PATIENCE = 4
-"""Times its seconds that a search may take where the machine is slow or busy. Then the clock stops it, and another run
-may find another program."""
+PATIENCE, REST = 8, 1 / 3
+"""Times its seconds that a search may take where the machine is slow or busy, and part of the compilation's time that
+it has to leave. Then the clock stops it, and another run may find another program."""
 
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
@@ -108,7 +108,8 @@ def search(
     ``options.seconds`` make it search less, and take what it has; past ``deadline`` it raises ``OutOfTime``.
     """
     report = SearchReport()
-    work = _Work(saturation(options.seconds), Deadline(PATIENCE * options.seconds, deadline))
+    patience = min(PATIENCE * options.seconds, (1 - REST) * deadline.left)
+    work = _Work(saturation(options.seconds), Deadline(patience, deadline))
     plan = _search(graph, const, machine, options, progress, report, work, deadline)
     if options.threads > 1 and usable():
         plan = replace(plan, steps=tuple(_team(plan, options, report, deadline)))

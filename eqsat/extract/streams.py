@@ -32,7 +32,7 @@ deeper than this, and what walks one may recurse."""
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
 
-compose = lru_cache(maxsize=65536)(views.compose)
+compose = views.compose
 broadcast = lru_cache(maxsize=8192)(views.broadcast)
 
 
@@ -268,7 +268,7 @@ class Builder:
         s.maps = (None,)
         return True
 
-    def _guarded(self, s: Stream, starts: Sequence[Sequence[int]]) -> bool:
+    def _guarded(self, s: Stream, starts: Sequence[tuple[int, ...]]) -> bool:
         """Operands that lie in the result from these positions on, each read there alone; whether that may be inlined.
 
         What the loops around make of the tests is not known yet: a guard counts as one selection. A transposed operand
@@ -300,7 +300,7 @@ class Builder:
         for part in s.children:
             moved = sum(part.reads.values()) + part.type.nbytes
             s.seconds += rate.seconds(part.multiply_adds, part.slots, moved, s.type.dtype)
-            starts.append([at if axis == attrs else 0 for axis in range(s.type.ndim)])
+            starts.append(tuple(at if axis == attrs else 0 for axis in range(s.type.ndim)))
             at += part.type.shape[attrs]
         s.reads = merge_reads(s.children, self.sizes)
         small = s.size <= MAX_SIZE and len(s.children) <= GUARDED_PARTS
@@ -312,7 +312,7 @@ class Builder:
         assert isinstance(attrs, PadAttrs)
         (part,) = s.children
         s.reads = part.reads
-        if self._guarded(s, [[low for low, _ in attrs.widths]]):
+        if self._guarded(s, [tuple(low for low, _ in attrs.widths)]):
             return True
         s.root, s.multiply_adds, s.core_slots = True, part.multiply_adds, part.slots + s.type.size
         moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from eqsat.ir.types import row_major
 
@@ -39,6 +39,13 @@ class ViewMap:
 
     axes: tuple[tuple[Atom, ...], ...]
     offset: int = 0
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.offset))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -125,7 +132,8 @@ def reshape(shape: Sequence[int], target: Sequence[int]) -> ViewMap:
     return identity(target)
 
 
-def lifted(map: ViewMap, shape: Sequence[int], start: Sequence[int]) -> ViewMap | None:
+@lru_cache(maxsize=1 << 14)
+def lifted(map: ViewMap, shape: tuple[int, ...], start: tuple[int, ...]) -> ViewMap | None:
     """``map`` continued from its result to a tensor of ``shape`` in which that lies from ``start`` on.
 
     Around the result it goes on with the same strides, to addresses that mean nothing. None where an axis that is
@@ -207,6 +215,7 @@ def _digits(atoms: Sequence[Atom], inner: ViewMap) -> list[Atom] | None:
     return out
 
 
+@lru_cache(maxsize=1 << 16)
 def compose(inner: ViewMap, outer: ViewMap) -> ViewMap | None:
     """The map of ``outer(inner(x))``, or None where the atoms do not line up.
 

@@ -9,7 +9,7 @@ from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
-from eqsat.schedule.vectors import asking_stage, vector_facts
+from eqsat.schedule.vectors import asking_stage, read_again, vector_facts
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def space_of(problem: Problem, target: Target) -> Space:
     facts: list[str] = []
     if not problem.rows:
         form = problem.stages[0]
-        root = _stage(form, None, problem, target, facts)
+        root = _product(form, None, target, facts) if form.contraction else _points(form, problem, target, (), facts)
         _parallel_facts(form, facts)
         return Space(root, tuple(dict.fromkeys(facts)))
     blocks = row_blocks(problem, target)
@@ -38,9 +38,11 @@ def space_of(problem: Problem, target: Target) -> Space:
     if asking is not None:
         facts.append(f'(asks "rows{asking}" {problem.rows})')
     nests = []
+    again = read_again(problem, target)
     for form in problem.stages:
+        points = "" if form.contraction else _points(form, problem, target, again.get(form.index, ()), facts)
         for block in sorted({*blocks, problem.rows}):
-            own = _stage(form, block, problem, target, facts)
+            own = _product(form, block, target, facts) if form.contraction else _rows(form, block, points)
             facts.append(f'(flat "rows" {block} {form.index} {own})')
         nest = f'(Loop "rows" {problem.rows} 1 (Block {form.index}))'
         nests.append(f'(Loop "outer" {problem.outer} 1 {nest})' if problem.outer > 1 else nest)
@@ -55,16 +57,25 @@ def space_of(problem: Problem, target: Target) -> Space:
     return Space(root, tuple(dict.fromkeys(facts)))
 
 
-def _stage(form: StageForm, block: int | None, problem: Problem, target: Target, facts: list[str]) -> str:
-    """The starting nest of one stage over ``block`` shared rows (None: the whole stage); adds its facts."""
+def _points(form: StageForm, problem: Problem, target: Target, again: Collection[str], facts: list[str]) -> str:
+    """The starting nest of a stage that is no contraction, without its shared rows; adds its facts."""
+    if not target.rows("vector", form.dtype):
+        number, dtype = form.index, form.dtype.name
+        raise TargetError(f"the target offers no tile operation 'vector' for {dtype}, as stage {number} needs")
+    nest, found = vector_facts(form, problem, target, again)
+    facts += found
+    return nest
+
+
+def _rows(form: StageForm, block: int, points: str) -> str:
+    """The starting nest of a stage that is no contraction over ``block`` shared rows, from that of one."""
+    rows = form.extent("rows", block)
+    return f'(Loop "rows{form.index}" {rows} 1 {points})' if rows > 1 else points
+
+
+def _product(form: StageForm, block: int | None, target: Target, facts: list[str]) -> str:
+    """The starting nest of a contraction over ``block`` shared rows (None: the whole stage); adds its facts."""
     i = form.index
-    if not form.contraction:
-        if not target.rows("vector", form.dtype):
-            raise TargetError(f"the target offers no tile operation 'vector' for {form.dtype.name}, as stage {i} needs")
-        nest, found = vector_facts(form, problem, target)
-        facts += found
-        rows = form.extent("rows", block)
-        return f'(Loop "rows{i}" {rows} 1 {nest})' if block is not None and rows > 1 else nest
     extents = {axis: form.extent(axis, block) for axis in "bmnk"}
     nest = f"(Point {i})"
     a, b = form.factors

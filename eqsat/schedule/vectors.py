@@ -67,8 +67,11 @@ def lanes_of(form: StageForm, target: Target) -> int:
 # what is offered
 
 
-def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str, list[str]]:
-    """The starting nest of a stage that is no contraction, without its shared rows, and its facts."""
+def vector_facts(form: StageForm, problem: Problem, target: Target, again: Collection[str]) -> tuple[str, list[str]]:
+    """The starting nest of a stage that is no contraction, without its shared rows, and its facts.
+
+    ``again``: axes along which it reads what an earlier stage read (see :func:`read_again`).
+    """
     i, lanes, kernel = form.index, lanes_of(form, target), form.kernel
     extents = {axis: max(1, form.extent(axis)) for axis in form.own}
     facts: list[str] = []
@@ -88,7 +91,7 @@ def vector_facts(form: StageForm, problem: Problem, target: Target) -> tuple[str
                 steps[axis].add(PIECE)
         if not form.reduced(axis) and _streamable(form, problem, target, axis, lanes):
             facts.append(f'(streams {i} "{name}")')
-        if problem.rows and axis in read_again(problem, target).get(i, {}):
+        if axis in again:
             facts.append(f'(prefetches {i} "{name}")')
         for other in _turned(form, axis, extents, lanes):
             facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
