@@ -14,7 +14,7 @@ import operator
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -129,8 +129,6 @@ def _create(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwar
 CREATORS: dict[str, Callable[..., Any]] = {name: _creator(name, getattr(np, name)) for name in NAMES}
 OF_ORIGINAL: dict[int, Callable[..., Any]] = {id(getattr(np, name)): CREATORS[name] for name in NAMES}
 """What user code sees in place of a function, by the identity of that."""
-SHOWN: dict[str, dict[str, Any]] = {"numpy": CREATORS}
-"""What user code sees in a module in place of its attributes."""
 LATER: dict[str, Callable[[ModuleType], dict[str, Any]]] = {}
 """What makes the same for modules that the user may have imported."""
 
@@ -186,21 +184,35 @@ def _attributes(code: CodeType) -> dict[int, str]:
 
 
 class _Namespace(ModuleType):
-    """A module while some function is traced."""
+    """A module while some function is traced.
 
-    def __getattribute__(self, name: str) -> Any:
-        found = ModuleType.__getattribute__(self, "__dict__")
-        creator = SHOWN[found["__name__"]].get(name)
-        if creator is not None:
-            trace = CURRENT.get()
-            if trace is not None or PLAIN.get():
-                frame = sys._getframe(1)
-                mine = is_users(frame.f_code.co_filename, trace.file if trace is not None else "")
-                # C code has no frame of its own: the one that called it is at another instruction.
-                if mine and _attributes(frame.f_code).get(frame.f_lasti) == name:
-                    return creator
-        return ModuleType.__getattribute__(self, name)
+    What it shows otherwise then are properties, so that all else is found as fast as in any module.
+    """
 
+
+def _property(name: str, creator: Any) -> property:
+    def get(module: ModuleType) -> Any:
+        trace = CURRENT.get()
+        if trace is not None or PLAIN.get():
+            frame = sys._getframe(1)
+            mine = is_users(frame.f_code.co_filename, trace.file if trace is not None else "")
+            # C code has no frame of its own: the one that called it is at another instruction.
+            if mine and _attributes(frame.f_code).get(frame.f_lasti) == name:
+                return creator
+        return vars(module)[name]
+
+    def put(module: ModuleType, value: Any) -> None:
+        vars(module)[name] = value
+
+    return property(get, put)
+
+
+def _namespace(creators: Mapping[str, Any]) -> type[_Namespace]:
+    return type("_Namespace", (_Namespace,), {name: _property(name, made) for name, made in creators.items()})
+
+
+SHOWN: dict[str, type[_Namespace]] = {"numpy": _namespace(CREATORS)}
+"""What modules are while a function is traced."""
 
 _lock = hold_over_fork(threading.RLock())
 
@@ -211,11 +223,11 @@ def show() -> None:
         for name in LATER.keys() - SHOWN.keys():
             module = sys.modules.get(name)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
-                SHOWN[name] = LATER[name](module)
+                SHOWN[name] = _namespace(LATER[name](module))
         for name in SHOWN:
             module = sys.modules[name]
             if type(module) is ModuleType:
-                module.__class__ = _Namespace
+                module.__class__ = SHOWN[name]
 
 
 def hide() -> None:
@@ -224,7 +236,7 @@ def hide() -> None:
         if not CURRENT.values and not PLAIN.values:
             for name in SHOWN:
                 module = sys.modules[name]
-                if type(module) is _Namespace:
+                if isinstance(module, _Namespace):
                     module.__class__ = ModuleType  # type: ignore[assignment]
 
 

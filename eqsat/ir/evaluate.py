@@ -37,7 +37,10 @@ class _Order:
         self.outputs = outputs
         made = topological(outputs, given)
         used = dict.fromkeys([*outputs, *(operand for node in made for operand in node.inputs)])
-        self.nodes = [*(node for node in used if node in given), *made]
+        self.steps = [
+            (node, node.inputs, node.dtype.is_float, node.dtype.numpy)
+            for node in (*(node for node in used if node in given), *made)
+        ]
         last: dict[Node, Node] = {operand: node for node in made for operand in node.inputs}
         keep = set(outputs)
         self.dead: dict[Node, list[Node]] = {}
@@ -49,15 +52,15 @@ class _Order:
         values: dict[Node, np.ndarray] = {}
         together: dict[object, list[np.ndarray]] = {}
         with np.errstate(all="ignore"):
-            for node in self.nodes:
+            for node, inputs, is_float, dtype in self.steps:
                 deadline.check("evaluating the reference")
                 value = bound.get(node)
                 if value is None:
-                    value = _value(node, [values[i] for i in node.inputs], together, double, deadline)
-                if node.dtype.is_float and double:
+                    value = _value(node, [values[i] for i in inputs], together, double, deadline)
+                if is_float and double:
                     value = value.astype(np.float64, copy=False)
-                elif value.dtype != node.dtype.numpy:
-                    value = value.astype(node.dtype.numpy)
+                elif value.dtype != dtype:
+                    value = value.astype(dtype)
                 values[node] = value
                 for operand in self.dead.get(node, ()):
                     del values[operand]

@@ -25,6 +25,7 @@ __all__ = [
     "LoopResult",
     "loop",
     "of_loop",
+    "results",
     "runs_of",
     "trial",
     "trial_trips",
@@ -183,13 +184,18 @@ def _type(types: Sequence[TensorType], attrs: object) -> TensorType:
     return loop.result_types()[attrs.index]
 
 
-def _reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+def results(loop: Loop, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """All results of a loop on these values, computed in float64 where its body takes others and they are that."""
     from eqsat.ir.evaluate import evaluate_loop
 
-    assert isinstance(attrs, LoopResult)
-    types = (node.dtype.numpy for node in attrs.loop.body.inputs)
+    types = (node.dtype.numpy for node in loop.body.inputs)
     double = any(a.dtype == np.float64 != dtype for a, dtype in zip(arrays, types, strict=True))
-    return evaluate_loop(attrs.loop, arrays, double=double)[attrs.index]
+    return evaluate_loop(loop, arrays, double=double)
+
+
+def _reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    assert isinstance(attrs, LoopResult)
+    return results(attrs.loop, arrays)[attrs.index]
 
 
 register(Op("loop", "loop", _type, _reference, doc="one result of a loop: see eqsat.ir.loop"))

@@ -132,8 +132,9 @@ def _view(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
         return np.empty(attrs.shape, x.dtype)
     flat = np.ascontiguousarray(x).reshape(-1)
     atoms = [atom for axis in attrs.axes for atom in axis]
-    parts = np.lib.stride_tricks.as_strided(
-        flat[attrs.offset :], [n for n, _ in atoms], [s * flat.itemsize for _, s in atoms]
+    item = flat.itemsize
+    parts: np.ndarray = np.ndarray(
+        [n for n, _ in atoms], flat.dtype, flat, attrs.offset * item, [s * item for _, s in atoms]
     )
     if repeated_axes(parts):  # a copy might be more than there is memory
         return parts.reshape(attrs.shape)

@@ -105,11 +105,19 @@ def dtype_of(spec: DTypeLike | DType) -> DType:
     if isinstance(spec, DType):
         return spec
     dtype = np.dtype(spec)
+    found = _known.get(dtype)
+    if found is not None:
+        return found
     found = DTYPES.get(dtype.newbyteorder("=").name)
     if found is None or found == bfloat16:
         names = ", ".join(d.name for d in DTYPES.values() if d != bfloat16)
         raise TypeError(f"element type {dtype.name!r} is not supported; eqsat computes with {names}")
+    _known[dtype] = found
     return found
+
+
+_known: dict[np.dtype, DType] = {}
+"""Element types by NumPy's, of those asked for so far."""
 
 
 class NotOfThisType(ValueError):

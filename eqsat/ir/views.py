@@ -95,7 +95,9 @@ def view_map(axes: Iterable[Iterable[Atom]], offset: int = 0) -> ViewMap:
 
 def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> ViewMap:
     """One stride per axis, as in ``numpy.lib.stride_tricks.as_strided`` but in elements."""
-    return view_map([[(n, s)] for n, s in zip(shape, strides, strict=True)], offset)
+    if 0 in shape:
+        return view_map([[(n, 0)] for n in shape])
+    return ViewMap(tuple([((n, s),) if n != 1 else () for n, s in zip(shape, strides, strict=True)]), offset)
 
 
 def identity(shape: Sequence[int]) -> ViewMap:
