@@ -38,9 +38,7 @@ KINDS = {
 def text(report: Explanation, width: int | None = None) -> str:
     """Without colours, in lines of ``width`` columns: those of the terminal if there is one."""
     width = max(NARROW, width or shutil.get_terminal_size((WIDTH, 24)).columns)
-    console = _console(width)
-    for part in renderables(report):
-        console.print(part)
+    console = _printed(report, width)
     written = console.file
     assert isinstance(written, io.StringIO)
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
@@ -48,11 +46,18 @@ def text(report: Explanation, width: int | None = None) -> str:
 
 def html(report: Explanation) -> str:
     """For notebooks: preformatted text with colours, which takes the notebook's own background."""
-    console = _console(WIDTH, record=True, color_system="truecolor")
-    for part in renderables(report):
-        console.print(part)
+    console = _printed(report, WIDTH, record=True, color_system="truecolor")
     style = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,monospace"
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+
+
+def _printed(report: Explanation, width: int, **options: Any) -> Console:
+    """A console that the report was printed to. Rich imports some tables only then, which a fork has to wait for."""
+    with IMPORTING:
+        console = _console(width, **options)
+        for part in renderables(report):
+            console.print(part)
+    return console
 
 
 def _console(width: int, **options: Any) -> Console:
