@@ -316,8 +316,8 @@ class Evaluation:
         return value
 
     def _magnitudes(self, node: Node, terms: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.abs(terms)
-        return found
+        size: np.ndarray = np.abs(terms)
+        return size
 
     def _finished(self, node: Node, box: Box, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         return astype(value, self._dtype(node))
