@@ -17,9 +17,13 @@ from eqsat import nn, rules
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
-from eqsat.ir import reroll
+from eqsat.ir import Graph, build, reroll
+from eqsat.ir import evaluate as evaluate_module
+from eqsat.ir.build import call
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.loop import Loop, loop
+from eqsat.ir.types import TensorType, float32
 from eqsat.rules import rewrite, tensors
 from eqsat.verify import blocks as by_blocks
 from eqsat.verify import check
@@ -180,3 +184,18 @@ def test_a_deadline_that_has_passed_ends_verification() -> None:
     with pytest.raises(OutOfTime):
         check.verify(graph, {}, lambda arrays: [np.tanh(arrays[0]) @ arrays[0].T], [x], deadline=deadline)
     assert time.monotonic() - start < 30
+
+
+def test_a_loop_is_run_once_for_all_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = (build.input_node(n, TensorType((3, 5), float32)) for n in range(3))
+    body = Graph((a, b, c), (call("add", a, c), call("mul", b, c), call("sub", a, b)))
+    results = loop(Loop(4, body, 2, (0,)), (a, b, c))
+    values = {node: normal(3, 5) for node in (a, b, c)}
+    want = evaluate_nodes(results, values)
+    runs = []
+    sound = evaluate_module.evaluate_loop
+    monkeypatch.setattr(evaluate_module, "evaluate_loop", lambda *a, **k: runs.append(0) or sound(*a, **k))
+    made = Evaluation(storage(results, values, None), values)
+    for result, value in zip(results, want, strict=True):
+        np.testing.assert_array_equal(made.value(result), value)
+    assert len(runs) == 1
