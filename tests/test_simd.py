@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import eqsat
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import KIND, native_lanes
@@ -402,3 +403,17 @@ def test_ulp_error_is_not_blind() -> None:
     """Negative control: a neighbour is one unit away."""
     x = np.linspace(0.1, 10, 1000, dtype=np.float32)
     assert np.allclose(ulp_error(np.nextafter(x, np.float32(np.inf)), x.astype(np.float64)), 1)
+
+
+@pytest.mark.parametrize("source", ["float64", "int64", "int32"])
+@pytest.mark.parametrize("target", ["uint8", "int16", "int32", "float16"])
+def test_one_narrowed_lane_is_all_that_is_stored(source: str, target: str) -> None:
+    """What is left over of a row is one element, and behind it begins the next row."""
+
+    def narrowed(x: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return np.where((k > 3)[:, None], x, x + 2).astype(target)
+
+    for columns in (17, 33):
+        x, k = np.ones((8, columns), source), np.arange(8)
+        found = eqsat.optimize(narrowed, strict=True, cache=False, verify=False)(x, k)
+        np.testing.assert_array_equal(found, narrowed(x, k), strict=True)

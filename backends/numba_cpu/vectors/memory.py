@@ -43,6 +43,24 @@ def store(e: Lanes, address: Value, value: Value, mask: Value | None = None) -> 
     return e.call(_masked("store", kept.type), ir.VoidType(), kept, place, ir.Constant(I32, align), mask)
 
 
+def store_first(e: Lanes, address: Value, value: Value, count: Value) -> Any:
+    """Store the first ``count`` lanes.
+
+    Where narrowing to a mask of one lane is folded into the store, LLVM 22 stores that lane as wide as it was before,
+    over what follows it: one lane goes by itself.
+    """
+    mask, kind = e.first(count), e.kind(value)
+    if kind[0] not in "iu" or BYTES[kind] == 8:
+        return store(e, address, value, mask)
+    with e.b.if_else(e.b.icmp_signed("==", count, ir.Constant(count.type, 1))) as (single, several):
+        with single:
+            lane = e.b.extract_element(value, ir.Constant(I32, 0))
+            e.b.store(lane, pointer(e, address), align=BYTES[kind])
+        with several:
+            store(e, address, value, mask)
+    return None
+
+
 def element(e: Lanes, kind: str, address: Value) -> Value:
     """One element as a scalar."""
     return _from_memory(e, kind, e.b.load(pointer(e, address), typ=memory_type(kind), align=BYTES[kind]))

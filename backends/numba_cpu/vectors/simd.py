@@ -382,7 +382,7 @@ for _name, _function in FUNCTIONS.items():
 store = define("store", 2, void, memory.store)
 fence = define("fence", 0, void, lambda e: e.b.fence("seq_cst"), 1)
 prefetch = define("prefetch", 1, void, lambda e, address: memory.prefetch(e, address, 2), 1)
-storen = define("storen", 3, void, lambda e, address, v, n: memory.store(e, address, v, e.first(n)))
+storen = define("storen", 3, void, memory.store_first)
 stream = define("stream", 2, void, _stream)
 scatter = define("scatter", 3, void, _scatter)
 scattern = define("scattern", 4, void, _scatter)
