@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import UnsupportedDTypeError
-from eqsat.frontends.convert import known_dtype, lift, normalize_axes
+from eqsat.frontends.convert import known_dtype, lift, reduced_axes
 from eqsat.frontends.masked import is_mask
 from eqsat.frontends.reductions import floating, keep, mean_of, variance
 from eqsat.frontends.registry import call as np_call
@@ -91,7 +91,7 @@ def nanmean(
     if not _may_hold_nan("nanmean", a, dtype):
         return np_call(np.mean, a, axis=axis, dtype=dtype, keepdims=keepdims, where=where)
     node = floating("nanmean", a, dtype)
-    axes = normalize_axes(axis, node.type.ndim)
+    axes = reduced_axes(axis, node)
     return TracedArray(mean_of(node, axes, keep(keepdims), where=_present(node, where)))
 
 
@@ -114,7 +114,9 @@ def _spread(root: bool) -> Callable[..., Any]:
                 plain, a, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, where=where, mean=mean,
                 correction=correction,
             )  # fmt: skip
-        there = _present(lift(a), where)
+        node = lift(a)
+        axis = reduced_axes(axis, node) if node.type.ndim == 0 else axis
+        there = _present(node, where)
         found, less = variance(name, a, axis, dtype, ddof, keepdims, there, mean, correction)
         # As NumPy: without enough numbers there is no variance, not one by division by 0.
         enough = apply(np.greater, (np_call(np.sum, there, axis=axis, keepdims=keep(keepdims)), less)).node

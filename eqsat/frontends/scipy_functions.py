@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
-from eqsat.frontends.convert import is_weak, lift, normalize_axes, promote, traced
+from eqsat.frontends.convert import is_weak, lift, normalize_axes, promote, reduced_axes, traced
 from eqsat.frontends.joins import array_of
 from eqsat.frontends.libraries import writes
 from eqsat.frontends.registry import call as np_call
@@ -50,7 +50,8 @@ def log_softmax_of(node: Node, axis: Any) -> Node:
 
 @writes("scipy.special.softmax")
 def softmax(x: Any, axis: Any = None) -> TracedArray:
-    return TracedArray(softmax_of(floating(x), axis))
+    node = floating(x)
+    return TracedArray(softmax_of(node, reduced_axes(axis, node)))
 
 
 def _finite_top(node: Node, axes: tuple[int, ...]) -> Node:
@@ -62,7 +63,7 @@ def _finite_top(node: Node, axes: tuple[int, ...]) -> Node:
 @writes("scipy.special.log_softmax")
 def log_softmax(x: Any, axis: Any = None) -> TracedArray:
     node = floating(x)
-    axes = normalize_axes(axis, node.type.ndim)
+    axes = reduced_axes(axis, node)
     shifted = call("sub", node, _finite_top(node, axes))
     return TracedArray(
         call("sub", shifted, call("log", reduce("reduce_sum", call("exp", shifted), axes, keepdims=True)))

@@ -144,7 +144,7 @@ class Call:
 
 def _locked(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The array as something that the function cannot write to."""
-    view = array.view() if array.dtype == dtype else array.astype(dtype)
+    view = np.asarray(array).view() if array.dtype == dtype else np.asarray(array, dtype)
     view.flags.writeable = False
     return view
 

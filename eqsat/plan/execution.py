@@ -266,7 +266,7 @@ class SegmentedExecutable(ABC):
 def _plain(array: np.ndarray) -> np.ndarray:
     """The array as kernels take it: C-contiguous, aligned, native byte order, of NumPy's own class."""
     flags = array.flags
-    if type(array) is np.ndarray and flags.c_contiguous and flags.aligned and array.dtype.isnative:
+    if type(array) is np.ndarray and array.size and flags.c_contiguous and flags.aligned and array.dtype.isnative:
         return array
     dtype = array.dtype.newbyteorder("=")
     if array.size == 0:  # NumPy calls it aligned wherever it lies
