@@ -124,3 +124,11 @@ def test_views_both_ways() -> None:
         real = as_real(np.asarray(part))
         assert np.shares_memory(real, z) or not part.shape
         np.testing.assert_array_equal(as_complex(np.ascontiguousarray(real)), part)
+
+
+def test_an_empty_part_of_a_view() -> None:
+    def fn(z: np.ndarray) -> np.ndarray:
+        return np.negative((z * z)[0, :, 1:, None]).reshape((0, 8))
+
+    z = numbers(np.random.default_rng(4), (1, 8, 1), np.complex128)
+    check(lambda *a: (fn(*a),), lambda *a: (eqsat.optimize(fn)(*a),), z, rtol=1e-12)

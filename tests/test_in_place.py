@@ -655,3 +655,29 @@ def test_an_index_out_of_range_when_run_changes_nothing() -> None:
 def test_an_optimized_function_inside_captures_arrays_as_well() -> None:
     inner = eqsat.optimize(lambda k: [a := zeros(3), a.__setitem__(0, TABLE[k].sum()), a][-1], **QUICK)
     held(lambda x, k: inner(k) * x, np.ones(3), np.array([1, 4]))
+
+
+def test_scalars_have_no_memory_to_share() -> None:
+    """NumPy's results without axes are scalars: what looks like a view of one is an array of its own."""
+
+    def fn(x: Any) -> Any:
+        low, total = np.argmin(x), x.sum()
+        rows, flat, more = np.expand_dims(low, 0), np.ravel(total), total[None]
+        rows.fill(9)
+        flat[0] = 3
+        more *= 2
+        return low, total, rows, flat, more, np.reshape(total, (1, 1))
+
+    held(fn, np.arange(5.0)[::-1].copy())
+
+
+@pytest.mark.parametrize(
+    ("written", "added"),
+    [("float32", "int64"), ("float32", "float64"), ("int8", "int16"), ("int32", "int64"), ("float64", "float32")],
+)
+def test_what_is_added_at_places_is_cast_to_what_is_there(written: str, added: str) -> None:
+    def fn(x: Any, places: Any, values: Any) -> None:
+        np.add.at(x, places, values)
+        np.multiply.at(x, places[:2], values[1:3])
+
+    held(fn, np.arange(6).astype(written), np.array([1, 1, 5, 0]), np.array([3, 4, 5, 100]).astype(added))

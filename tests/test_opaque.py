@@ -324,3 +324,8 @@ def test_outside_of_tracing_nothing_changes() -> None:
     assert eqsat.opaque(np.linalg.det)(np.eye(3)) == 1.0
     x = normal(3, 3)
     same(eqsat.opaque(scipy.linalg.expm)(x), scipy.linalg.expm(x))
+
+
+def test_what_has_no_axes_is_looked_up_too() -> None:
+    x = np.array(0.5)
+    same(eqsat.optimize(lambda x: scipy.special.digamma(np.abs(x) + 1.5), strict=True)(x), scipy.special.digamma(2.0))

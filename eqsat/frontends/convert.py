@@ -180,7 +180,9 @@ def with_axis(node: Node) -> Node:
 
 
 def view_of(base: TracedArray, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray:
-    """What ``map`` shows of an array, sharing its memory as in NumPy."""
+    """What ``map`` shows of an array, sharing its memory as in NumPy, whose scalars have none to share."""
+    if base.is_scalar:
+        return TracedArray(build.view(base.node, map, label))
     made = base.seen_through(map, label, readonly=readonly)
     if made is None:
         made = TracedArray(build.view(base.node, map, label))

@@ -160,11 +160,14 @@ def ufunc_at(ufunc: np.ufunc, x: Any, index: Any, *values: Any) -> None:
         return
     (value,) = values
     loop = apply(ufunc, (picks, value)).dtype
+    if loop != x.dtype and ufunc.__name__ in _ARITHMETIC:  # NumPy casts each result, of the same kind, to it
+        value, loop = traced(value).astype(x.dtype), x.dtype
     if loop != x.dtype or ufunc.__name__ not in _AT:
         raise UnsupportedOpError(f"np.{ufunc.__name__}.at of {x.dtype} and {np.result_type(loop)}", LINE.get())
     _scatter(found, value, ufunc.__name__)
 
 
+_ARITHMETIC = {"add", "subtract", "multiply"}
 _AT = {"add", "subtract", "multiply", "maximum", "minimum", "logical_and", "logical_or", "fmax", "fmin", "divide"}
 
 

@@ -81,6 +81,8 @@ def _beside(x: Node, y: Node, known: Known, depth: int) -> Node | None:
 
 
 def _made_beside(x: Node, y: Node, beside: Callable[[Node, Node], Node | None]) -> Node | None:
+    if not x.type.size:
+        return None  # a view of an empty tensor has no strides
     if isinstance(x.attrs, ViewMap) and isinstance(y.attrs, ViewMap) and x.attrs.axes == y.attrs.axes:
         (a,), (b,), one = x.inputs, y.inputs, x.attrs
         if a is b:
