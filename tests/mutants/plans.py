@@ -15,10 +15,10 @@ import eqsat.plan.masks
 from eqsat.frontends import reductions
 from eqsat.ir import views
 from eqsat.ir.table import OPS
+from eqsat.plan import tabulate
 from eqsat.plan.memory import Lifetime
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat_backends.numba_cpu import backend
-from eqsat_backends.numba_cpu.running import executable
 from tests.mutants.fault import IDS, LONG, RNG, UNFUSED, UNSEEN, Apply, D, Fault, P, Q, S, T, X
 
 # index maps
@@ -196,17 +196,17 @@ def _operands_swapped(plan: Plan) -> Plan:
 
 def _one_place(patch: pytest.MonkeyPatch) -> None:
     """All intermediates lie at the start of the arena."""
-    sound = executable.assign
-    patch.setattr(executable, "assign", lambda lives: (dict.fromkeys(lives, 0), sound(lives)[1]))
+    sound = tabulate.assign
+    patch.setattr(tabulate, "assign", lambda lives: (dict.fromkeys(lives, 0), sound(lives)[1]))
 
 
 def _die_early(patch: pytest.MonkeyPatch) -> None:
-    sound = executable.lifetimes
+    sound = tabulate.lifetimes
 
     def lifetimes(steps: Any, nbytes: Mapping[int, int]) -> dict[int, Lifetime]:
         return {n: replace(life, last=max(life.first, life.last - 1)) for n, life in sound(steps, nbytes).items()}
 
-    patch.setattr(executable, "lifetimes", lifetimes)
+    patch.setattr(tabulate, "lifetimes", lifetimes)
 
 
 def _mask_narrow(patch: pytest.MonkeyPatch) -> None:
