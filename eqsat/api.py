@@ -37,7 +37,6 @@ from eqsat.errors import (
 )
 from eqsat.explain.report import Explanation
 from eqsat.explained import explanation
-from eqsat.frontends.guards import CHOOSE
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.shapes_only import with_examples
 from eqsat.frontends.trace import Traced, const_inputs, trace
@@ -45,7 +44,7 @@ from eqsat.frontends.tracer import CURRENT
 from eqsat.growth import Growth, user_level
 from eqsat.methods import BoundMethod
 from eqsat.options import Numerics, Options, names, unknown
-from eqsat.paths import MOST_PATHS, NoMorePaths, taken
+from eqsat.paths import MOST_PATHS, NoMorePaths, fixes, taken
 from eqsat.plain import REFUSED, SLOW, SLOWER, PlainProgram, out_of_budget, refusal, signature, told_by
 from eqsat.plan import backend as backends
 from eqsat.programs import CacheInfo, Programs
@@ -284,13 +283,17 @@ class OptimizedFunction:
             warnings.warn(str(program), EqsatWarning, stacklevel=user_level())
 
     def _tell_of_guards(self, traced: Traced) -> None:
-        new = [str(where) for where in dict.fromkeys(g.where for g in traced.guards) if str(where) not in self._told]
+        new = [guard for guard in traced.guards if str(guard.where) not in self._told]
         if new:
-            self._told.update(new)
+            places = dict.fromkeys(str(guard.where) for guard in new)
+            self._told.update(places)
+            shapes = all(guard.what for guard in new)
+            asked = "shapes depend on values of arrays" if shapes else "Python asks for values of arrays"
+            ways = "shapes that calls have" if shapes else "branches that calls take"
             warnings.warn(
-                f"{self._spec.name}: Python asks for values of arrays, so each of the branches that calls take is "
-                f"compiled by itself, up to {MOST_PATHS}. Fix: {CHOOSE}; strict=True makes it an error."
-                + "".join(f"\n  at {place}" for place in new),
+                f"{self._spec.name}: {asked}, so each of the {ways} is "
+                f"compiled by itself, up to {MOST_PATHS}. Fix: {fixes(new)}; strict=True makes it an error."
+                + "".join(f"\n  at {place}" for place in places),
                 EqsatWarning,
                 stacklevel=user_level(),
             )

@@ -8,7 +8,7 @@ import numpy as np
 
 from eqsat.compiled import Compiled
 from eqsat.errors import ResultChangedError
-from eqsat.frontends.guards import CHOOSE
+from eqsat.frontends.guards import Guard
 from eqsat.plain import PlainProgram
 
 MOST_PATHS = 4
@@ -56,16 +56,22 @@ def taken(
 def _new(program: Compiled, another: Callable[[], Compiled | PlainProgram | None]) -> Compiled | PlainProgram | None:
     paths = program.paths
     if len(paths) + len(program.refused) >= MOST_PATHS:
-        raise _no_more(paths, f"calls take other branches again and again, {MOST_PATHS} so far")
+        raise _no_more(paths, f"calls take other ways again and again, {MOST_PATHS} so far")
     made = another()
     if not isinstance(made, Compiled):
         return made
     if any(p.traced.agrees([guard.value for guard in made.traced.guards]) for p in program.paths):
-        raise _no_more(paths, "rounding decides over which branch is taken")
+        raise _no_more(paths, "rounding decides over which way is taken")
     program.prefer(made)
     return made
 
 
 def _no_more(paths: Sequence[Compiled], why: str) -> NoMorePaths:
-    where = "; ".join(dict.fromkeys(str(guard.where) for path in paths for guard in path.traced.guards))
-    return NoMorePaths(f"{why}, by values asked for at {where}: {CHOOSE}")
+    guards = [guard for path in paths for guard in path.traced.guards]
+    where = "; ".join(dict.fromkeys(str(guard.where) for guard in guards))
+    return NoMorePaths(f"{why}, by values or shapes asked for at {where}: {fixes(guards)}")
+
+
+def fixes(guards: Sequence[Guard]) -> str:
+    """What to write in place of what asks for values."""
+    return "; ".join(dict.fromkeys(guard.fix for guard in guards))

@@ -43,8 +43,6 @@ def branch(x: Any) -> Any:
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "branch": (branch, (np.arange(3.0),), "np. functions"),
-    "mask": (lambda x: x[x > 1], (np.arange(3.0),), "depends on values"),
-    "unique": (lambda x: np.unique(x), (np.array([1.0, 1, 2]),), "depends on values"),
     "loop": (lambda x: sum(float(v) for v in x), (np.arange(3.0),), "float value"),
     "object": (Model.forward, (Model(), np.arange(3.0)), "dataclass"),
     "subclass": (lambda x: x + 1, (np.arange(3.0).view(Text),), "Text"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
 from eqsat.ir import build, complexes, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.repeats import cut, still_axes
@@ -75,13 +75,15 @@ def foreign_meaning(value: np.ndarray) -> str:
 def holds_traced(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(holds_traced(item) for item in value)
-    return isinstance(value, TracedArray)
+    return isinstance(value, (TracedArray, Unsized))
 
 
 def lift(value: object, dtype: DType | None = None) -> Node:
     """The node of a traced array, or of anything NumPy makes an array of; cast to ``dtype`` if given."""
     if isinstance(value, TracedArray):
         return build.cast(value.node, dtype) if dtype else value.node
+    if isinstance(value, Unsized):
+        return lift(value.array(), dtype)
     if dtype is not None and is_weak(value):
         return literal(value, dtype)  # type: ignore[arg-type]
     node = constant(as_array(value))

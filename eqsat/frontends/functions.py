@@ -16,12 +16,12 @@ import numpy as np
 from eqsat.frontends import trace as _registrations  # noqa: F401
 from eqsat.frontends.libraries import MODULES as LIBRARIES
 from eqsat.frontends.libraries import WRITTEN
-from eqsat.frontends.registry import FUNCTIONS, REFUSED, full_name
+from eqsat.frontends.registry import FUNCTIONS, REFUSED, SIZED, full_name
 from eqsat.frontends.ufuncs import PAIRS, SCIPY, UFUNCS, Builder
 from eqsat.ir import build
 from eqsat.ir.types import TensorType, bool_, float64, int64
 
-Kind = Literal["kernel", "rewrite", "opaque", "constant", "refused"]
+Kind = Literal["kernel", "rewrite", "opaque", "sized", "constant", "refused"]
 
 MODULES: tuple[ModuleType, ...] = (np, np.linalg, np.fft)
 
@@ -30,6 +30,8 @@ KINDS: dict[Kind, str] = {
     "rewrite": "written in operators, which are compiled and fused like all others",
     "opaque": "a step of the program that NumPy itself runs between kernels; its result's shapes and types must depend "
     "on its arguments' alone",
+    "sized": "an opaque step with results whose shapes depend on values: a program for each of up to four shapes (an "
+    "error under `strict=True`)",
     "constant": "it takes no traced arrays: NumPy runs it while the function is traced, and its result is a constant",
     "refused": "NumPy runs the whole function that calls it, with a warning (an error under `strict=True`)",
 }
@@ -95,13 +97,13 @@ def public(module: ModuleType) -> Iterator[str]:
 
 def _row(module: ModuleType, name: str, function: Any) -> Row:
     full = full_name(function)
-    note = REFUSED.get(full, "")
+    note = REFUSED.get(full, "") or SIZED.get(full, "")
     if function in UFUNCS:
         return Row(module.__name__, name, _elementwise(function, UFUNCS[function]), note)
     if function in FUNCTIONS or function in PAIRS:
         return Row(module.__name__, name, "kernel" if function.__name__ in OPERATORS else "rewrite", note)
     if note:
-        return Row(module.__name__, name, "refused", note)
+        return Row(module.__name__, name, "sized" if full in SIZED else "refused", note)
     if name in _OTHER:
         return Row(module.__name__, name, "refused", _OTHER[name])
     asks = isinstance(function, np.ufunc) or hasattr(function, "_implementation")
@@ -153,7 +155,7 @@ def markdown() -> str:
 
 
 def _note(row: Row) -> str:
-    partly = row.note and row.kind != "refused"
+    partly = row.note and row.kind not in ("refused", "sized")
     return f"not in every form: {row.note}" if partly else row.note
 
 

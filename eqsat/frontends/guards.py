@@ -28,23 +28,37 @@ CHOOSE = (
     "and/or/not"
 )
 
+KEEP = "keep the shape: choose by np.where(mask, a, b), add up by x[mask].sum()"
+
 
 @dataclass(frozen=True)
 class Guard:
-    """A value that Python asked for while a function was traced, and where: the trace is right where it is the same."""
+    """A value that Python asked for while a function was traced, and where: the trace is right where it is the same.
+
+    ``what``: what the value stands for, where it is no value of the user's.
+    """
 
     node: Node
     value: int
     where: Source | None
+    what: str = ""
+
+    @property
+    def fix(self) -> str:
+        """What to write instead."""
+        return KEEP if self.what else CHOOSE
 
     def __str__(self) -> str:
+        if self.what:
+            return f"{self.what} at {self.where}"
         value = bool(self.value) if self.node.dtype.kind == "bool" else self.value
         return f"the value {value} at {self.where}"
 
 
-def told(trace: Trace | None, node: Node, kind: type[bool] | type[int]) -> int | None:
+def told(trace: Trace | None, node: Node, kind: type[bool] | type[int], what: str = "") -> int | None:
     """What Python is told of a node of one element; None where the trace may not be for this value only.
 
+    ``what``: what the value stands for, where it is no value of the user's.
     That is so under ``strict=True``, in bodies of loops, after `MOST_GUARDS` values, and for an integer of NaN.
     """
     if trace is None or trace.guards is None or node.type.size != 1 or node.dtype.kind == "complex":
@@ -63,5 +77,10 @@ def told(trace: Trace | None, node: Node, kind: type[bool] | type[int]) -> int |
     trace.values[node] = given
     if kind is int and not (np.isfinite(given).all() and abs(given.item()) < 2**63):
         return None  # the integers that other numbers become are not Python's
-    trace.guards.append(Guard(asked, int(value.item()), user_line()))
+    trace.guards.append(Guard(asked, int(value.item()), user_line(), what))
     return trace.guards[-1].value
+
+
+def may_guard(trace: Trace | None) -> bool:
+    """Whether the trace may be for calls in which another value is the same."""
+    return trace is not None and trace.guards is not None and len(trace.guards) < MOST_GUARDS

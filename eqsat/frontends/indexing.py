@@ -14,7 +14,7 @@ from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.memory import Memory
 from eqsat.frontends.registry import implements
-from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracer import TracedArray, Unsized
 from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
@@ -149,6 +149,8 @@ def listed_index(index: Any) -> tuple[Any, ...]:
 
 def settled(index: Any) -> Any:
     """An index with NumPy arrays for the known traced ones."""
+    if isinstance(index, Unsized):
+        index = index.array()
     if isinstance(index, TracedArray):
         return index if index.known is None else index.known
     if isinstance(index, (tuple, list)) and type(index) in (tuple, list):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
 from eqsat.ir.types import COMPUTED, complex64, complex128
 
 _TYPES = frozenset(np.dtype(d.name) for d in (*COMPUTED, complex64, complex128))
@@ -35,6 +35,8 @@ def plain(value: Any) -> Any:
         if known is None:
             raise Unknown
         return known
+    if isinstance(value, Unsized):
+        raise Unknown
     if type(value) in (list, tuple):
         return type(value)(plain(item) for item in value)
     return value

@@ -17,9 +17,11 @@ import numpy as np
 from eqsat.contents import UnknownContent, content_digest
 from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.convert import foreign_meaning, known_dtype, lift
+from eqsat.frontends.guards import told
 from eqsat.frontends.registry import full_name
+from eqsat.frontends.sized import Fitted, shapes_code
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
+from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber, Unsized
 from eqsat.ir.complexes import as_complex, as_real, joined, of_parts
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import LINE, topological
@@ -31,7 +33,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 QUICK = 1e-3
 """Seconds below which a function is run again to be measured: the first run of one is often slower."""
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = (type(None), *_NUMBERS, str, bytes, type(...))
 
 
 def opaque(function: Function) -> Function:
@@ -62,23 +65,26 @@ def holds_traced(value: Any) -> bool:
         return any(map(holds_traced, value))
     if isinstance(value, dict):
         return any(map(holds_traced, value.values()))
-    return isinstance(value, TracedArray)
+    return isinstance(value, (TracedArray, Unsized))
 
 
-def step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+def step(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, *, sized: bool = False
+) -> Any:
     """The result of a function on traced arrays, as a node for each array in it.
 
-    Raises what the function itself raises on the values of the call that is compiled; ``UnsupportedOpError`` where it
-    writes to its arguments, or returns something else than numbers and arrays.
+    ``sized``: the shapes of its results depend on values; the trace is for calls in which they are the same
+    (:mod:`eqsat.frontends.sized`). Raises what the function itself raises on the values of the call that is compiled;
+    ``UnsupportedOpError`` where it writes to its arguments, or returns something else than numbers and arrays.
     """
     before = LINE.set(user_line())
     try:
-        return _step(function, args, kwargs, name)
+        return _step(function, args, kwargs, name, sized)
     finally:
         LINE.reset(before)
 
 
-def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, sized: bool) -> Any:
     if isinstance(function, np.ufunc) and kwargs.get("where", True) is not True:
         raise UnsupportedOpError(
             f"{name}(where=…) leaves elements as they were: use np.where on its result", LINE.get()
@@ -104,11 +110,16 @@ def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     values = evaluate_nodes(nodes, bound, deadline=trace.deadline)
     shown = [as_complex(np.ascontiguousarray(v)) if n in complex_ else v for n, v in enumerate(values)]
     result, arrays, seconds = _tried(function, arguments, shown, name)
-    types = tuple(TensorType(a.shape, known_dtype(a.dtype)) for a in map(as_real, map(np.asarray, arrays)))
     parts, lasting = _content(function, name)
-    told, known = _text(arguments)
+    if sized:
+        shapes = [np.shape(array) for array in arrays]
+        function, result = Fitted(function, shapes), (result, Slot(len(arrays)))
+        arrays = [*arrays, np.int64(shapes_code(shapes))]
+        parts.append("sized")
+    types = tuple(TensorType(a.shape, known_dtype(a.dtype)) for a in map(as_real, map(np.asarray, arrays)))
+    said, known = _text(arguments)
     shape, _ = _text(result)
-    key = call_key([*parts, told, shape, str(sorted(complex_))], operands, types)
+    key = call_key([*parts, said, shape, str(sorted(complex_))], operands, types)
     lasting = lasting and known
     call = known_call(
         Call(function, name, arguments, operands, result, types, key, lasting, seconds, complex_, LINE.get())
@@ -118,19 +129,26 @@ def _step(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         node = make("opaque", nodes, Result(call, number), label=name)
         bound[node] = np.asarray(as_real(np.asarray(array)), node.dtype.numpy)
         value = of_parts(node) if np.iscomplexobj(array) else node
-        made.append(TracedNumber(value) if isinstance(array, (bool, int, float, complex)) else TracedArray(value))
+        made.append(TracedNumber(value) if type(array) in _NUMBERS else TracedArray(value))
         _place(made[-1], array, [(g, v) for g, v in zip(given, shown, strict=True) if isinstance(g, TracedArray)])
     found = put_together(result, made)
+    if sized:
+        found, code = found
+        what = f"results of {name} of the shape {' and '.join(map(str, dict.fromkeys(shapes)))}"
+        if told(trace, code.node, int, what) is None:
+            raise UnsupportedOpError(
+                f"{name}: the shape of its result depends on values, as too many before", LINE.get()
+            )
     return found if out is None else _stored(found, out, name)
 
 
 def _originals(nest: Any, trace: Trace) -> Any:
-    """Arguments with the user's own functions for their copies, which are for tracing."""
+    """Arguments with the user's own functions for their copies, which are for tracing, and arrays of known size."""
     if type(nest) in (list, tuple):
         return type(nest)(_originals(part, trace) for part in nest)
     if type(nest) is dict:
         return {key: _originals(part, trace) for key, part in nest.items()}
-    return trace.original(nest)
+    return nest.array() if isinstance(nest, Unsized) else trace.original(nest)
 
 
 def _place(made: TracedArray, array: Any, given: list[tuple[TracedArray, np.ndarray]]) -> None:

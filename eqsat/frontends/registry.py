@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from eqsat.deadline import OutOfTime
-from eqsat.errors import BoundsError, EqsatError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.errors import (
+    BoundsError,
+    ConcretizationError,
+    EqsatError,
+    ShapeError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
 from eqsat.frontends.source import user_line
 from eqsat.ir.node import LINE
 from eqsat.ir.types import NotOfThisType
@@ -34,33 +41,19 @@ _MEMORY = "where arrays lie is not known while the function is traced"
 _TEXT = "values are not known while the function is traced; return them and print them outside"
 _WRITES = "it writes to its argument, at places that depend on values; "
 
-REFUSED: dict[str, str] = {
+SIZED: dict[str, str] = {
     "numpy.argwhere": _WHERE,
-    "numpy.array2string": _TEXT,
-    "numpy.array_repr": _TEXT,
-    "numpy.array_str": _TEXT,
+    "numpy.array_split": _SHAPE + "give the positions as Python numbers",
     "numpy.bincount": _SHAPE + "use (x[:, None] == np.arange(n)).sum(axis=0)",
-    "numpy.busday_count": _DATES,
-    "numpy.busday_offset": _DATES,
     "numpy.compress": _CHOOSE,
-    "numpy.datetime_as_string": _DATES,
-    "numpy.einsum_path": "it makes text for people; call it outside the optimized function",
     "numpy.extract": _CHOOSE,
     "numpy.flatnonzero": _WHERE,
     "numpy.intersect1d": _SHAPE + "use np.isin",
-    "numpy.is_busday": _DATES,
-    "numpy.isnat": _DATES,
-    "numpy.may_share_memory": _MEMORY,
     "numpy.nonzero": _WHERE,
-    "numpy.place": _WRITES + "use x[mask] = …, or np.where",
     "numpy.repeat": _SHAPE + "give the counts as Python numbers",
-    "numpy.save": _FILES,
-    "numpy.savetxt": _FILES,
-    "numpy.savez": _FILES,
-    "numpy.savez_compressed": _FILES,
     "numpy.setdiff1d": _SHAPE + "use np.isin",
     "numpy.setxor1d": _SHAPE + "use np.isin",
-    "numpy.shares_memory": _MEMORY,
+    "numpy.split": _SHAPE + "give the positions as Python numbers",
     "numpy.trim_zeros": _SHAPE + "call it outside the optimized function",
     "numpy.union1d": _SHAPE + "use np.isin",
     "numpy.unique": _SHAPE + "call it outside the optimized function",
@@ -70,8 +63,28 @@ REFUSED: dict[str, str] = {
     "numpy.unique_values": _SHAPE + "call it outside the optimized function",
     "numpy.where": _WHERE,
 }
-"""Functions that are no step of a program, and why: NumPy runs what calls them. Some have an implementation, for calls
-of another kind."""
+"""Functions with results whose shapes depend on values, and what to do instead: steps of programs for calls in which
+the shapes are the same, where there may be such programs. Some have an implementation, for calls of another kind."""
+
+REFUSED: dict[str, str] = {
+    "numpy.array2string": _TEXT,
+    "numpy.array_repr": _TEXT,
+    "numpy.array_str": _TEXT,
+    "numpy.busday_count": _DATES,
+    "numpy.busday_offset": _DATES,
+    "numpy.datetime_as_string": _DATES,
+    "numpy.einsum_path": "it makes text for people; call it outside the optimized function",
+    "numpy.is_busday": _DATES,
+    "numpy.isnat": _DATES,
+    "numpy.may_share_memory": _MEMORY,
+    "numpy.place": _WRITES + "use x[mask] = …, or np.where",
+    "numpy.save": _FILES,
+    "numpy.savetxt": _FILES,
+    "numpy.savez": _FILES,
+    "numpy.savez_compressed": _FILES,
+    "numpy.shares_memory": _MEMORY,
+}
+"""Functions that are no step of a program, and why: NumPy runs what calls them."""
 
 
 def implements(*functions: object) -> Callable[[Handler], Handler]:
@@ -108,7 +121,8 @@ def short_name(function: object) -> str:
 
 def refuse(name: str, why: str = "") -> UnsupportedOpError:
     """The error for a function that traced arrays do not have."""
-    advice = why or REFUSED.get(name.replace("np.", "numpy.", 1), "")
+    full = name.replace("np.", "numpy.", 1)
+    advice = why or REFUSED.get(full, "") or SIZED.get(full, "")
     advice = advice or "call it outside the optimized function, or write it with supported operators"
     return UnsupportedOpError(f"{name} is not supported on traced arrays: {advice}", user_line())
 
@@ -157,18 +171,23 @@ def attempt(
 
     A step has no effect but its result: functions that write to an argument are none.
     """
+    from eqsat.frontends.guards import may_guard
     from eqsat.frontends.known import writes
     from eqsat.frontends.opaque import step
+    from eqsat.frontends.tracer import CURRENT
 
     try:
         return located(name, run, *given)
-    except (UnsupportedOpError, UnsupportedDTypeError) as error:
-        if full_name(function) in REFUSED or writes(function):
+    except (UnsupportedOpError, UnsupportedDTypeError, ConcretizationError) as error:
+        sized = full_name(function) in SIZED
+        if full_name(function) in REFUSED or writes(function) or (sized and not may_guard(CURRENT.get())):
+            raise
+        if isinstance(error, ConcretizationError) and not sized:
             raise
         refused = error
     left = {k: v for k, v in kwargs.items() if v is not np._NoValue}
     try:
-        return step(function, args, left, name)
+        return step(function, args, left, name, sized=sized)
     except OutOfTime:
         raise
     except Exception as error:

@@ -1,23 +1,27 @@
 """Elements chosen by a traced mask: ``x[mask]``, whose number depends on values.
 
 A selection keeps the whole array and the mask. What NumPy would do to the chosen elements is done to all of them, and
-only what becomes of them together needs the mask: sums, and ``x[mask] = …`` of a selection by the same mask.
+only what becomes of them together needs the mask: sums, and ``x[mask] = …`` of a selection by the same mask. What asks
+for more, such as how many they are, makes an array of them, in a trace for calls in which they are as many
+(:mod:`eqsat.frontends.sized`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
-from eqsat.errors import BoundsError, ConcretizationError, ShapeError, UnsupportedOpError
+from eqsat.errors import BoundsError, ShapeError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.convert import known_dtype, lift, truth
+from eqsat.frontends.guards import may_guard
 from eqsat.frontends.indexing import listed_index, picked
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
@@ -32,7 +36,7 @@ _ADVICE = (
 def masked_view(x: TracedArray, index: Any) -> tuple[TracedArray, Node, int]:
     """An index with one traced mask: the view that the rest of it leaves, the mask, and its first axis in that view."""
     items = listed_index(index)
-    at = [i for i, item in enumerate(items) if isinstance(item, TracedArray) and item.dtype == np.bool_]
+    at = [i for i, item in enumerate(items) if _is_mask(item)]
     if len(at) > 1 or any(
         isinstance(item, (TracedArray, np.ndarray, list)) for i, item in enumerate(items) if i not in at
     ):
@@ -59,23 +63,50 @@ def masked_view(x: TracedArray, index: Any) -> tuple[TracedArray, Node, int]:
     return view, mask.node, first
 
 
-def selected(x: TracedArray, index: Any) -> Selection:
+def selected(x: TracedArray, index: Any) -> Selection | TracedArray:
     """``x[mask]``."""
-    view, mask, first = masked_view(x, index)
+    try:
+        view, mask, first = masked_view(x, index)
+    except UnsupportedOpError:
+        if not may_guard(CURRENT.get()):
+            raise
+        found: TracedArray = x[by_places(index)]
+        return found
     return Selection(view.node, mask, first)
+
+
+def by_places(index: Any) -> tuple[Any, ...]:
+    """An index with index arrays for traced masks, in a trace for calls in which they choose as much."""
+    parts = ([part] if not _is_mask(part) else np.nonzero(part) for part in listed_index(index))
+    return tuple(part for some in parts for part in some)
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, TracedArray) and item.dtype == np.bool_
 
 
 def write_masked(x: TracedArray, index: Any, value: Any) -> None:
     """``x[mask] = value``."""
-    view, mask, first = masked_view(x, index)
-    new = chosen_value(value, view.node, mask, first)
-    view.assign(call("where", _spread(mask, view.ndim, first), new, view.node))
+    try:
+        view, mask, first = masked_view(x, index)
+        new = chosen_value(value, view.node, mask, first)
+    except UnsupportedOpError:
+        if not may_guard(CURRENT.get()):
+            raise
+        x[by_places(index)] = value
+    else:
+        view.assign(call("where", _spread(mask, view.ndim, first), new, view.node))
+
+
+def places(mask: Node, first: int) -> tuple[Any, ...]:
+    """An index of what a mask chooses, in a trace for calls in which that is as much."""
+    return *[slice(None)] * first, *np.nonzero(TracedArray(mask))
 
 
 def chosen_value(value: Any, like: Node, mask: Node, first: int) -> Node:
     """What each element under a mask is given, in the shape and type of ``like``."""
     if isinstance(value, Selection):
-        if value.mask is not mask or value.first != first or value.full.shape != like.shape:
+        if not value.like(mask, first) or value.full.shape != like.shape:
             raise UnsupportedOpError(
                 "elements chosen by one traced mask are written to those chosen by another: np.where says which "
                 "element goes where",
@@ -109,15 +140,28 @@ def _spread(mask: Node, ndim: int, first: int) -> Node:
     return build.reshape(mask, (*[1] * first, *mask.shape, *[1] * (ndim - first - mask.type.ndim)))
 
 
-class Selection(np.lib.mixins.NDArrayOperatorsMixin):
-    """The elements of an array that a traced mask chooses; only elementwise functions and sums are known of them."""
+class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
+    """The elements of an array that a traced mask chooses, of which elementwise functions and sums are asked."""
 
-    __slots__ = ("first", "full", "line", "mask")
+    __slots__ = ("_array", "first", "full", "line", "mask")
     __array_priority__ = 1001.0
 
     def __init__(self, full: Node, mask: Node, first: int) -> None:
         self.full, self.mask, self.first = full, mask, first
         self.line = LINE.get() or user_line()
+        self._array: TracedArray | None = None
+
+    def array(self) -> TracedArray:
+        """The chosen elements; from now on it is what it is, as it may be written to."""
+        if self._array is None:
+            if not may_guard(CURRENT.get()):
+                raise UnsupportedOpError(f"indexing by a traced boolean mask: {_ADVICE}", LINE.get() or self.line)
+            self._array = TracedArray(self.full)[places(self.mask, self.first)]
+        return self._array
+
+    def like(self, mask: Node, first: int) -> bool:
+        """Whether these are elements at the places that a mask chooses, and no array yet."""
+        return self._array is None and self.mask is mask and self.first == first
 
     @property
     def dtype(self) -> np.dtype:
@@ -131,12 +175,25 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin):
         return registry.located(f"np.{ufunc.__name__}", self._apply, ufunc, method, inputs, kwargs)
 
     def _apply(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._lazily(ufunc, method, inputs, dict(kwargs))
+        except UnsupportedOpError:
+            if not may_guard(CURRENT.get()):
+                raise
+        outs = kwargs.pop("out", None)
+        named = {key: _arrays(value) for key, value in kwargs.items()}
+        if outs is not None:
+            named["out"] = _arrays(outs)
+        found = getattr(ufunc, method)(*_arrays(inputs), **named)
+        return found if outs is None else outs[0] if len(outs) == 1 else outs
+
+    def _lazily(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from eqsat.frontends.ufuncs import REDUCE, apply, into
 
         out = kwargs.pop("out", None)
         if method == "reduce" and ufunc in REDUCE and kwargs.pop("axis", 0) in (0, None) and not kwargs:
             return registry.call(REDUCE[ufunc], self)
-        if method != "__call__" or kwargs:
+        if self._array is not None or method != "__call__" or kwargs or ufunc.signature is not None:
             _refuse()
         arrays = []
         for value in inputs:
@@ -144,12 +201,12 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin):
                 arrays.append(value)
             else:
                 arrays.append(TracedArray(chosen_value(value, _typed(self.full, value), self.mask, self.first)))
-        result = apply(ufunc, tuple(arrays))
-        if out is None:
-            return Selection(result.node, self.mask, self.first)
-        (target,) = out
-        if not isinstance(target, Selection) or target.mask is not self.mask:
+        target = None if out is None else out[0]
+        if target is not None and not (isinstance(target, Selection) and target.like(self.mask, self.first)):
             _refuse()
+        result = apply(ufunc, tuple(arrays))
+        if target is None:
+            return Selection(result.node, self.mask, self.first)
         whole = TracedArray(target.full)
         into(whole, result)
         target.full = whole.node
@@ -157,13 +214,9 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = {k: v for k, v in kwargs.items() if v is not np._NoValue and v is not None}
-        if func not in _REDUCTIONS or len(args) != 1 or not isinstance(args[0], Selection) or given:
-            _refuse()
-        return registry.located(registry.short_name(func), _REDUCTIONS[func], args[0])
-
-    def returned(self) -> NoReturn:
-        """It cannot be a result."""
-        raise UnsupportedOpError(f"indexing by a traced boolean mask: {_ADVICE}", self.line)
+        if func in _REDUCTIONS and len(args) == 1 and args[0] is self and self._array is None and not given:
+            return registry.located(registry.short_name(func), _REDUCTIONS[func], self)
+        return func(*_arrays(args), **{key: _arrays(value) for key, value in kwargs.items()})
 
     def filled(self, value: Any) -> TracedArray:
         """The array with ``value`` for all elements that are not chosen."""
@@ -173,53 +226,71 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin):
     def _mask(self) -> Node:
         return _spread(self.mask, self.full.type.ndim, self.first)
 
-    def sum(self) -> Any:
-        return np.sum(self)
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        return np.sum(self, *args, **kwargs)
 
-    def prod(self) -> Any:
-        return np.prod(self)
+    def prod(self, *args: Any, **kwargs: Any) -> Any:
+        return np.prod(self, *args, **kwargs)
 
-    def mean(self) -> Any:
-        return np.mean(self)
+    def mean(self, *args: Any, **kwargs: Any) -> Any:
+        return np.mean(self, *args, **kwargs)
 
-    def any(self) -> Any:
-        return np.any(self)
+    def any(self, *args: Any, **kwargs: Any) -> Any:
+        return np.any(self, *args, **kwargs)
 
-    def all(self) -> Any:
-        return np.all(self)
+    def all(self, *args: Any, **kwargs: Any) -> Any:
+        return np.all(self, *args, **kwargs)
 
-    def copy(self) -> Selection:
-        return Selection(self.full, self.mask, self.first)
+    def copy(self) -> Selection | TracedArray:
+        return Selection(self.full, self.mask, self.first) if self._array is None else self._array.copy()
 
-    def astype(self, dtype: Any) -> Selection:
+    def astype(self, dtype: Any, **kwargs: Any) -> Selection | TracedArray:
+        if self._array is not None or kwargs:
+            cast: TracedArray = self.array().astype(dtype, **kwargs)
+            return cast
         return Selection(build.cast(self.full, known_dtype(dtype)), self.mask, self.first)
 
-    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
-        _refuse()
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array().__array__(dtype, copy)
 
     def __getitem__(self, index: Any) -> Any:
-        _refuse()
+        return self.array()[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        _refuse()
+        self.array()[index] = value
 
-    def __iter__(self) -> NoReturn:
-        _refuse()
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.array())
 
-    def __len__(self) -> NoReturn:
-        raise ConcretizationError(f"the number of elements chosen: {_ADVICE}", user_line())
+    def __len__(self) -> int:
+        return len(self.array())
 
-    __bool__ = __int__ = __float__ = __index__ = __len__
+    def __bool__(self) -> bool:
+        return bool(self.array())
+
+    def __int__(self) -> int:
+        return int(self.array())
+
+    def __float__(self) -> float:
+        return float(self.array())
+
+    def __index__(self) -> int:
+        return operator.index(self.array())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("shape", "size"):
-            self.__len__()
         if hasattr(np.ndarray, name) and not name.startswith("__"):
-            _refuse()
+            return getattr(self.array(), name)
         raise AttributeError(name)
 
     def __repr__(self) -> str:
         return f"Selection({self.full.type} where {self.mask.type})"
+
+
+def _arrays(nest: Any) -> Any:
+    """Arguments with arrays for selections."""
+    if type(nest) in (list, tuple):
+        return type(nest)(_arrays(part) for part in nest)
+    return nest.array() if isinstance(nest, Selection) else nest
 
 
 def _typed(like: Node, value: Any) -> Node:

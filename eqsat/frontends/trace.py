@@ -50,8 +50,7 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
-from eqsat.frontends.selections import Selection
-from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber
+from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber, Unsized
 from eqsat.ir import build, complexes
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import with_bodies
@@ -171,9 +170,7 @@ def const_inputs(const: Sequence[str], names: Sequence[str], parameters: Sequenc
 
 
 def _is_output(value: Any) -> bool:
-    if isinstance(value, Selection):
-        value.returned()
-    return isinstance(value, (TracedArray, np.ndarray, np.generic))
+    return isinstance(value, (TracedArray, Unsized, np.ndarray, np.generic))
 
 
 def trace(
@@ -226,6 +223,7 @@ def trace(
         found: list[Any] = []
         output = _outside(tree_of(result, found, _is_output), scopes)
         check_result(output)
+        found = [value.array() if isinstance(value, Unsized) else value for value in found]
         outputs = [lift(value) for value in found]
         ranks = tuple(node.type.ndim for node in outputs)
         written, own = _changes(inputs, arguments, names, found, outputs)

@@ -156,7 +156,19 @@ def _axes_method(function: Any) -> Callable[..., Any]:
     return method
 
 
+class Unsized:
+    """An array whose number of elements depends on values, and is not asked for yet."""
+
+    __slots__ = ()
+
+    def array(self) -> TracedArray:
+        """The array, of the size that it has in the call that is traced; refused where a trace may not be for that."""
+        raise NotImplementedError
+
+
 def _is_operand(other: object) -> bool:
+    if isinstance(other, Unsized):
+        return False
     # Another class's reflected operator goes first where it opted out of NumPy's protocol.
     return getattr(other, "__array_ufunc__", other) is not None or isinstance(other, (int, float))
 
@@ -530,6 +542,8 @@ class TracedArray:
         from eqsat.frontends.known import Unknown, run
         from eqsat.frontends.ufuncs import ufunc_method
 
+        if any(isinstance(value, Unsized) for value in inputs):
+            return NotImplemented
         function = ufunc if method == "__call__" else getattr(ufunc, method)
         if all_known(inputs):
             with contextlib.suppress(Unknown):
@@ -538,6 +552,8 @@ class TracedArray:
         return registry.attempt(name, function, inputs, kwargs, ufunc_method, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(issubclass(of, Unsized) for of in types):
+            return NotImplemented
         return registry.call(func, *args, **kwargs)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -674,6 +690,7 @@ class TracedArray:
 
     ravel, squeeze, swapaxes = _method(np.ravel), _method(np.squeeze), _method(np.swapaxes)
     diagonal, trace, repeat, take = (_method(f) for f in (np.diagonal, np.trace, np.repeat, np.take))
+    nonzero = _method(np.nonzero)
     sum, prod, max, min = (_method(f) for f in (np.sum, np.prod, np.max, np.min))
     mean, var, std, any, all = (_method(f) for f in (np.mean, np.var, np.std, np.any, np.all))
     argmax, argmin, cumsum, cumprod = (_method(f) for f in (np.argmax, np.argmin, np.cumsum, np.cumprod))

@@ -33,7 +33,7 @@ def setitem(x: TracedArray, index: Any, value: Any) -> None:
     x.check_writable()
     index = settled(index)
     unknown = any(holds_traced(item) for item in listed_index(index))
-    if x.known is not None and not unknown and not isinstance(value, Selection):
+    if x.known is not None and not unknown:
         plain = settled(value)
         if not holds_traced(plain):
             x.known[index] = plain
@@ -43,9 +43,7 @@ def setitem(x: TracedArray, index: Any, value: Any) -> None:
         write_masked(x, index, value)
         return
     if isinstance(value, Selection):
-        raise UnsupportedOpError(
-            "elements chosen by a traced mask can be written only to those chosen by the same mask", LINE.get()
-        )
+        value = value.array()
     if any(getattr(item, "__eqsat_access__", None) is not None for item in listed_index(index)):
         raise UnsupportedOpError("an operator's element cannot be assigned to: return it", LINE.get())
     if not unknown and any(isinstance(item, (list, np.ndarray)) and np.ndim(item) for item in listed_index(index)):
