@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
-    from eqsat.api import OptimizedFunction, cache_clear, optimize
+    from eqsat.api import cache_clear, optimize
     from eqsat.errors import (
         BudgetWarning,
         EqsatError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from eqsat.frontends.convert import asarray
     from eqsat.frontends.opaque import opaque
     from eqsat.frontends.shapes_only import spec
+    from eqsat.function import OptimizedFunction
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
     from eqsat.rules import rewrite, rewrite_together
     from eqsat.tune import tuning
@@ -43,7 +44,7 @@ __version__ = "0.1.0"
 # Imported on first use: `import eqsat` itself costs next to nothing.
 _HOMES = {
     "optimize": "eqsat.api",
-    "OptimizedFunction": "eqsat.api",
+    "OptimizedFunction": "eqsat.function",
     "asarray": "eqsat.frontends.convert",
     "opaque": "eqsat.frontends.opaque",
     "spec": "eqsat.frontends.shapes_only",

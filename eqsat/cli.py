@@ -155,8 +155,9 @@ def _argument(text: str) -> tuple[str, Any]:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from eqsat.api import OptimizedFunction, optimize
+    from eqsat.api import optimize
     from eqsat.errors import EqsatError
+    from eqsat.function import OptimizedFunction
 
     found = _found(options.function)
     function = found if isinstance(found, OptimizedFunction) else optimize(found)

@@ -9,7 +9,7 @@ from eqsat.explain.report import Explanation
 from eqsat.plain import PlainProgram
 
 if TYPE_CHECKING:
-    from eqsat.api import OptimizedFunction
+    from eqsat.function import OptimizedFunction
 
 
 class BoundMethod:

@@ -298,8 +298,8 @@ def test_a_call_does_not_wait_for_ever_for_another_threads_compilation() -> None
     run(
         """
         import email.parser, numpy.ma, numpy.random  # the budget is for less
-        from eqsat import api
-        api.PATIENCE = 0.2
+        from eqsat import locks
+        locks.PATIENCE = 0.2
         go = threading.Event()
         @eqsat.optimize(budget=0.01)
         def f(x):

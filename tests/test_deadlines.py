@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat import api, cache, compiled, forks, search
+from eqsat import cache, compiled, forks, making, search
 from eqsat.aside import aside
 from eqsat.compiled import Compiled
 from eqsat.compilers import Compilers
@@ -204,7 +204,7 @@ def test_the_measurement_of_the_machine_is_not_in_the_budget(monkeypatch: pytest
             super().__init__(*args)
 
     monkeypatch.setattr(machine_model, "load", slow)
-    monkeypatch.setattr(api, "Compiled", Noted)
+    monkeypatch.setattr(making, "Compiled", Noted)
     start = time.monotonic()
     eqsat.optimize(lambda x: x * 2 + 1, budget=1000.0)(normal(3))
     assert given[0] >= start + 1000.3
@@ -407,7 +407,7 @@ def test_where_one_constant_spent_the_budget_equal_ones_keep_their_program(monke
         raise OutOfTime("searching")
 
     with monkeypatch.context() as patch:
-        patch.setattr(api, "Compiled", spent)
+        patch.setattr(making, "Compiled", spent)
         with pytest.warns(eqsat.BudgetWarning):
             f(x, np.full(3, 7.0))
     assert f.compile(x, w.copy()) is program

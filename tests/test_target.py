@@ -33,7 +33,7 @@ def programs() -> list[tuple[Any, tuple[np.ndarray, ...]]]:
 
 def sources(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> list[str]:
     """Printed modules of all programs; also those that register no nest of their own."""
-    monkeypatch.setattr("eqsat.api.machine_model.load", lambda: machine)
+    monkeypatch.setattr("eqsat.making.machine_model.load", lambda: machine)
     found = []
     for fn, arguments in programs():
         optimized = eqsat.optimize(fn, threads=1, cache=False)
@@ -70,7 +70,7 @@ def test_what_does_not_fit_the_models_caches_is_stored_past_them(
 ) -> None:
     model = load()
     levels = (Level("L1", 1 << 9, False, 150.0, 150.0, 300.0, 300.0), replace(model.levels[1], nbytes=nbytes))
-    monkeypatch.setattr("eqsat.api.machine_model.load", lambda: replace(model, levels=(*levels, model.levels[-1])))
+    monkeypatch.setattr("eqsat.making.machine_model.load", lambda: replace(model, levels=(*levels, model.levels[-1])))
     x = np.ones(100_000, np.float32)
     assert ("stream(" in eqsat.optimize(lambda x: x * 3 + 1, cache=False).source(x)) == streams
 

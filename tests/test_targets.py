@@ -175,7 +175,7 @@ def test_a_program_gets_a_team_where_calling_it_pays(
 ) -> None:
     """A product of 18 microseconds on one thread: half of that is saved, which waking may cost or not."""
     machine = replace(DESK, launch_us=launch_us, wake_us=wake_us, barrier_us=0.2)
-    monkeypatch.setattr("eqsat.api.machine_model.load", lambda: machine)
+    monkeypatch.setattr("eqsat.making.machine_model.load", lambda: machine)
     x = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)
     program = eqsat.optimize(lambda a, b: a @ b, threads=2, cache=False)
     np.testing.assert_allclose(program(x, x), x @ x, rtol=1e-4, atol=1e-4)

@@ -286,7 +286,7 @@ def test_the_key_tells_everything_apart_that_a_plan_depends_on(monkeypatch: pyte
     keys["captured value"] = key(lambda x, w: x @ w + np.array([1.0, 3.0], np.float32))
     slower = json.loads(machine.load().to_json())
     slower["launch_us"] *= 2
-    monkeypatch.setattr("eqsat.api.machine_model.load", lambda: machine.Machine.from_json(json.dumps(slower)))
+    monkeypatch.setattr("eqsat.making.machine_model.load", lambda: machine.Machine.from_json(json.dumps(slower)))
     keys["machine"] = key()
     monkeypatch.undo()
     assert key() == keys["as is"]

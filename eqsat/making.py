@@ -1,0 +1,134 @@
+"""One program made: traced, compiled and verified, or refused, and the user told why NumPy runs the function."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from eqsat.aside import load
+from eqsat.compiled import Compiled
+from eqsat.cost import machine as machine_model
+from eqsat.deadline import Deadline, OutOfTime
+from eqsat.errors import (
+    BoundsError,
+    BudgetWarning,
+    ConcretizationError,
+    EqsatWarning,
+    OptionError,
+    ResultChangedError,
+    ShapeError,
+    TraceDiffersError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
+from eqsat.frontends.pytree import ArgSpec
+from eqsat.frontends.trace import Traced, trace
+from eqsat.growth import user_level
+from eqsat.locks import measuring
+from eqsat.options import Options
+from eqsat.paths import MOST_PATHS, fixes
+from eqsat.plain import REFUSED, SLOW, SLOWER, PlainProgram, out_of_budget, refusal, signature
+from eqsat.verify.plain import Plain
+
+log = logging.getLogger("eqsat")
+
+_REFUSALS = (
+    BoundsError,
+    ConcretizationError,
+    ResultChangedError,
+    ShapeError,
+    TraceDiffersError,
+    UnsupportedDTypeError,
+    UnsupportedOpError,
+)
+"""What a compilation raises for a function that NumPy runs; all that is raised while it is traced counts, too."""
+
+
+class Maker:
+    """Makes the programs of one function, and says each thing about them once."""
+
+    def __init__(self, fn: Callable[..., Any], spec: ArgSpec, options: Options) -> None:
+        self.fn = fn
+        self.spec = spec
+        self.options = options
+        self._told: set[str] = set()
+
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled | PlainProgram:
+        with measuring():
+            machine = machine_model.load()  # measured on first use ever, which the budget does not count
+        start = time.monotonic()
+        deadline = Deadline(self.options.budget)
+        traced = None
+        try:
+            load("email.parser", "numpy.ma", "numpy.random", deadline=deadline)
+            traced = trace(
+                self.fn,
+                args,
+                kwargs,
+                const=self.options.const,
+                spec=self.spec,
+                deadline=deadline,
+                guarded=not self.options.strict,
+            )
+            plain = Plain(self.fn, args, kwargs, self.spec)
+            made = Compiled(traced, leaves, self.options, machine, deadline, plain)
+            if made.speed is not None and made.speed.loses:
+                names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
+                told, seconds = signature(self.spec.name, names, leaves), time.monotonic() - start
+                slower = PlainProgram(self.fn, told, traced, str(made.speed), SLOWER, seconds)
+                log.info("%s", slower)
+                return slower
+            self._tell_of_guards(traced)
+            return made
+        except OutOfTime as out:
+            names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
+            told, seconds = signature(self.spec.name, names, leaves), time.monotonic() - start
+            why = out_of_budget(self.options.budget, str(out), seconds)
+            program = PlainProgram(self.fn, told, traced, why, SLOW, seconds)
+        except Exception as error:
+            fits = isinstance(error, _REFUSALS) or (traced is None and not isinstance(error, OptionError))
+            if self.options.strict or not fits:
+                raise
+            return self.refused(error, args, kwargs, leaves, traced, time.monotonic() - start)
+        log.info("%s", program)
+        warnings.warn(str(program), BudgetWarning, stacklevel=user_level())
+        return program
+
+    def refused(
+        self,
+        error: Exception,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        traced: Traced | None,
+        seconds: float,
+    ) -> PlainProgram:
+        names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
+        told = signature(self.spec.name, names, leaves)
+        return PlainProgram(self.fn, told, traced, refusal(error), REFUSED, seconds, error)
+
+    def tell(self, program: PlainProgram) -> None:
+        program.error = None
+        if program.why not in self._told:  # each kind of arguments has a program, perhaps each call
+            self._told.add(program.why)
+            log.info("%s", program)
+            warnings.warn(str(program), EqsatWarning, stacklevel=user_level())
+
+    def _tell_of_guards(self, traced: Traced) -> None:
+        new = [guard for guard in traced.guards if str(guard.where) not in self._told]
+        if new:
+            places = dict.fromkeys(str(guard.where) for guard in new)
+            self._told.update(places)
+            shapes = all(guard.what for guard in new)
+            asked = "shapes depend on values of arrays" if shapes else "Python asks for values of arrays"
+            ways = "shapes that calls have" if shapes else "branches that calls take"
+            warnings.warn(
+                f"{self.spec.name}: {asked}, so each of the {ways} is "
+                f"compiled by itself, up to {MOST_PATHS}. Fix: {fixes(new)}; strict=True makes it an error."
+                + "".join(f"\n  at {place}" for place in places),
+                EqsatWarning,
+                stacklevel=user_level(),
+            )
