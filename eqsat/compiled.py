@@ -6,11 +6,10 @@ import hashlib
 import logging
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, astuple, fields, replace
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -20,22 +19,23 @@ from eqsat import records
 from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
-from eqsat.explain.provenance import provenance
-from eqsat.explain.report import step_reports
+from eqsat.direct import direct_call, naming_copies
 from eqsat.explained import steps_of
 from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
+from eqsat.held import Held, all_held, native
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.opaque import calls_of
-from eqsat.ir.repeats import base_of, overlapping
+from eqsat.ir.repeats import base_of
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.options import Options
 from eqsat.plain import PlainProgram
-from eqsat.plan.backend import Direct, Executable, backend
+from eqsat.plan.backend import Executable, backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Progress, Tell, tell
+from eqsat.remembered import Record, report_of
 from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.speed import Speed, compared, wanted
 from eqsat.verify.bounds import OutputError
@@ -47,41 +47,6 @@ log = logging.getLogger("eqsat")
 PLAN: Final = "plan"
 MOST_MARKS = 256
 """How many values of constants, and functions, a plan is remembered to be verified for."""
-
-
-@dataclass
-class Record:
-    """What is remembered of a compilation, as JSON data: ``constants`` are the folded tensors, numbered ``numbers``."""
-
-    emitted: dict[str, Any]
-    constants: dict[str, Any]
-    numbers: list[int]
-    report: dict[str, Any]
-
-
-class _Held:
-    """A constant argument as it was when the program was compiled: known again by content, then by identity.
-
-    An array once known stands for what it was then, also when it is changed in place. ``array`` is the one used last.
-    """
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.digest = _digest(array)
-        self._known: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary({id(array): array})
-
-    def is_known(self, array: np.ndarray) -> bool:
-        return array is self.array or self._known.get(id(array)) is array
-
-    def know(self, array: np.ndarray) -> None:
-        if array is not self.array:
-            self._known[id(array)] = self.array = array
-
-
-def _digest(array: np.ndarray) -> bytes:
-    """A hash of an array's values, repeated ones once; NaNs and zeros of different bits differ."""
-    plain = np.ascontiguousarray(_native(base_of(array)))
-    return hashlib.blake2b(plain.reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
 class Compiled:
@@ -113,19 +78,19 @@ class Compiled:
         self.machine = machine
         self.threads = options.threads or machine.cores
         self.const = traced.const
-        self.held = {i: _Held(leaves[i]) for i in traced.const}
+        self.held = {i: Held(leaves[i]) for i in traced.const}
         free = [i for i in range(len(leaves)) if i not in self.held]
         self.free = None if len(free) == len(leaves) else tuple(free)
         self.cached = False
         self.errors: list[OutputError] = []
         self.speed: Speed | None = None
         given = traced.given(leaves)
-        self.constant_nodes = {traced.graph.inputs[i]: _native(given[i]) for i in traced.const}
+        self.constant_nodes = {traced.graph.inputs[i]: native(given[i]) for i in traced.const}
         start = time.perf_counter()
         cached = nullcontext() if options.cache else store.bypassed()
-        with Progress() as progress, cached, self._naming_copies(leaves):
-            self._compile([_native(given[i]) for i in free], plain, progress, deadline)
-        self.direct = self._agreeing(self._changing(self._direct(len(leaves)))) if traced.as_given else None
+        with Progress() as progress, cached, naming_copies(self.traced, leaves):
+            self._compile([native(given[i]) for i in free], plain, progress, deadline)
+        self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if traced.as_given else None
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}
@@ -301,7 +266,7 @@ class Compiled:
             emitted = made.emit(plan, self.machine, deadline, helpers)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
-        return Record(emitted, constants, numbers, self._report(plan, emitted["kinds"]))
+        return Record(emitted, constants, numbers, report_of(plan, self.traced, emitted["kinds"]))
 
     def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
@@ -324,33 +289,6 @@ class Compiled:
         with IMPORTING:
             from eqsat.tune import tune
         return tune(plan, self.options, self.machine, options, progress, deadline)
-
-    def _report(self, plan: Plan, kinds: Sequence[str]) -> dict[str, Any]:
-        r = plan.report
-        return {
-            "steps": [asdict(s) for s in step_reports(plan, kinds)],
-            "provenance": [asdict(p) for p in provenance(plan, self.traced.graph, self.const)],
-            "ends": plan.ends(),
-            "records": r.records,
-            "search": {
-                "operators": r.operators,
-                "regions": r.regions,
-                "distinct_regions": r.distinct_regions,
-                "enodes": sum(s.enodes for s in r.saturations),
-                "stops": r.stops,
-                "saturation_seconds": r.saturation_seconds,
-                "extraction_seconds": r.extraction_seconds,
-                "schedule_seconds": r.schedule_seconds,
-                "extraction_gap": r.extraction_gap,
-                "extractions_late": r.extractions_late,
-                "loop_terms": r.loop_terms,
-                "loop_matches": r.loop_matches,
-                "predicted": r.predicted,
-                "team": r.team,
-                "rules": r.rules,
-                "matches": _matches(r.saturations),
-            },
-        }
 
     def _leaves(self) -> dict[str, ConstArray]:
         """The program's own constants, by digest."""
@@ -412,115 +350,17 @@ class Compiled:
     def results(self, leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The program's outputs; arguments that it changes are not changed yet."""
         given = self.traced.given(leaves)
-        with self._naming_copies(leaves):
+        with naming_copies(self.traced, leaves):
             return self.executable(given if self.free is None else [given[i] for i in self.free])
-
-    @contextmanager
-    def _naming_copies(self, leaves: Sequence[np.ndarray]) -> Iterator[None]:
-        """Where memory is short, say which arguments have more elements than memory of their own."""
-        try:
-            yield
-        except MemoryError as error:
-            arrays = zip(self.traced.graph.names, self.traced.given(leaves), strict=True)
-            told = [
-                f"argument {name!r} of shape {a.shape} and type {a.dtype} has overlapping elements: a copy takes "
-                f"{a.nbytes:,} bytes, its memory is {overlapping(a):,} bytes"
-                for name, a in arrays
-                if overlapping(a)
-            ]
-            if not told:
-                raise
-            raise MemoryError(
-                f"{'; '.join(told)}. Fix: pass the array without overlaps, and take windows of it in the function"
-            ) from error
-
-    def _direct(self, count: int) -> Direct:
-        """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
-        run, free = self.executable.direct or self._checked(), self.free
-        if free is None:
-            return run
-        (place, constant), *more = self.held.items()
-        pick = itemgetter(*free) if len(free) > 1 else itemgetter(slice(free[0], free[0] + 1) if free else slice(0))
-
-        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-            # on the path of every call: a tenth of a microsecond shows beside a small product
-            if len(leaves) != count or leaves[place] is not constant.array:
-                return None
-            for i, other in more:
-                if leaves[i] is not other.array:
-                    return None
-            return run(pick(leaves))
-
-        return direct
-
-    def _checked(self) -> Direct:
-        """The executable where it has no quick way in, of arrays that it need not convert."""
-        types = [node.type for i, node in enumerate(self.traced.graph.inputs) if i not in self.held]
-        specs, run = [(of.shape, of.dtype.numpy) for of in types], self.executable
-
-        def direct(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-            if len(arrays) != len(specs):
-                return None
-            for array, (shape, dtype) in zip(arrays, specs, strict=True):
-                if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
-                    return None
-                flags = array.flags
-                if not (flags.c_contiguous and flags.aligned):
-                    return None
-            return run(arrays)
-
-        return direct
-
-    def _agreeing(self, run: Direct) -> Direct:
-        """The same, which refuses calls where Python is told other values."""
-        traced = self.traced
-        if not traced.guards:
-            return run
-        values = [guard.value for guard in traced.guards]
-
-        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-            try:
-                results = run(leaves)
-            except Exception:  # perhaps a library's, on a way that this call does not take
-                return None
-            return results if results is not None and traced.seen(results) == values else None
-
-        return direct
-
-    def _changing(self, run: Direct) -> Direct:
-        """The same, which refuses arguments that cannot be changed as those that were traced."""
-        traced = self.traced
-        if not (traced.written or traced.rows):
-            return run
-
-        def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-            results = run(leaves)  # before the look: what it takes are arrays
-            return results if results is not None and traced.takes(leaves) else None
-
-        return direct
 
     def arrays(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What the executable takes, of the leaves of arguments, in native byte order."""
         given = self.traced.given(leaves)
-        return [_native(given[i]) for i in range(len(given)) if i not in self.held]
+        return [native(given[i]) for i in range(len(given)) if i not in self.held]
 
     def holds(self, leaves: Sequence[np.ndarray], digests: dict[int, bytes] | None) -> bool:
-        """Whether the constant arguments are arrays that this is known to stand for or, given ``digests``, equal ones.
-
-        ``digests``: those of the leaves, as far as they are known; more are added as they are needed.
-        """
-        for i, held in self.held.items():
-            if held.is_known(leaves[i]):
-                continue
-            if digests is None:
-                return False
-            if i not in digests:
-                digests[i] = _digest(leaves[i])
-            if digests[i] != held.digest:
-                return False
-        for i, held in self.held.items():
-            held.know(leaves[i])
-        return True
+        """Whether the constant arguments are those of this program (see ``all_held``)."""
+        return all_held(self.held, leaves, digests)
 
     @property
     def first(self) -> Compiled:
@@ -542,24 +382,6 @@ class Compiled:
         """Bytes of constants: the executable's own, and the arrays that they were made from."""
         own = sum(path.executable.nbytes for path in self.paths)
         return own + sum(base_of(h.array).nbytes for h in self.held.values())
-
-
-def _matches(saturations: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    total: dict[str, dict[str, Any]] = {}
-    for report in saturations:
-        for rule, stats in report.rules.items():
-            row = total.setdefault(rule, {"matches": 0, "fired": 0, "pending": 0, "refused": {}})
-            row["matches"] += stats.matches
-            row["fired"] += stats.fired
-            row["pending"] += stats.pending
-            for reason, count in stats.refused.items():
-                row["refused"][reason] = row["refused"].get(reason, 0) + count
-    return total
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """The array in native byte order."""
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _bind(nodes: Sequence[Node], values: Mapping[Node, np.ndarray]) -> dict[Node, np.ndarray]:
