@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from eqsat.cost.target import Moved
 from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import is_parallel
-from eqsat.schedule.phases import is_split
-from eqsat.schedule.price import (
-    Block,
-    Pricer,
+from eqsat.schedule.loop_price import (
     inner_seconds,
     join,
     loop_moved,
@@ -25,6 +22,8 @@ from eqsat.schedule.price import (
     sums_bytes,
     widen,
 )
+from eqsat.schedule.phases import is_split
+from eqsat.schedule.price import Block, Pricer
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div

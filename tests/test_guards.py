@@ -43,7 +43,7 @@ from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import alternatives, merge_axes, permute
 from eqsat.schedule.phases import unguarded
-from eqsat.schedule.vectors import turned_loads
+from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group
 from tests.kernel_groups import machine, single

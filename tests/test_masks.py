@@ -25,7 +25,8 @@ from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import Scheduled, schedule
 from eqsat.schedule.decode import decode
 from eqsat.schedule.domain import Bound, Columns, bounds_of, needed
-from eqsat.schedule.price import Pricer, total_seconds
+from eqsat.schedule.loop_price import total_seconds
+from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import search_graph

@@ -38,7 +38,8 @@ from eqsat.schedule import (
     schedule,
 )
 from eqsat.schedule.decode import decode
-from eqsat.schedule.price import Pricer, total_seconds
+from eqsat.schedule.loop_price import total_seconds
+from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import search_graph

@@ -20,9 +20,10 @@ from eqsat.ir.nest_json import nest_from_json, nest_to_json
 from eqsat.ir.notation import notation
 from eqsat.ir.types import DType, float32, float64, int32
 from eqsat.schedule import check_offered, schedule
+from eqsat.schedule.loop_price import total_seconds
 from eqsat.schedule.maps import check_nest, tile_of
 from eqsat.schedule.phases import is_split
-from eqsat.schedule.price import Pricer, total_seconds
+from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.tensorize import matches

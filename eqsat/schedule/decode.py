@@ -11,7 +11,7 @@ from eqsat.schedule.phases import beside, with_combining
 from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.search import Entry, streams, tile_sizes
 from eqsat.schedule.tiles import round_up
-from eqsat.schedule.vectors import lanes_of
+from eqsat.schedule.vector_cost import lanes_of
 
 
 def decode(entry: Entry, problem: Problem, target: Target) -> Nest:

@@ -14,7 +14,8 @@ from eqsat.schedule.phases import check_beside, combining, is_split, parts_of, p
 from eqsat.schedule.problem import StageForm, problem_of
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
-from eqsat.schedule.vectors import PARTS, lanes_of
+from eqsat.schedule.vector_cost import lanes_of
+from eqsat.schedule.vectors import PARTS
 
 UNROLLED = 128
 """Vectors of a map's or reduction's tile at most: each of them is a line of the printed kernel."""

@@ -10,7 +10,8 @@ from eqsat.schedule.maps import axes_of
 from eqsat.schedule.peel import peeled
 from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
-from eqsat.schedule.vectors import LARGE, PARTS, turned_loads
+from eqsat.schedule.vector_cost import turned_loads
+from eqsat.schedule.vectors import LARGE, PARTS
 
 __all__ = ["plain_nest"]
 

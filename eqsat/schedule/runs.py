@@ -22,7 +22,7 @@ from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Source
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
-from eqsat.schedule.vectors import tile_slots
+from eqsat.schedule.vector_cost import tile_slots
 
 
 @dataclass(frozen=True)

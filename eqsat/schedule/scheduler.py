@@ -28,7 +28,7 @@ from eqsat.schedule.runs import Runs
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.sweeps import arranged
-from eqsat.schedule.vectors import lanes_of
+from eqsat.schedule.vector_cost import lanes_of
 
 CANDIDATES = 4
 """Different nests kept for timing, the best one included."""

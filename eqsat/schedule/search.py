@@ -13,10 +13,7 @@ from operator import le
 from eqsat.cost.target import Moved
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import ENode, NestGraph
-from eqsat.schedule.price import (
-    Block,
-    Pricer,
-    Summary,
+from eqsat.schedule.loop_price import (
     inner_seconds,
     join,
     loop_moved,
@@ -28,6 +25,7 @@ from eqsat.schedule.price import (
     total_seconds,
     widen,
 )
+from eqsat.schedule.price import Block, Pricer, Summary
 from eqsat.schedule.problem import plain_axis
 from eqsat.schedule.tiles import ceil_div
 from eqsat.schedule.vectors import sizes_of_text

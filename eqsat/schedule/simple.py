@@ -16,7 +16,7 @@ from eqsat.schedule.problem import Problem, StageForm, problem_of
 from eqsat.schedule.runs import Runs
 from eqsat.schedule.sweeps import arranged
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up
-from eqsat.schedule.vectors import lanes_of
+from eqsat.schedule.vector_cost import lanes_of
 
 TILES = 4
 """Rows of tiles in a block of shared rows."""

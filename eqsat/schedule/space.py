@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.read_again import asking_stage, read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
-from eqsat.schedule.vectors import asking_stage, read_again, vector_facts
+from eqsat.schedule.vectors import vector_facts
 
 
 @dataclass(frozen=True)

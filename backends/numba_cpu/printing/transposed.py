@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eqsat.ir.kernel import Kernel, Load
-from eqsat.schedule.vectors import turned_loads
+from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, affine, names_in
 

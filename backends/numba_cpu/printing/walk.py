@@ -20,7 +20,7 @@ from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
 from eqsat.schedule.peel import runs, seams
-from eqsat.schedule.vectors import ahead_loads
+from eqsat.schedule.read_again import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine

@@ -1,0 +1,326 @@
+"""What tiles and loops of maps and reductions cost: issue slots of vectors, masks, transposed blocks and scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+from eqsat.cost.calibration import (
+    ACROSS,
+    FAR_LOAD,
+    FAR_STORE,
+    FILL,
+    GUARD_SLOTS,
+    LANE_SLOTS,
+    LOAD_SLOTS,
+    MASK_SLOTS,
+    PAGE_BYTES,
+    PIECE_APART,
+    PIECE_INSIDE,
+    PIECE_LOST,
+    SCATTERED,
+    START,
+    STEPS_IN_SIGHT,
+    TLB_ENTRIES,
+)
+from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
+from eqsat.cost.target import Target
+from eqsat.ir.axes import unique
+from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
+from eqsat.schedule.peel import Held, runs, seams, settled
+from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.tensorize import matches, tile_cost
+from eqsat.schedule.tiles import COMBINE, ceil_div
+
+AT_ONCE = (1, 2, 4)
+"""Vectors that a tile may take of its axis."""
+
+VALUES = 4
+"""Registers for the values at hand, where reductions side by side keep their partial results in the others."""
+
+
+def lanes_of(form: StageForm, target: Target) -> int:
+    """Elements of one vector of a map or a reduction."""
+    return max(1, target.vector_bits // form.bits)
+
+
+def turned_loads(kernel: Kernel, vector: int, axis: int) -> tuple[Load, ...]:
+    """Loads that walk ``axis`` contiguously and ``vector`` in strides; none in a guard, for blocks are loaded whole."""
+    found: dict[tuple[int, int, tuple[int, ...]], Load] = {}
+    for load in unconditional(kernel.body):
+        if not isinstance(load, Load) or load.gathers:
+            continue
+        if load.strides[axis] == 1 and load.strides[vector] not in (0, 1):
+            found.setdefault((load.operand, load.offset, load.strides), load)
+    return tuple(found.values())
+
+
+def body_slots(form: StageForm, target: Target, axis: str, count: int = 1, other: str = "", vectors: int = 1) -> float:
+    """Slots of the body for ``vectors`` vectors along an axis at ``count`` positions of another."""
+    at = form.named[axis][0] if axis else None
+    beside = form.named[other][0] if other else None
+    lanes, cache = lanes_of(form, target), target.middle[0].capacity
+    return _slots(form.kernel, form.functions, lanes, target.vector_bits, cache, at, vectors, beside, count)
+
+
+@lru_cache(maxsize=4096)
+def _slots(
+    kernel: Kernel,
+    functions: Functions,
+    lanes: int,
+    vector_bits: int,
+    cache: float,
+    axis: int | None,
+    vectors: int,
+    other: int | None,
+    count: int,
+) -> float:
+    slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
+    of = all_dependences(kernel.body, rank)
+    for expr in unique(kernel.body):
+        if not isinstance(expr, Load | Call | Index | Guarded):
+            continue
+        depends = of[id(expr)]
+        times = (vectors if axis in depends else 1) * (count if other in depends else 1)
+        wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
+        match expr:
+            case Call(fn):
+                total += times * wide * slots.get(fn, 1.0)
+            case Guarded():
+                total += times * wide * GUARD_SLOTS
+            case Index():
+                total += times * wide * 1.0 if axis in depends else 0.0
+            case Load():
+                gathered, size = bool(expr.gathers) and axis in depends, kernel.operands[expr.operand].nbytes
+                total += times * _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _guards(
+    kernel: Kernel, lanes: int, vector_bits: int, axis: int | None, vectors: int, other: int | None, count: int
+) -> tuple[tuple[Held | None, bool, float, float], ...]:
+    """Of each guard: how one axis holds it, whether it is the epilogue's, and for a vector of the tile (of results, in
+    an epilogue) the slots of its selections and of its masks."""
+    found, rank = [], len(kernel.extents)
+    for root in (kernel.body, kernel.epilogue):
+        of = all_dependences(root, rank)
+        for guard in (e for e in unique(root) if isinstance(e, Guarded)):
+            depends, last = of[id(guard)], root is kernel.epilogue
+            times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
+            times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
+            masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
+            found.append((guard.held, last, times * GUARD_SLOTS, times * masks))
+    return tuple(found)
+
+
+def _access(
+    strides: tuple[int, ...],
+    axis: int | None,
+    gathered: bool,
+    lanes: int,
+    itemsize: int,
+    large: bool,
+    far: float = FAR_LOAD,
+) -> float:
+    if axis is None or (not gathered and strides[axis] in (0, 1)):
+        return LOAD_SLOTS
+    step = abs(strides[axis]) * itemsize  # lines that crowd are lost before their other elements are needed
+    apart = large and not gathered and (step >= PAGE_BYTES or thrashes(step, AT_ONCE[-1] * lanes))
+    return (far if apart else LANE_SLOTS) * lanes
+
+
+def _finish(form: StageForm, target: Target, axis: str) -> float:
+    """Slots of finishing one vector of results, or one result if the lanes are combined, and of storing it."""
+    lanes = lanes_of(form, target)
+    if form.kernel.combine is None or not axis or not form.reduced(axis):
+        at, out = form.named[axis][0] if axis else None, form.kernel.out
+        strides, large = form.kernel.store_strides, out.nbytes > target.middle[0].capacity
+        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, FAR_STORE / 2)
+        return form.epilogue_slots + 2 * stores
+    return form.epilogue_slots + len(form.results) * ACROSS
+
+
+def tile_slots(
+    form: StageForm,
+    target: Target,
+    other: str,
+    count: int,
+    axis: str,
+    size: int,
+    free: Callable[[Held | None], bool] = lambda _: False,
+) -> float:
+    """Slots of a tile of vectors, with its share of finishing the results that it is part of.
+
+    ``free``: of how one axis holds a guard, whether that is settled when code is made.
+    """
+    lanes, kernel = lanes_of(form, target), form.kernel
+    vectors = ceil_div(size, lanes)
+    slots = body_slots(form, target, axis, count, other, vectors)
+    reduced = max(1, math.prod(kernel.extents[kernel.parallel :]))
+    mine = (size if axis and form.reduced(axis) else 1) * (count if other and form.reduced(other) else 1)
+    results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
+    share = results * min(1.0, mine / reduced)
+    finish = _finish(form, target, axis)
+    at, beside = (form.named[name][0] if name else None for name in (axis, other))
+    for held, last, select, mask in _guards(kernel, lanes, target.vector_bits, at, vectors, beside, count):
+        if last:
+            finish += 0.0 if free(held) else select + mask
+        else:  # the selection is in the body's
+            slots += -select if free(held) else mask
+    if kernel.combine is None:
+        return slots + vectors * count * finish
+    slots += vectors * count * sum(COMBINE[combine] for combine in form.combines)
+    if form.siblings:  # what registers do not hold is loaded and stored
+        kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
+        slots += 1.5 * max(0, kept - _held(target))
+    chains = 4.0 if kernel.combine in ("argmax", "argmin") else 1.0
+    return max(slots, target.ports.latency * chains) + share * finish
+
+
+def peeled_slots(
+    form: StageForm, target: Target, body: dict[str, int], axis: str, tile: tuple[tuple[str, int], ...]
+) -> float:
+    """Slots that a step of a loop saves on average where it is peeled: in most runs its axis' guards are settled.
+
+    ``body``: sizes of what a step covers, by own axes; ``tile``: axes and sizes of its tile, the lanes' last.
+    """
+    a, step, sizes = form.named[axis][0], body.get(axis, 1), dict(tile)
+    extent, marks = form.kernel.extents[a], seams((form.kernel,), a)
+    tiles = math.prod(ceil_div(body.get(name, 1), sizes.get(name, 1)) for name in form.own)
+    (other, count), (lanes, size) = (("", 1),) * (2 - len(tile)) + tile
+    usual, saved = tile_slots(form, target, other, count, lanes, size), 0.0
+    found = runs(extent // step * step, step, marks)
+    for start, stop in found:
+
+        def free(held: Held | None, start: int = start, stop: int = stop) -> bool:
+            return held is not None and held[0] == a and settled(held, start, stop)
+
+        less = usual - tile_slots(form, target, other, count, lanes, size, free)
+        saved += (stop - start) // step * tiles * less
+    return (saved - START * (len(found) - 1)) / ceil_div(extent, step)
+
+
+def _held(target: Target) -> int:
+    """Vectors of partial results that stay in registers beside the values that go into them."""
+    return target.registers - VALUES
+
+
+def op_slots(form: StageForm, target: Target, name: str, sizes: dict[str, int]) -> float:
+    """Slots of a tile operation on so many elements of own axes, with its share of the epilogue.
+
+    Its accumulators lie in scratch: once for each result they are filled, loaded, and stored as results.
+    """
+    kernel, lanes = form.kernel, lanes_of(form, target)
+    shared = len(form.outer) + len(form.rows)
+    best = math.inf
+    for row in target.rows(name):
+        for match in matches(row, kernel, shared):
+            if {form.named[axis][0] for axis in sizes} != set(match.assigned.values()):
+                continue
+            by_axis = {form.named[axis][0]: size for axis, size in sizes.items()}
+            own = {tile: by_axis[axis] for tile, axis in match.assigned.items()}
+            carrier = next(axis for axis in sizes if form.named[axis][0] == match.assigned[row.lanes])
+            kept = math.prod(n for axis, n in sizes.items() if not form.reduced(axis) and axis != carrier)
+            vectors = kept * ceil_div(sizes[carrier], lanes)
+            mine = math.prod(n for axis, n in sizes.items() if form.reduced(axis))
+            share = min(1.0, mine / max(1, math.prod(kernel.extents[kernel.parallel :])))
+            finish = vectors * (_finish(form, target, carrier) + FILL)
+            best = min(best, tile_cost(row, own, target, lanes) + finish * share)
+    return best
+
+
+def transpose_slots(form: StageForm, target: Target, first: str, second: str, lanes: int) -> float:
+    """Slots of a block of lanes × lanes that is transposed in registers."""
+    kernel, at = form.kernel, form.named[second][0]
+    turned = turned_loads(kernel, at, form.named[first][0])
+    slots = tile_slots(form, target, first, lanes, second, lanes)
+    for load in turned:
+        large = kernel.operands[load.operand].nbytes > target.middle[0].capacity
+        slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large)
+    return slots + len(turned) * lanes * (1.5 + math.log2(max(2, lanes)))
+
+
+def scattered_seconds(form: StageForm, target: Target, lanes: int) -> float:
+    """Seconds that a transposed block waits for the lines of its results."""
+    return (
+        lanes * SCATTERED if form.kernel.combine is None and form.kernel.out.nbytes > target.middle[0].capacity else 0.0
+    )
+
+
+def written(form: StageForm, sizes: dict[str, int]) -> float:
+    """Bytes of results that a tile of these sizes stores, as its share where it is part of a reduction."""
+    kernel = form.kernel
+    kept = reduced = 1
+    for axis in form.own:
+        size = sizes.get(axis, 1)
+        kept, reduced = (kept, reduced * size) if form.reduced(axis) else (kept * size, reduced)
+    whole = max(1, math.prod(kernel.extents[kernel.parallel :]))
+    itemsize = kernel.out.dtype.itemsize + sum(one.dtype.itemsize for one in form.siblings)
+    return kept * itemsize * min(1.0, reduced / whole)
+
+
+def loop_slots(
+    form: StageForm,
+    target: Target,
+    body: dict[str, int],
+    axis: str,
+    loops: tuple[str, ...],
+    tile: tuple[tuple[str, int], ...],
+) -> float | None:
+    """Slots that every step of a loop adds to its body, the loop's own aside; None where the loop is not legal.
+
+    ``body``: sizes of what its body covers, by own axes; ``loops``: axes of the loops in it, outermost first; ``tile``:
+    axes and sizes of its tile, the lanes' last. Partial results of a loop over a parallel axis inside one over a
+    reduced axis are kept in scratch, so loaded and stored; positions of extremes are not.
+    """
+    inside = [name for name in loops if not form.reduced(name)]
+    if not form.reduced(axis) or not inside:
+        return 0.0
+    if form.kernel.combine in ("argmax", "argmin"):
+        return None
+    if form.reduced(loops[0]):
+        return 0.0
+    lanes = lanes_of(form, target)
+    kept = math.prod(size for name, size in body.items() if not form.reduced(name))
+    if tile:
+        name, size = tile[-1]
+        kept = ceil_div(kept, lanes) if not form.reduced(name) else kept * ceil_div(size, lanes)
+    return 1.5 * kept * len(form.combines)
+
+
+def jump_seconds(
+    form: StageForm, problem: Problem, target: Target, sizes: dict[str, int], axis: str, n: int, stream: bool
+) -> float:
+    """Seconds that every step of a loop over n positions adds because it takes short pieces of rows that lie apart.
+
+    ``sizes``: of the block that its body covers, by the names of the search. ``stream``: results go past the caches,
+    so nothing waits for the lines that they go to.
+    """
+    extents, a = form.extents(sizes), form.named[axis][0]
+    if extents[a] > STEPS_IN_SIGHT:
+        return 0.0  # counted by the loops inside
+    total = 0.0
+    for access in form.accesses:
+        far, size = abs(access.strides[a]) * access.dtype.itemsize, access.dtype.itemsize
+        source = form.source(access)
+        if far <= 64 or access.gathered or (stream if access.write else n <= STEPS_IN_SIGHT) or source[0] != "operand":
+            continue  # among them what prefetching follows
+        run, pieces = 1, extents[a]
+        others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
+        for stride, extent in sorted(others):
+            if stride <= run:
+                run += stride * (extent - 1)
+            elif extent <= STEPS_IN_SIGHT:
+                pieces *= extent
+        if run * size >= min(far, PAGE_BYTES):
+            continue
+        if problem.sizes[source[1]] <= target.middle[0].capacity:
+            each = PIECE_INSIDE
+        elif access.write and not (n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT)):
+            each = SCATTERED
+        else:
+            each = PIECE_LOST if n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT) else PIECE_APART
+        total += each * pieces
+    return total
