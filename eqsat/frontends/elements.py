@@ -18,7 +18,7 @@ from eqsat.errors import BoundsError, ConcretizationError, ShapeError, Unsupport
 from eqsat.frontends import registry
 from eqsat.frontends.convert import is_weak, known_dtype, lift, promote
 from eqsat.frontends.indexing import flat_index, gather_flat
-from eqsat.frontends.shapes import pad_constant
+from eqsat.frontends.pads import pad_constant
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.ufuncs import apply

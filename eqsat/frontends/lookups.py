@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -156,61 +155,3 @@ def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Trace
     if known.ndim != 1:
         raise ValueError("condition must be a 1-d array")
     return take(a, known.nonzero()[0], axis=0 if axis is None and traced(a).ndim == 1 else axis)
-
-
-def pad_by(x: TracedArray, widths: list[tuple[int, int]], mode: str, options: dict[str, Any]) -> TracedArray:
-    """``np.pad`` with what is computed of the ends of each axis."""
-    node = x.node
-    given = options.pop("stat_length" if mode in _ENDS else "end_values", None if mode in _ENDS else 0)
-    if options or holds_traced(given):
-        raise UnsupportedOpError(f"np.pad(mode={mode!r}) with {sorted(options)}", LINE.get())
-    table = np.broadcast_to(np.asarray(given), (x.ndim, 2))
-    for axis, ends in enumerate(widths):
-        size, parts = node.shape[axis], [node]
-        for last, width in enumerate(ends):
-            if not width:
-                continue
-            if mode in _ENDS:
-                length = size if table[axis, last] is None else min(int(table[axis, last]), size)
-                chunk = build.take_range(node, axis, size - length if last else 0, size if last else length)
-                block = build.broadcast_to(_ENDS[mode](chunk, axis), _widened(node, axis, width))
-            else:
-                edge = build.take_range(node, axis, size - 1 if last else 0, size if last else 1)
-                block = _ramp(edge, axis, width, table[axis, last], bool(last))
-            parts = [*parts, block] if last else [block, *parts]
-        node = build.concat(parts, axis)
-    return TracedArray(node)
-
-
-def _widened(node: Node, axis: int, width: int) -> tuple[int, ...]:
-    return (*node.shape[:axis], width, *node.shape[axis + 1 :])
-
-
-def _ramp(edge: Node, axis: int, width: int, end: Any, after: bool) -> Node:
-    """From an end value to the edge, as ``np.linspace`` without its last point."""
-    shape = [width if i == axis else 1 for i in range(edge.type.ndim)]
-    steps = np.arange(width)[::-1] if after else np.arange(width)
-    place = build.const(steps.reshape(shape).astype(np.float64))
-    start = scalar(float(end), float64)
-    gap = call("div", call("sub", build.cast(edge, float64), start), scalar(float(width), float64))
-    ramp = call("add", call("mul", place, gap), start)
-    return build.cast(ramp if edge.dtype.is_float else call("floor", ramp), edge.dtype)
-
-
-def _mean_end(node: Node, axis: int) -> Node:
-    mean = TracedArray(node).mean(axis=axis, keepdims=True)
-    return build.cast(mean.node if node.dtype.is_float else call("round", mean.node), node.dtype)
-
-
-def _extreme(kind: str) -> Callable[[Node, int], Node]:
-    return lambda node, axis: build.reduce(kind, node, (axis,), keepdims=True)
-
-
-_ENDS: dict[str, Callable[[Node, int], Node]] = {
-    "mean": _mean_end,
-    "maximum": _extreme("reduce_max"),
-    "minimum": _extreme("reduce_min"),
-}
-"""What fills the ends in ``np.pad``'s modes of statistics."""
-
-PADS = (*_ENDS, "linear_ramp")

@@ -1,4 +1,4 @@
-"""Functions that move elements without arithmetic inside one array: reshape, transpose, flip, pad, tile…"""
+"""Functions that move elements without arithmetic inside one array: reshape, transpose, flip, roll, tile…"""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from eqsat.frontends.convert import (
     traced,
     view_of,
     with_axis,
-    zeros,
 )
-from eqsat.frontends.known import PART
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
-from eqsat.ir import build, complexes, views
+from eqsat.ir import build, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import DType, row_major
 from eqsat.ir.views import ViewMap
@@ -322,64 +320,6 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> TracedArray:
     return TracedArray(build.gather(node, build.const(picks), axis))
 
 
-@implements(np.pad)
-def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> TracedArray:
-    x = traced(array)
-    node = x.node
-    if isinstance(pad_width, dict):
-        table = [(0, 0)] * x.ndim
-        for axis, width in pad_width.items():
-            low, high = np.broadcast_to(np.asarray(width), (2,)).tolist()
-            table[normalize_axis(axis, x.ndim)] = (low, high)
-    else:
-        table = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
-    widths = [(operator.index(low), operator.index(high)) for low, high in table]
-    if any(low < 0 or high < 0 for low, high in widths):
-        raise ValueError("index can't contain negative values")
-    if mode == "constant":
-        values = kwargs.pop("constant_values", 0)
-        if not kwargs:
-            return TracedArray(pad_constant(node, widths, values))
-    from eqsat.frontends.lookups import PADS, pad_by
-
-    if mode in PADS and x.size:
-        return pad_by(x, widths, mode, kwargs)
-    if kwargs.get("reflect_type") == "even":
-        del kwargs["reflect_type"]
-    if mode not in ("edge", "reflect", "symmetric", "wrap", "empty") or kwargs:
-        raise UnsupportedOpError(
-            f"np.pad(mode={mode!r}) with {sorted(kwargs)} is not supported: use 'constant', 'edge', 'reflect', "
-            "'symmetric' or 'wrap'",
-            LINE.get(),
-        )
-    if mode == "empty":
-        return TracedArray(build.pad(node, widths, 0))
-    for axis, (low, high) in enumerate(widths):
-        if low or high:
-            picks = np.pad(np.arange(node.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
-            node = build.gather(node, build.const(picks), axis)
-    return TracedArray(node)
-
-
-def pad_constant(node: Node, widths: list[tuple[int, int]], values: Any) -> Node:
-    """``node`` with ``widths`` elements of ``values`` before and after each axis, cast to its type."""
-    if isinstance(values, TracedArray):
-        raise UnsupportedOpError("np.pad with a traced value: join with np.concatenate", LINE.get())
-    table = np.broadcast_to(np.asarray(values), (len(widths), 2)).astype(node.dtype.numpy)
-    # nan and -0.0 are not told apart by equality, which the pad operator's attributes are compared by.
-    parts = complexes.as_real(table)
-    odd = (np.isnan(parts) | ((parts == 0) & np.signbit(parts))).any()
-    if len(set(table.reshape(-1).tolist())) <= 1 and not odd:
-        return build.pad(node, widths, table.reshape(-1)[0].item() if table.size else 0)
-    for axis, (low, high) in enumerate(widths):
-        for amount, value, front in ((low, table[axis, 0], True), (high, table[axis, 1], False)):
-            if amount:
-                shape = (*node.shape[:axis], amount, *node.shape[axis + 1 :])
-                block = build.broadcast_to(build.scalar(value, node), shape)
-                node = build.concat([block, node] if front else [node, block], axis)
-    return node
-
-
 def _triangle(node: Node, k: int, below: bool) -> Node:
     if node.type.ndim == 0:
         raise ValueError("a triangle needs at least one axis, not a 0-d array")
@@ -446,59 +386,3 @@ def full_like(
     device: Any = None,
 ) -> TracedArray:  # fmt: skip
     return filled(a, fill_value, dtype, shape)
-
-
-@implements(np.shape)
-def shape(a: Any) -> tuple[int, ...]:
-    return traced(a).shape
-
-
-@implements(np.ndim)
-def ndim(a: Any) -> int:
-    return traced(a).ndim
-
-
-@implements(np.size)
-def size(a: Any, axis: Any = None) -> int:
-    x = traced(a)
-    return math.prod(x.shape[i] for i in normalize_axes(listed(axis), x.ndim))
-
-
-@implements(np.result_type)
-def result_type(*values: Any) -> np.dtype:
-    return np.result_type(*(v.dtype if isinstance(v, TracedArray) else v for v in values))
-
-
-@implements(np.can_cast)
-def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
-    return np.can_cast(from_.dtype if isinstance(from_, TracedArray) else from_, to, casting)
-
-
-@implements(np.iscomplexobj)
-def iscomplexobj(x: Any) -> bool:
-    return bool(traced(x).dtype.kind == "c")
-
-
-@implements(np.isrealobj)
-def isrealobj(x: Any) -> bool:
-    return not iscomplexobj(x)
-
-
-@implements(np.real)
-def real(val: Any) -> Any:
-    x = traced(val)
-    return _part(x, 0) if x.dtype.kind == "c" else val
-
-
-@implements(np.imag)
-def imag(val: Any) -> Any:
-    x = traced(val)
-    return _part(x, 1) if x.dtype.kind == "c" else TracedArray(zeros(x.shape, x.node.dtype))
-
-
-def _part(x: TracedArray, number: int) -> TracedArray:
-    """The real or imaginary parts, which lie in the memory of ``x`` and are not written through."""
-    made = TracedArray(x.node.inputs[number])
-    made.memory.doubt(x.memory)
-    made.memory.protected = PART
-    return made

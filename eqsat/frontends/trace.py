@@ -15,6 +15,7 @@ from eqsat.errors import OptionError
 
 # Imported for their registrations.
 from eqsat.frontends import (  # noqa: F401
+    attributes,
     contractions,
     control,
     elementary,
@@ -25,6 +26,7 @@ from eqsat.frontends import (  # noqa: F401
     nans,
     numpy_code,
     opaque,
+    pads,
     reductions,
     scipy_functions,
     shapes,
