@@ -7,19 +7,22 @@ magnitudes moderate, operands of discontinuous functions exact, and never leaves
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.ir.types import COMPUTED
-from eqsat.verify.programs import NN, VALUE, Input, Program, Step, random_expression
+from eqsat.verify.programs import REFERENCE, Input, Program, Step, modules, random_expression
 
 Array = NDArray[Any]
-DTYPES = tuple(d.name for d in COMPUTED)
+DTYPES = (*(d.name for d in COMPUTED), "complex64", "complex128")
+NAMES = re.compile(r"\b[vw]\d+\b")
+"""Values of a program, and of the body of a loop in it."""
 MAX_SIZE = 1 << 14
 TAME = 1e3
 """Largest magnitude of an inexact value; larger ones are scaled down."""
@@ -33,10 +36,10 @@ def exact_limit(dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Value:
-    """A value while drafting.
+    """A value while drafting: an array, or one of NumPy's scalars, which share no memory.
 
     ``exact``: equal in every evaluation order and precision. ``depends``: on an argument of the program, so not
-    on captured arrays only.
+    on captured arrays only, or made in it to be written to.
     """
 
     name: str
@@ -54,7 +57,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """``f``, ``i`` (also of unsigned integers) or ``b``."""
+        """``f``, ``c``, ``i`` (also of unsigned integers) or ``b``."""
         return self.array.dtype.kind.replace("u", "i")
 
     @property
@@ -66,7 +69,7 @@ class Value:
         """Largest finite magnitude, as a float; 0 where there is none."""
         if self.kind == "b":
             return 1.0
-        magnitude = np.abs(self.array.astype(np.float64))
+        magnitude = np.abs(self.array.astype(np.complex128 if self.kind == "c" else np.float64))
         return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
 
     @property
@@ -76,7 +79,12 @@ class Value:
 
     @property
     def integral(self) -> bool:
-        return self.exact and bool(np.all(np.rint(self.array) == self.array)) and self.top <= EXACT_LIMIT
+        whole = self.exact and self.kind != "c" and bool(np.all(np.rint(self.array) == self.array))
+        return whole and self.top <= EXACT_LIMIT
+
+    @property
+    def writable(self) -> bool:
+        return self.depends and self.array.flags.writeable
 
 
 class Reject(Exception):
@@ -85,24 +93,33 @@ class Reject(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """A drafted expression: see :class:`~eqsat.verify.programs.Step`. ``exact`` None means that of its type."""
+    """A drafted expression, or with ``target`` a statement that writes to that value: see ``Step``.
+
+    ``fresh``: it is an array to write to, whatever it is made of.
+    """
 
     expression: str
     exact: bool = False
     discrete: bool = False
+    target: str = ""
+    before: str = ""
+    fresh: bool = False
 
 
 Builder = Callable[["Draft"], Made]
 
 
 class Draft:
-    """A program that grows step by step. Choices come from a tape of small ints; an empty tape reads 0."""
+    """A program that grows step by step. Choices come from a tape of small ints; an empty tape reads 0.
 
-    def __init__(self) -> None:
+    ``prefix``: of its values' names; ``w`` in the body of a loop, which has no inputs of its own.
+    """
+
+    def __init__(self, prefix: str = "v") -> None:
+        self.prefix = prefix
         self.inputs: list[Input] = []
         self.steps: list[Step] = []
         self.values: list[Value] = []
-        self.special = False
         self._tape: Iterator[int] = iter(())
 
     # -- choices --------------------------------------------------------------------------------------------
@@ -135,8 +152,12 @@ class Draft:
     def pick_float(self, top: float = math.inf) -> Value:
         return self.pick(lambda v: v.kind == "f" and v.top <= top)
 
-    def pick_number(self) -> Value:
-        return self.pick(lambda v: v.kind != "b")
+    def pick_number(self, *, compound: bool = False) -> Value:
+        """A number; ``compound``: a complex one, too."""
+        return self.pick(lambda v: v.kind in ("fic" if compound else "fi"))
+
+    def pick_ordered(self, ndim: int = 0) -> Value:
+        return self.pick(lambda v: v.kind != "c" and v.ndim >= ndim)
 
     def partner(self, x: Value, *, same_dtype: bool = False) -> Value:
         """A value that broadcasts with x, without blowing it up."""
@@ -165,9 +186,14 @@ class Draft:
 
     def fresh(self, shape: tuple[int, ...], dtype: str, *, low: float = -2, high: float = 2) -> Value:
         """A new input of the program (or a captured constant) with random data."""
-        name = f"v{len(self.values)}"
+        if self.prefix != "v":
+            raise Reject
         expression = random_expression(shape, dtype, len(self.inputs), low, high)
-        return self.add_input(Input(name, expression, captured=self.flag()))
+        return self.add_input(Input(self.name(), expression, captured=self.flag()))
+
+    def name(self) -> str:
+        """The next value's."""
+        return f"{self.prefix}{len(self.values)}"
 
     def add_input(self, made: Input) -> Value:
         array = np.asarray(eval(made.expression, {"np": np}))
@@ -181,44 +207,69 @@ class Draft:
         inputs, values = len(self.inputs), len(self.values)
         try:
             made = build(self)
-            step, array = self._run(op, made)
-        except (Reject, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError):
+            (self._write if made.target else self._define)(op, made)
+        except (Reject, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError):
             del self.inputs[inputs:], self.values[values:]
             return False
-        self.steps.append(step)
-        depends = any(v.depends for v in self.values if v.name in step.arguments)
-        self.values.append(Value(step.name, array, step.exact, depends))
         return True
 
-    def _run(self, op: str, made: Made) -> tuple[Step, Array]:
-        from scipy import special
-
-        scope: dict[str, Any] = {"np": np, "nn": NN, "special": special}
-        operands = {v.name: v for v in self.values if v.name in set(VALUE.findall(made.expression))}
-        local = {name: v.array for name, v in operands.items()}
-
-        def run(expression: str) -> Array:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return np.asarray(eval(expression, scope, local))
-
+    def _define(self, op: str, made: Made) -> None:
         expression = made.expression
-        array = run(expression)
+        array = self._run(made, expression)
         if array.dtype.name not in DTYPES or array.size > MAX_SIZE or array.ndim > 6:
             raise Reject
-        exact = made.exact or array.dtype.kind != "f"
-        if array.dtype.kind == "f":
-            finite = np.isfinite(array)
-            if not finite.all() and all(np.isfinite(v.array).all() for v in operands.values()):
+        exact = made.exact or array.dtype.kind not in "fc"
+        if not exact and (top := self._top(made, array)) > TAME:
+            expression = f"({expression}) * {2.0 ** -math.ceil(math.log2(top) - 3)!r}"
+            array = self._run(made, expression)
+        step = Step(self.name(), op, expression, made.discrete, exact, before=made.before)
+        self.steps.append(step)
+        depends = made.fresh or any(v.depends for v in self.values if v.name in self._names(made))
+        self.values.append(Value(step.name, array, exact, depends))
+
+    def _write(self, op: str, made: Made) -> None:
+        """A statement that writes to memory which values share."""
+        target = next(v for v in self.values if v.name == made.target)
+        alike = [v for v in self.values if np.may_share_memory(v.array, target.array)]
+        kept = target.array.copy()
+        exact = target.kind not in "fc" or (made.exact and target.exact)
+        try:
+            self._run(made, made.expression, write=True)
+            if self._top(made, target.array, kept) > (math.inf if exact else TAME):
                 raise Reject
-            top = float(np.abs(array).max(initial=0.0, where=finite))
-            if not exact and top > TAME:
-                expression = f"({expression}) * {2.0 ** -math.ceil(math.log2(top) - 3)!r}"
-                array = run(expression)
-        return Step(f"v{len(self.values)}", op, expression, made.discrete, exact), array
+        except Exception:
+            target.array[...] = kept
+            raise
+        names = [v.name for v in alike]
+        self.values[:] = [replace(v, exact=exact) if v.name in names else v for v in self.values]
+        changes = (made.target, *(name for name in names if name != made.target))
+        self.steps.append(Step(made.target, op, made.expression, made.discrete, exact, changes, made.before))
+
+    @staticmethod
+    def _names(made: Made) -> set[str]:
+        return set(NAMES.findall(f"{made.before} {made.expression}"))
+
+    def _run(self, made: Made, expression: str, *, write: bool = False) -> Any:
+        """Run an expression, or a statement, on the values so far."""
+        scope = {**modules(), **REFERENCE, **{v.name: v.array for v in self.values}}
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(f"{made.before}\n{expression if write else f'made = {expression}'}", scope)
+        found = scope.get("made")
+        return found if isinstance(found, np.generic) else np.asarray(found)
+
+    def _top(self, made: Made, array: Array, *others: Array) -> float:
+        """The largest finite magnitude. ``Reject`` where finite numbers have become others."""
+        finite = np.isfinite(array)
+        operands = [v.array for v in self.values if v.name in self._names(made) and v.name != made.target]
+        if not finite.all() and all(np.isfinite(a).all() for a in (*operands, *others)):
+            raise Reject
+        return float(np.abs(array.astype(np.complex128)).max(initial=0.0, where=finite))
 
     def program(self) -> Program:
-        """The program so far; its outputs are the values that nothing else reads."""
-        used = {name for s in self.steps for name in s.arguments}
-        outputs = tuple(s.name for s in self.steps if s.name not in used)
-        return Program(tuple(self.inputs), tuple(self.steps), outputs).pruned()
+        """The program so far; its outputs are the values that nothing else reads, and what was written to."""
+        used = {name for s in self.steps for name in s.arguments if name not in s.changes}
+        written = {name for s in self.steps for name in s.changes}
+        outputs = [s.name for s in self.steps if s.name not in used or s.name in written]
+        outputs += [i.name for i in self.inputs if i.name in written and not i.captured]
+        return Program(tuple(self.inputs), tuple(self.steps), tuple(dict.fromkeys(outputs))).pruned()

@@ -34,6 +34,8 @@ class Escapes:
 
 
 _COMBINING = frozenset({"add", "sub", "mul", "div"})
+_RANGE = {64: (1e100, 1e-100), 32: (1e13, 1e-18), 16: (40.0, 1e-2)}
+"""By bits of a type, between which sizes its values escape in no order."""
 _RUNS = 3
 """First with NaN or 0 for what escapes, then with random numbers, then with their negatives: a comparison, also of two
 such values, comes out otherwise in one of them."""
@@ -48,8 +50,8 @@ def moves(
 ) -> list[np.ndarray]:
     """For each place (a box of an output) how far its elements move where such values are replaced.
 
-    Absolute; infinite where an integer or a bool changes, where something is or becomes NaN or infinite, and everywhere
-    if the program refuses the other values.
+    Absolute; infinite where an integer or a bool changes, where something is or becomes NaN, infinite, or so large that
+    it is in another order, and everywhere if the program refuses the other values.
     """
     clean = _Replacing(plan, bound, escapes, None, deadline)
     before = [clean.part(*place) for place in places]
@@ -61,6 +63,10 @@ def moves(
         except (IndexError, ValueError):
             return [np.full(b.shape, np.inf) for b in before]
         worst = [np.maximum(w, distance(a, b)) for w, a, b in zip(worst, after, before, strict=True)]
+    if escapes.range:
+        for (node, _), moved in zip(places, worst, strict=True):
+            if node.dtype.is_float:
+                moved[moved > _RANGE[node.dtype.bits][0]] = np.inf
     return worst
 
 
@@ -121,7 +127,7 @@ class _Replacing(Evaluation):
         if value.dtype.kind != "f":
             return
         if self.escapes.range:
-            reach, least = {64: (1e100, 1e-100), 32: (1e13, 1e-18), 16: (40.0, 1e-2)}[node.dtype.bits]
+            reach, least = _RANGE[node.dtype.bits]
             size, largest = np.abs(value), float(np.finfo(value.dtype).max)
             yield (size < least) & (size > 0), 0.0, 0.0
             yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest

@@ -5,6 +5,9 @@
 Prints how many programs were wrong, refused or crashed, which operators they used, and for every failure a
 minimised program to paste. The exit status is 0 only where there was no failure. Programs run in worker
 processes, so that a crash of the interpreter is a finding too. Needs the development dependency ``hypothesis``.
+
+A program may take so many seconds of processor time, which other work on the machine does not lengthen; one that takes
+none is given ``PATIENCE`` times as long. A process may map so much memory.
 """
 
 from __future__ import annotations
@@ -18,20 +21,31 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eqsat import tracebacks
-from eqsat.verify.programs import Failure, Optimizer, Program, check, minimise
+from eqsat.verify.minimise import minimise
+from eqsat.verify.program_check import Failure, check
+from eqsat.verify.programs import REFERENCE, Optimizer, Program
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
+
+PATIENCE = 10.0
+BATCH = 250
+"""Programs of one process: machine code that was loaded stays."""
+MINIMISE_SECONDS = 120.0
+"""Of processor time for the programs that a failure is minimised by."""
+BEAT = 2.0
+"""Seconds between two messages that a worker is alive."""
 
 
 @dataclass
@@ -64,25 +78,27 @@ class Report:
 
 def run(
     optimizer: Optimizer,
-    nn: object,
+    names: Mapping[str, object],
     *,
     examples: int,
     seed: int = 0,
     max_ops: int = 30,
     attempts: int = 60,
     before: Callable[[Program], None] = lambda program: None,
+    found: Callable[[Finding], None] = lambda finding: None,
     after: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """Check ``examples`` different random programs in this process.
 
-    ``attempts`` bounds the minimising of a failure. ``before`` is called with each program, ``after`` with the
-    report of that program alone. ``ImportError`` without Hypothesis.
+    ``names``: what optimized programs call besides NumPy. ``attempts`` bounds the minimising of a failure. ``before``
+    is called with each program, ``found`` with a failure before it is minimised, ``after`` with the report of that
+    program alone. ``ImportError`` without Hypothesis.
     """
     total = Report()
     kinds: Counter[str] = Counter()
     for program in different_programs(examples, seed, max_ops):
         before(program)
-        one = examine(program, optimizer, nn, seed, attempts, kinds)
+        one = examine(program, optimizer, names, seed, attempts, kinds, found)
         total.merge(one)
         after(one)
     return total
@@ -96,29 +112,34 @@ def signature(failure: Failure) -> str:
 def examine(
     program: Program,
     optimizer: Optimizer,
-    nn: object,
+    names: Mapping[str, object],
     seed: int = 0,
     attempts: int = 60,
     kinds: Counter[str] | None = None,
+    found: Callable[[Finding], None] = lambda finding: None,
 ) -> Report:
     """The report of one program. A failing one is minimised first, unless ``kinds`` has counted two like it."""
     from eqsat.verify.strategies import coverage
 
     report = Report(1, Counter(coverage(program)))
     with _warnings(report.warnings):
-        failure = check(program, optimizer, nn)
+        failure = check(program, optimizer, names)
     if failure is not None:
         kinds = kinds if kinds is not None else Counter()
         wanted = signature(failure)
         kinds[wanted] += 1
+        found(Finding(failure, program.source(), seed))
+        start = time.process_time()
 
         def fails(candidate: Program) -> bool:
-            again = check(candidate, optimizer, nn)
+            if time.process_time() - start > MINIMISE_SECONDS:
+                return False
+            again = check(candidate, optimizer, names)
             return again is not None and signature(again) == wanted
 
         with _warnings(Counter()):
             smaller = minimise(program, fails, attempts=attempts) if kinds[wanted] <= 2 else program
-            failure = check(smaller, optimizer, nn) or failure
+            failure = check(smaller, optimizer, names) or failure
         report.findings.append(Finding(failure, smaller.source(), seed))
     return report
 
@@ -183,27 +204,44 @@ def _load(path: str) -> Optimizer:
     return chosen
 
 
-def _nn(optimizer: str) -> object:
-    """``eqsat.nn`` for eqsat itself; its NumPy stand-in for others."""
+def _names(optimizer: str) -> Mapping[str, object]:
+    """What programs call besides NumPy: eqsat's own, or their NumPy stand-ins for other optimizers."""
     if optimizer.startswith("eqsat:"):
-        return importlib.import_module("eqsat.nn")
-    from eqsat.verify.programs import NN
-
-    return NN
+        return {"nn": importlib.import_module("eqsat.nn"), "eqsat": importlib.import_module("eqsat")}
+    return REFERENCE
 
 
-def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int) -> None:
-    """Run programs; say through the pipe which one starts and how each ended."""
+def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int, memory: float) -> None:
+    """Run programs; say through the pipe which one starts, how each ended, and the processor time so far."""
+    sending = threading.Lock()
 
-    def before(program: Program) -> None:
-        pipe.send(("start", program.source()))
+    def say(event: str, detail: object) -> None:
+        with sending:
+            pipe.send((event, detail, time.process_time()))
 
-    def after(report: Report) -> None:
-        pipe.send(("done", report))
+    def beat() -> None:
+        while True:
+            time.sleep(BEAT)
+            say("alive", None)
 
     os.environ[tracebacks.ENVIRONMENT_VARIABLE] = "full"  # where in eqsat a crash is
-    run(_load(optimizer), _nn(optimizer), examples=examples, seed=seed, max_ops=max_ops, before=before, after=after)
-    pipe.send(("end", None))
+    if importlib.util.find_spec("resource") is not None:
+        resource = importlib.import_module("resource")
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = int(memory * 2**30)
+        resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+    threading.Thread(target=beat, daemon=True).start()
+    run(
+        _load(optimizer),
+        _names(optimizer),
+        examples=examples,
+        seed=seed,
+        max_ops=max_ops,
+        before=lambda program: say("start", program.source()),
+        found=lambda finding: say("found", finding),
+        after=lambda report: say("done", report),
+    )
+    say("end", None)
 
 
 def _keep_machine(optimizer: str, folder: str) -> None:
@@ -219,12 +257,37 @@ def _keep_machine(optimizer: str, folder: str) -> None:
 
 @dataclass
 class _Job:
+    """A worker: what it is at, since when, by the clock and in its own processor time, and when it was heard last."""
+
     process: SpawnProcess
     pipe: Connection
     seed: int
     left: int
+    rest: int
     script: str = ""
+    finding: Finding | None = None
     since: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    busy_before: float = 0.0
+    busy: float = 0.0
+
+    def note(self, event: str, detail: Any, busy: float) -> None:
+        self.heard, self.busy = time.monotonic(), busy
+        if event != "alive":
+            self.since, self.busy_before = self.heard, busy
+        if event in ("start", "done"):
+            self.script, self.finding = detail if event == "start" else self.script, None
+        elif event == "found":
+            self.finding = detail
+
+    def late(self, timeout: float) -> str:
+        """Why it is given up, if it is. One that holds the interpreter is not heard."""
+        now = time.monotonic()
+        if self.busy - self.busy_before > timeout:
+            return f"no result within {timeout:.0f} s of processor time"
+        if now - self.since > PATIENCE * timeout:
+            return f"no result within {PATIENCE * timeout:.0f} s"
+        return f"not heard of for {timeout:.0f} s" if now - self.heard > timeout else ""
 
 
 def run_jobs(
@@ -235,10 +298,11 @@ def run_jobs(
     max_ops: int,
     jobs: int,
     timeout: float,
+    memory: float = 16.0,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """The same in worker processes. A worker that dies or stands still for ``timeout`` seconds is a finding,
-    and another goes on with the next seed."""
+    """The same in worker processes, each of which may map ``memory`` GiB. One that dies, or takes longer than
+    ``timeout`` seconds for a program, is a finding, and another goes on with the next seed."""
     import multiprocessing
     from multiprocessing.connection import wait
 
@@ -250,20 +314,22 @@ def run_jobs(
     def start(count: int) -> None:
         if count > 0:
             ours, theirs = context.Pipe(duplex=False)
-            number = next(seeds)
-            process = context.Process(target=_worker, args=(theirs, optimizer, count, number, max_ops), daemon=True)
+            number, now = next(seeds), min(count, BATCH)
+            arguments = theirs, optimizer, now, number, max_ops, memory
+            process = context.Process(target=_worker, args=arguments, daemon=True)
             process.start()
             theirs.close()
-            running.append(_Job(process, ours, number, count))
+            running.append(_Job(process, ours, number, now, count - now))
 
     def lost(job: _Job, message: str) -> None:
         running.remove(job)
         job.process.kill()
         job.process.join()
         if not job.script:
-            raise RuntimeError(f"a fuzz worker ended before its first program (exit status {job.process.exitcode})")
-        total.merge(Report(programs=1, findings=[Finding(Failure("crashed", message), job.script, job.seed)]))
-        start(job.left - 1)
+            raise RuntimeError(f"a fuzz worker did not come to its first program: {message}")
+        finding = job.finding or Finding(Failure("crashed", message), job.script, job.seed)
+        total.merge(Report(programs=1, findings=[finding]))
+        start(job.left - 1 + job.rest)
 
     for number in range(jobs):
         start(examples // jobs + (number < examples % jobs))
@@ -272,24 +338,23 @@ def run_jobs(
             for ready in wait([job.pipe for job in running], timeout=1.0):
                 job = next(j for j in running if j.pipe is ready)
                 try:
-                    event, detail = job.pipe.recv()
+                    event, detail, busy = job.pipe.recv()
                 except EOFError:
                     job.process.join()
                     lost(job, f"the process ended with exit status {job.process.exitcode}")
                     continue
-                job.since = time.monotonic()
-                if event == "start":
-                    job.script = detail
-                elif event == "done":
+                job.note(event, detail, busy)
+                if event == "done":
                     job.left -= 1
                     total.merge(detail)
                     progress(total)
-                else:
+                elif event == "end":
                     running.remove(job)
                     job.process.join()
+                    start(job.rest)
             for job in list(running):
-                if job.script and time.monotonic() - job.since > timeout:
-                    lost(job, f"no result within {timeout:.0f} s")
+                if message := job.late(timeout):
+                    lost(job, message)
     finally:
         for job in running:
             job.process.kill()
@@ -321,7 +386,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="first seed; a run is the same for the same seed and jobs")
     parser.add_argument("--max-ops", type=int, default=30, help="most operators of a program (default 30)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds until a program counts as hung")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of processor time for a program")
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a process may map (default 16)")
     parser.add_argument("--json", metavar="FILE", help="write the counts and failures here too")
     parser.add_argument(
         "--optimizer", default="eqsat:optimize", metavar="MODULE:NAME", help="what to test (default eqsat:optimize)"
@@ -353,6 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_ops=options.max_ops,
             jobs=options.jobs,
             timeout=options.timeout,
+            memory=options.memory,
             progress=progress,
         )
     if sys.stderr.isatty():

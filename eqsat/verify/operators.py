@@ -1,7 +1,8 @@
 """Builders of random steps: every supported NumPy operator, with operands and options that fit.
 
 One builder per operator or family; those that only move elements are in
-:mod:`eqsat.verify.shape_operators`. A builder picks operands and returns the expression (see
+:mod:`eqsat.verify.shape_operators`, those that write to arrays, that libraries run, and loops in modules of their own.
+A builder picks operands and returns the expression (see
 :mod:`eqsat.verify.drafts`), or raises ``Reject``. ``exact`` says that every evaluation order gives the
 same bits: true of structural operators on exact operands, and of sums of small integers.
 """
@@ -14,9 +15,12 @@ from collections.abc import Callable
 import numpy as np
 
 from eqsat.verify.drafts import DTYPES, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
+from eqsat.verify.library_operators import LIBRARY_OPERATORS
+from eqsat.verify.loop_operators import loop_operators
 from eqsat.verify.shape_operators import SHAPE_OPERATORS
+from eqsat.verify.write_operators import WRITE_OPERATORS
 
-OPERATORS: dict[str, Builder] = dict(SHAPE_OPERATORS)
+OPERATORS: dict[str, Builder] = {**SHAPE_OPERATORS, **LIBRARY_OPERATORS, **WRITE_OPERATORS}
 
 
 def _operator(*names: str) -> Callable[[Builder], Builder]:
@@ -39,21 +43,25 @@ def _exact_input(v: Value) -> bool:
 # -- elementwise --------------------------------------------------------------------------------------------
 
 
-def _unary(function: str, top: float = math.inf, *, keeps_exact: bool = False, wrap: str = "{}") -> Builder:
+def _unary(
+    function: str, top: float = math.inf, *, keeps_exact: bool = False, wrap: str = "{}", compound: bool = False
+) -> Builder:
+    """``compound``: of complex numbers, too."""
+
     def build(d: Draft) -> Made:
-        x = d.pick_number()
-        inner = x.name if x.top <= top and x.kind == "f" else wrap.format(x.name)
+        x = d.pick_number(compound=compound)
+        inner = x.name if x.top <= top and x.kind in "fc" else wrap.format(x.name)
         return Made(f"{function}({inner})", exact=keeps_exact and x.exact and inner == x.name)
 
     return build
 
 
-_put("neg", _unary("np.negative", keeps_exact=True))
-_put("neg_operator", _unary("-", keeps_exact=True))
+_put("neg", _unary("np.negative", keeps_exact=True, compound=True))
+_put("neg_operator", _unary("-", keeps_exact=True, compound=True))
 _put("abs", _unary("np.abs", keeps_exact=True))
 _put("exp", _unary("np.exp", 10.0, wrap="np.tanh({})"))
 _put("expm1", _unary("np.expm1", 10.0, wrap="np.tanh({})"))
-_put("square", _unary("np.square"))
+_put("square", _unary("np.square", compound=True))
 _put("sin", _unary("np.sin", 100.0, wrap="np.tanh({})"))
 _put("cos", _unary("np.cos", 100.0, wrap="np.tanh({})"))
 _put("tanh", _unary("np.tanh"))
@@ -110,7 +118,7 @@ def _sum_is_exact(x: Value, y: Value, product: bool) -> bool:
 
 def _binary(function: str, operator: str, product: bool) -> Builder:
     def build(d: Draft) -> Made:
-        x = d.pick_number()
+        x = d.pick_number(compound=True)
         y = d.partner(x)
         if d.below(4) == 3:
             constant = d.choose(("2", "0.5", "-1", "3.0", "1", "0"))
@@ -132,7 +140,7 @@ def _div(d: Draft) -> Made:
     if d.below(3) == 2:
         return Made(f"{x.name} / {d.choose(('2', '3.0', '7', '0.1'))}")
     y = d.partner(x)
-    away = y.array.size == 0 or float(np.abs(y.array.astype(np.float64)).min()) > 0.1
+    away = y.array.size == 0 or float(np.abs(y.array.astype(np.complex128)).min()) > 0.1
     return Made(f"{x.name} / {y.name}" if away else f"{x.name} / (np.abs({y.name}) + 0.5)")
 
 
@@ -167,21 +175,37 @@ def _pow(d: Draft) -> Made:
 
 @_operator("maximum", "minimum")
 def _extremum(d: Draft) -> Made:
-    x = d.pick()
+    x = d.pick_ordered()
     y = d.partner(x)
+    if y.kind == "c":
+        raise Reject
     return Made(f"np.{d.choose(('maximum', 'minimum'))}({x.name}, {y.name})", exact=x.exact and y.exact)
 
 
 @_operator("compare")
 def _compare(d: Draft) -> Made:
     x = d.pick(_exact_input)
-    operator = d.choose(("<", "<=", ">", ">=", "==", "!="))
+    operator = d.choose(("==", "!=") if x.kind == "c" else ("<", "<=", ">", ">=", "==", "!="))
     if d.flag():
         return Made(f"{x.name} {operator} {d.choose(('0', '1', '0.5'))}", discrete=True)
     y = d.partner(x)
-    if not y.exact:
+    if not y.exact or (y.kind == "c" and len(operator) == 1) or (y.kind == "c" and operator in ("<=", ">=")):
         raise Reject
     return Made(f"{x.name} {operator} {y.name}", discrete=True)
+
+
+@_operator("parts", "compound")
+def _parts(d: Draft) -> Made:
+    x = d.pick(lambda v: v.kind in "fc")
+    if x.kind == "c":
+        # Copies: what is written to a complex array later is not seen in views of its parts.
+        forms = ("{}.real.copy()", "-np.imag({})", "np.conj({})", "{}.conj()", "np.abs({})", "np.exp(1j * {}.real)")
+        form = d.choose(forms)
+        return Made(form.format(x.name), exact=x.exact and "abs" not in form and "exp" not in form)
+    y = d.partner(x)
+    if y.kind == "c":
+        raise Reject
+    return Made(d.choose(("{} + 1j * {}", "{1} * np.exp(1j * np.tanh({0}))")).format(x.name, y.name))
 
 
 @_operator("logical")
@@ -224,13 +248,14 @@ def _clip(d: Draft) -> Made:
 def _cast(d: Draft) -> Made:
     x = d.pick()
     target = d.choose(DTYPES)
-    if x.kind == "f" and not target.startswith("float"):
+    if x.kind == "c" and not target.startswith("complex"):
+        raise Reject
+    if x.kind == "f" and not target.startswith(("float", "complex")):
         if not x.exact or x.top > 1e6 or not np.isfinite(x.array).all():
             raise Reject
         return Made(f"{x.name}.astype(np.{target})", discrete=True)
-    widens = (
-        x.kind == "b" or (x.kind == "i" and x.top <= exact_limit(target)) or target == "float64" or target == x.dtype
-    )
+    widens = x.kind == "b" or (x.kind == "i" and x.top <= exact_limit(target)) or target == x.dtype
+    widens |= target in ("float64", "complex128")
     return Made(f"{x.name}.astype(np.{target})", exact=x.exact and widens)
 
 
@@ -358,9 +383,9 @@ def _trace(d: Draft) -> Made:
 
 def _reduction(function: str, *, ddof: bool = False) -> Builder:
     def build(d: Draft) -> Made:
-        x = d.pick()
+        x = d.pick_ordered() if function in ("max", "min") else d.pick()
         name = x.name
-        if function == "prod" and x.kind == "f" and (x.top > 2 or x.array.size > 32):
+        if function == "prod" and x.kind in "fc" and (x.top > 2 or x.array.size > 32):
             name = f"(1 + 0.1 * np.tanh({x.name}))"
         axes = d.axes(x)
         options = [f"axis={axes[0] if axes and len(axes) == 1 else axes}"]
@@ -395,7 +420,7 @@ def _any_all(d: Draft) -> Made:
 
 @_operator("argmax", "argmin")
 def _argmax(d: Draft) -> Made:
-    x = d.pick(lambda v: v.exact and v.ndim > 0)
+    x = d.pick(lambda v: v.exact and v.ndim > 0 and v.kind != "c")
     axis = d.choose((None, d.axis(x)))
     return Made(f"np.{d.choose(('argmax', 'argmin'))}({x.name}, axis={axis}, keepdims={d.flag()})", discrete=True)
 
@@ -431,37 +456,5 @@ def _attention(d: Draft) -> Made:
     return Made(f"nn.softmax({q.name} @ np.swapaxes({k.name}, -1, -2) * 0.25, axis=-1) @ {k.name}")
 
 
-# -- run by NumPy between kernels ---------------------------------------------------------------------------
-
-
-@_operator("percentile", "median", "interp")
-def _continuous_step(d: Draft) -> Made:
-    x = d.pick(lambda v: v.kind == "f" and v.ndim > 0 and min(v.shape) > 0)
-    case = d.below(3)
-    if case == 0:
-        return Made(f"np.percentile({x.name}, {d.choose((0, 25, 60, 100))}, axis={d.axis(x)}).astype(np.{x.dtype})")
-    if case == 1:
-        return Made(f"np.median({x.name}, axis={d.axis(x)}, keepdims={d.flag()})")
-    return Made(f"np.interp({x.name}, np.arange(-2.0, 3.0), np.arange(5.0) ** 2)")
-
-
-@_operator("searchsorted", "histogram")
-def _discrete_step(d: Draft) -> Made:
-    x = d.pick(lambda v: v.exact and v.kind != "b" and v.ndim > 0)
-    if d.flag():
-        return Made(f"np.searchsorted(np.arange(-2.0, 3.0), {x.name})", discrete=True)
-    return Made(f"np.histogram({x.name}, bins=4, range=(-8, 8))[0]", discrete=True)
-
-
-@_operator("inv", "solve", "slogdet", "svd")
-def _matrix_step(d: Draft) -> Made:
-    x = d.pick(lambda v: v.kind == "f" and v.ndim >= 2 and v.shape[-1] > 0 and v.top <= 4)
-    gram = f"(np.swapaxes({x.name}, -1, -2) @ {x.name} + {x.shape[-2] + 1} * np.eye({x.shape[-1]}, dtype=np.{x.dtype}))"
-    case = d.below(4)
-    if case == 0:
-        return Made(f"np.linalg.inv({gram})")
-    if case == 1:
-        return Made(f"np.linalg.solve({gram}, np.swapaxes({x.name}, -1, -2))")
-    if case == 2:
-        return Made(f"np.linalg.slogdet({gram})[1]")
-    return Made(f"np.linalg.svd({gram}, compute_uv=False)")
+# What a library returns is learned from values, which the body of a loop has none of.
+OPERATORS |= loop_operators({name: build for name, build in OPERATORS.items() if name not in LIBRARY_OPERATORS})

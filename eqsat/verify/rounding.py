@@ -107,19 +107,14 @@ class _Noisy(Evaluation):
         return size
 
     def _summed(self, node: Node, box: Box, value: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
-        """A sum of n terms one after the other, as no order of addition is worse on average.
-
-        Each addition rounds by a part of the sum so far: of random signs, that adds up to a fraction of a unit of all
-        magnitudes together; of one sign, to about √n/6 units of the sum.
-        """
+        """A sum of n terms, one after the other."""
         if not node.dtype.is_float:
             return value
         terms = math.prod(n for operand in node.inputs[:1] for n in operand.shape) / max(1, node.type.size)
         if isinstance(node.attrs, Spec):
             a, b = node.inputs
             terms = math.prod(n for x, n in node.attrs.extents(a.shape, b.shape).items() if x in node.attrs.summed)
-        unit = float(np.finfo(node.dtype.numpy).eps)
-        reach = unit * (np.abs(value) * (math.sqrt(terms) / 32) + magnitudes / 16)
+        reach = sum_reach(np.abs(value), magnitudes, terms, float(np.finfo(node.dtype.numpy).eps))
         noise = _noise((self.run, self.plan.position[node], 1, *(n for r in box for n in r)), value.size)
         moved: np.ndarray = value + reach * noise.reshape(value.shape)
         return moved
@@ -134,6 +129,16 @@ class _Noisy(Evaluation):
 def _run(run: int, trip: int) -> int:
     """The number of a run in a trip of a loop: other noise on each."""
     return run + 1009 * (trip + 1)
+
+
+def sum_reach(size: np.ndarray, magnitudes: np.ndarray, terms: float | np.ndarray, unit: float) -> np.ndarray:
+    """How far rounding moves a sum of terms one after the other, as no order of addition is worse on average.
+
+    Each addition rounds by a part of the sum so far: of random signs, that adds up to a fraction of a unit of all
+    magnitudes together; of one sign, to about √n/6 units of the sum.
+    """
+    found: np.ndarray = unit * (size * (np.sqrt(terms) / 32) + magnitudes / 16)
+    return found
 
 
 def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box, run: int) -> np.ndarray:

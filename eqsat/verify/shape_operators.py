@@ -174,7 +174,7 @@ def _take_along_axis(d: Draft) -> Made:
 def _cumulative(d: Draft) -> Made:
     x = d.pick(lambda v: v.ndim > 0)
     if d.flag():
-        inner = f"(1 + 0.1 * np.tanh({x.name}))" if x.kind == "f" else x.name
+        inner = f"(1 + 0.1 * np.tanh({x.name}))" if x.kind in "fc" else x.name
         return Made(f"np.cumprod({inner}, axis={d.axis(x)})")
     exact = x.integral and x.top * x.array.size < x.limit
     return Made(f"np.cumsum({x.name}, axis={d.axis(x)})", exact=exact)
@@ -182,13 +182,13 @@ def _cumulative(d: Draft) -> Made:
 
 @_operator("sort")
 def _sort(d: Draft) -> Made:
-    x = d.pick(lambda v: v.ndim > 0)
+    x = d.pick_ordered(1)
     return Made(f"np.sort({x.name}, axis={d.axis(x)})", exact=x.exact)
 
 
 @_operator("argsort")
 def _argsort(d: Draft) -> Made:
-    x = d.pick(lambda v: v.exact and v.ndim > 0)
+    x = d.pick(lambda v: v.exact and v.ndim > 0 and v.kind != "c")
     return Made(f"np.argsort({x.name}, axis={d.axis(x)}, kind='stable')", discrete=True)
 
 

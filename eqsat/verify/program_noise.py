@@ -1,0 +1,169 @@
+"""What rounding may do to the outputs of a random program, whatever the order of evaluation.
+
+Monte Carlo arithmetic (Parker, 1997): evaluations in float64 in which the operands of each step, and what every ufunc
+inside of it computes, are changed by up to one unit of the step's own type. It shows what any order may lose, where
+NumPy's own error can be zero by luck. Steps that jump, or are exact, are evaluated without.
+"""
+
+from __future__ import annotations
+
+import warnings
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from eqsat.verify.programs import REFERENCE, Array, Program, Step, in_numbers, modules, with_numbers
+from eqsat.verify.rounding import sum_reach
+
+NOISE_RUNS = 3
+_SUMS = frozenset({np.matmul, np.einsum, np.dot, np.inner, np.vdot, np.tensordot, np.convolve})
+_STEADY = frozenset({np.floor, np.ceil, np.rint, np.trunc, np.sign, np.floor_divide, np.remainder, np.positive})
+DOUBLE, COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
+
+
+class _Moves:
+    """How far values move: ``unit`` of the step at hand, relative; 0 where they do not."""
+
+    def __init__(self, run: int) -> None:
+        self.rng = np.random.default_rng(run)
+        self.unit = 0.0
+
+    def moved(self, value: Any, reach: Any = None) -> Array:
+        """A value changed by up to ``reach``, absolute; by default by up to one unit of its own."""
+        at = np.asarray(value)
+        if not self.unit or at.dtype.kind not in "fc":
+            return at
+        noise = self.rng.uniform(-1.0, 1.0, (2, *at.shape))
+        part = noise[0] if at.dtype.kind == "f" else noise[0] + 1j * noise[1]
+        return np.asarray(at + (self.unit * np.abs(at) if reach is None else reach) * part)
+
+    def summed(self, value: Any, function: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Array:
+        """The value of a function that adds up products of its operands, or these."""
+        at = np.asarray(value)
+        if not self.unit or at.dtype.kind not in "fc":
+            return at
+        arrays = [isinstance(x, np.ndarray) and x.dtype.kind in "fciub" for x in operands]
+        pairs = list(zip(operands, arrays, strict=True))
+        magnitudes = function(*(np.abs(np.asarray(x, COMPLEX)) if is_array else x for x, is_array in pairs), **options)
+        terms = function(*(np.ones(x.shape) if is_array else x for x, is_array in pairs), **options)
+        return self.moved(at, sum_reach(np.abs(at), magnitudes, terms, self.unit))
+
+
+class _Moving(np.ndarray):
+    """An array whose ufuncs, and sums of products, round at random."""
+
+    moves: _Moves
+
+    def __array_finalize__(self, other: Any) -> None:
+        if other is not None and hasattr(other, "moves"):
+            self.moves = other.moves
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.pop("out", ())
+        plain = tuple(map(_plain, inputs))
+        if out:
+            options["out"] = tuple(map(_plain, out))
+        if "where" in options:
+            options["where"] = _plain(options["where"])
+        found = getattr(ufunc, method)(*plain, **options)
+        if found is None or ufunc in _STEADY:  # ``at`` writes to its first operand
+            return self._wrapped(found, out)
+        kept = {name: value for name, value in options.items() if name not in ("out", "initial", "dtype")}
+        if method == "__call__" and ufunc not in _SUMS:
+            results = found if isinstance(found, tuple) else (found,)
+            moved: Any = tuple(self.moves.moved(value) for value in results)
+            found = moved if isinstance(found, tuple) else moved[0]
+        elif ufunc in _SUMS or ufunc is np.add:
+            found = self.moves.summed(found, getattr(ufunc, method), plain, kept)
+        else:
+            found = self.moves.moved(found)
+        if "where" in options and method == "__call__" and out:
+            np.copyto(_plain(out[0]), found, where=options["where"], casting="unsafe")
+            return out[0]
+        return self._wrapped(found, out)
+
+    def _wrapped(self, found: Any, out: tuple[Any, ...]) -> Any:
+        if out and out[0] is not None:
+            _plain(out[0])[...] = found
+            return out[0]
+        if isinstance(found, tuple):
+            return tuple(self._wrapped(value, ()) for value in found)
+        return found if found is None else moving(found, self.moves)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function not in _SUMS:
+            return super().__array_function__(function, types, arguments, options)
+        plain = tuple(map(_plain, arguments))
+        return moving(self.moves.summed(function(*plain, **options), function, plain, options), self.moves)
+
+
+def moving(value: Any, moves: _Moves) -> _Moving:
+    found = np.asarray(value).view(_Moving)
+    found.moves = moves
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Moving) else value
+
+
+def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
+    """Largest change of each output over several noisy evaluations; 0 of integers and bools."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        units, views = _types(program)
+        codes = [compile(with_numbers(s.text, DOUBLE, COMPLEX), "<step>", "exec") for s in program.steps]
+        clean = _evaluated(program, codes, {}, views, _Moves(0))
+        worst = [np.zeros(np.shape(value)) for value in clean]
+        for run in range(runs):
+            for i, value in enumerate(_evaluated(program, codes, units, views, _Moves(run))):
+                if value.dtype.kind in "fc":
+                    worst[i] = np.fmax(worst[i], np.abs(value - clean[i]))
+    return tuple(worst)
+
+
+def _types(program: Program) -> tuple[dict[str, float], frozenset[str]]:
+    """One unit in the last place of each value, relative, and the values that are views of others."""
+    values: dict[str, Any] = program.arrays()
+    views = set()
+    scope = {**modules(), **REFERENCE, **values}
+    for step in program.steps:
+        exec(step.text, scope)
+        if not step.changes:
+            values[step.name] = scope[step.name]
+            if any(np.may_share_memory(values[step.name], values[name]) for name in step.arguments):
+                views.add(step.name)
+    units = {
+        name: float(np.finfo(np.asarray(v).dtype).eps) for name, v in values.items() if np.asarray(v).dtype.kind in "fc"
+    }
+    return units, frozenset(views)
+
+
+def _evaluated(
+    program: Program, codes: list[CodeType], units: dict[str, float], views: frozenset[str], moves: _Moves
+) -> list[Array]:
+    """The outputs in float64; without noise where no value has a unit."""
+    values: dict[str, Any] = {
+        name: moving(in_numbers(array, DOUBLE, COMPLEX), moves) for name, array in program.arrays().items()
+    }
+    names = {**modules(), **REFERENCE}
+    for step, code in zip(program.steps, codes, strict=True):
+        moves.unit = _unit(step, units)
+        shared = step.arguments if step.name in views else step.changes
+        read = {n: values[n] if n in shared else moving(moves.moved(values[n]), moves) for n in step.arguments}
+        scope = {**names, **read}
+        exec(code, scope)
+        if not step.changes:
+            values[step.name] = moving(scope[step.name], moves)
+    outputs = []
+    for name in program.outputs:
+        moves.unit = 0.0 if program.is_exact(name) else units.get(name, 0.0)
+        outputs.append(np.asarray(moves.moved(values[name])))
+    return outputs
+
+
+def _unit(step: Step, units: dict[str, float]) -> float:
+    if step.exact or step.discrete:
+        return 0.0
+    return max((units[name] for name in (step.name, *step.arguments) if name in units), default=0.0)
