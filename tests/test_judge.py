@@ -322,3 +322,12 @@ def test_what_overflows_on_a_trip_is_left_to_the_order_of_evaluation() -> None:
     examined(fn, lambda result: result.__setitem__(0, np.nan), x)
     with pytest.raises(VerificationError, match="off by"):
         examined(fn, lambda result: result.__setitem__(1, 6.0), x)
+
+
+def test_what_is_infinite_in_another_order_may_come_first_in_a_sorted_one() -> None:
+    """Products in another order make infinities of what is NaN in NumPy's, and these sort to the other end."""
+    rng = np.random.default_rng(4)
+    u, w = (rng.uniform(-2, 2, shape).astype(np.float32) for shape in ((2, 9), (9, 5)))
+    x = rng.uniform(-2, 2, (17, 2)).astype(np.float32)
+    sorted_products = eqsat.optimize(lambda x: np.sort((x @ u) @ w, axis=-2), strict=True)
+    np.testing.assert_allclose(sorted_products(x), np.sort((x @ u) @ w, axis=-2), rtol=1e-4, atol=1e-5)

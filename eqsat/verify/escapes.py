@@ -63,11 +63,8 @@ def moves(
         except (IndexError, ValueError):
             return [np.full(b.shape, np.inf) for b in before]
         worst = [np.maximum(w, distance(a, b)) for w, a, b in zip(worst, after, before, strict=True)]
-    if escapes.range:
-        for (node, _), moved in zip(places, worst, strict=True):
-            if node.dtype.is_float:
-                moved[moved > _RANGE[node.dtype.bits][0]] = np.inf
-    return worst
+    reaches = [_RANGE[node.dtype.bits][0] if escapes.range and node.dtype.is_float else np.inf for node, _ in places]
+    return [np.where(w > reach, np.inf, w) for w, reach in zip(worst, reaches, strict=True)]
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
