@@ -681,3 +681,18 @@ def test_what_is_added_at_places_is_cast_to_what_is_there(written: str, added: s
         np.multiply.at(x, places[:2], values[1:3])
 
     held(fn, np.arange(6).astype(written), np.array([1, 1, 5, 0]), np.array([3, 4, 5, 100]).astype(added))
+
+
+def test_an_index_array_without_axes_copies() -> None:
+    last = np.array(-1, np.int16)
+
+    def fn(x: Any) -> Any:
+        y = np.tanh(x)
+        row, column = y[last], y[:, last]
+        row[1:] = 9
+        column += 1
+        y[last, 1:] -= 2
+        y[:, last] *= 3
+        return y, row, column
+
+    held(fn, np.arange(20.0).reshape(4, 5))

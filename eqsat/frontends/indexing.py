@@ -138,8 +138,8 @@ def getitem(x: TracedArray, index: Any) -> Any:
         if taken.ndim and all(_is_place(item) for item in items):
             return TracedArray.of_memory(Window(x, index, taken.node), taken.node.type, None, x.is_readonly)
         return taken
-    if found.element:
-        return TracedArray(found.view.node)
+    if found.element or any(isinstance(item, np.ndarray) for item in listed_index(index)):
+        return TracedArray(found.view.node)  # an array without axes names a place as an int does, and NumPy copies
     return found.view
 
 
