@@ -419,6 +419,7 @@ CREATED: dict[str, Callable[..., Any]] = {
     "eye": lambda x, k: [a := np.eye(4), a.__setitem__((slice(None), 1), x[1]), a][-1],
     "array": lambda x, k: np.array([[x[0, 0], 1.0], [2, x[1, 1]]]),
     "array of rows": lambda x, k: [a := np.array([x[0], x[1] * 2]), a.__setitem__(0, 3), (a, x)][-1],
+    "array copied if needed": lambda x, k: [a := np.array(x * 2, copy=np._CopyMode.IF_NEEDED), a + 1][-1],
     "array of one": lambda x, k: [a := np.array(x), a.__setitem__(0, 3), (a, x)][-1],
     "asarray": lambda x, k: [a := np.asarray(x), a is x, a * 2][1:],
     "linspace": lambda x, k: np.linspace(x[0, 0], x[1, 1], 7),
@@ -696,3 +697,17 @@ def test_an_index_array_without_axes_copies() -> None:
         return y, row, column
 
     held(fn, np.arange(20.0).reshape(4, 5))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_write_to_no_element_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    """NumPy refuses it on a read-only array, on which functions are run that leave their argument as it is."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x[:-1] *= 2
+        y.fill(0)
+        return x + 1
+
+    held(fn, np.ones(1), np.ones(3), strict=True)
+    held(lambda x: (x.__setitem__(slice(0, 0), 3), x * 2)[1], np.ones(4), strict=True)
+    assert "does not run" not in caplog.text

@@ -52,6 +52,7 @@ def _array(value: Any, dtype: Any = None, *, copy: Any = True, order: str = "K",
         value = value.copy()
     made = traced(array_of(value))
     kind = made.dtype if dtype is None else np.dtype(dtype)
+    copy = None if copy is np._CopyMode.IF_NEEDED else copy  # which is no truth value
     if copy or kind != made.dtype or made is not value:
         made = TracedArray(build.cast(made.node, known_dtype(kind)))
     made.is_scalar = False

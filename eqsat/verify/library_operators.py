@@ -101,7 +101,7 @@ def _matrix_step(d: Draft) -> Made:
 def _fourier(d: Draft) -> Made:
     x = d.pick(lambda v: v.kind in "fc" and v.ndim > 0 and min(v.shape) > 0 and v.dtype != "float16")
     axis = d.axis(x)
-    forms = ("np.fft.fft({0}, axis={1})", "np.fft.ifft({0}, axis={1})", "np.fft.fft({0}, axis={1}).real")
+    forms = ("np.fft.fft({0}, axis={1})", "np.fft.ifft({0}, axis={1})", "np.fft.fft({0}, axis={1}).real.copy()")
     real = ("np.fft.rfft({0}, axis={1})", "np.fft.irfft(np.fft.rfft({0}, axis={1}), {2}, axis={1})")
     form: str = d.choose((*forms, *(real if x.kind == "f" else ())))
     return Made(form.format(x.name, axis, x.shape[axis]))

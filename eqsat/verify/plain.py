@@ -63,11 +63,14 @@ class Plain:
         except TraceDiffersError:
             raise
         except Exception as error:
-            if "read-only" in str(error):
-                self._look_for_writes(raw, traced, error)
-            level = logging.INFO if isinstance(error, EqsatError) else logging.WARNING
-            log.log(level, "the function itself does not run on NumPy arrays (%r): verified by its trace alone", error)
-            return None
+            again = self._on_copies(raw, traced, error) if "read-only" in str(error) else None
+            if again is None:
+                level = logging.INFO if isinstance(error, EqsatError) else logging.WARNING
+                log.log(
+                    level, "the function itself does not run on NumPy arrays (%r): verified by its trace alone", error
+                )
+                return None
+            result, given = again
         arrays = _arrays(result, traced)
         own = {output for output, _ in traced.own}
         changes = (given[w.leaf] for w in traced.written if w.output not in own)
@@ -158,17 +161,22 @@ class Plain:
             )
         return result
 
-    def _look_for_writes(self, raw: Sequence[Any], traced: Traced, error: Exception) -> None:
-        """Raise if the function writes to its arguments, and not to an array that is read-only anyway."""
+    def _on_copies(self, raw: Sequence[Any], traced: Traced, error: Exception) -> tuple[Any, list[Any]] | None:
+        """The result, and the arguments after it, of a function that writes to one that its trace does not: no element.
+
+        None if it writes to an array that is read-only anyway; raises if it changes one.
+        """
         copies = [copy_of(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in raw]
+        changed = {w.leaf for w in traced.written}
         try:
-            self._run(copies)
+            result = self._run(copies)
         except Exception:
-            return
-        for name, old, new in zip(traced.graph.names, raw, copies, strict=True):
+            return None
+        for leaf, (name, old, new) in enumerate(zip(traced.graph.names, raw, copies, strict=True)):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
-            if not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+            if leaf not in changed and not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
                 raise _writes(name, user_line_of(error)) from None
+        return result, copies
 
 
 def _is_array(value: Any) -> bool:

@@ -141,10 +141,10 @@ def _masked(d: Draft) -> Made:
 
 @_operator("assign_rows", "add_at")
 def _rows(d: Draft) -> Made:
-    t = _target(d)
+    t = d.pick(lambda v: v.writable and v.ndim > 0 and v.array.size > 0 and v.kind != "c")
     index = d.fresh((d.choose((3, 1, 5)),), d.choose(("int64", "int32")), low=-t.shape[0], high=t.shape[0] - 1)
     shape = (*index.shape, *t.shape[1:])
-    if d.flag() and t.kind not in "bc":
+    if d.flag() and t.kind != "b":
         value, exact, top = _value(d, t, shape)
         types = [v.array.dtype for v in d.values if v.name == value]
         if not np.can_cast(np.result_type(t.array.dtype, *types), t.array.dtype, "same_kind"):
@@ -164,7 +164,7 @@ def _methods(d: Draft) -> Made:
         return Made(f"np.fill_diagonal({t.name}, {value})", exact=exact, target=t.name)
     if case == 1 and t.kind != "c":
         return Made(f"{t.name}.sort(axis={d.axis(t)})", exact=t.exact, target=t.name)
-    if case == 2:
+    if case == 2 and t.kind != "c":
         axis = d.axis(t) % t.ndim
         shape = (*t.shape[:axis], 1, *t.shape[axis + 1 :])
         index = d.fresh(shape, "int64", low=0, high=t.shape[axis] - 1)
