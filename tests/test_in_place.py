@@ -711,3 +711,14 @@ def test_a_write_to_no_element_is_one(caplog: pytest.LogCaptureFixture) -> None:
     held(fn, np.ones(1), np.ones(3), strict=True)
     held(lambda x: (x.__setitem__(slice(0, 0), 3), x * 2)[1], np.ones(4), strict=True)
     assert "does not run" not in caplog.text
+
+
+def test_results_of_one_long_axis_lie_in_order_whatever_else_does_not() -> None:
+    def fn(x: Any) -> Any:
+        turned = np.clip(x.T, -1, 1)
+        sums = np.clip(turned.sum(axis=0, keepdims=True), -3, 2)
+        pairs = sums.reshape(-1, 2)
+        pairs[1] = 9
+        return turned, sums
+
+    held(fn, np.arange(12.0).reshape(4, 3), strict=True)
