@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from scipy.special import erf, expit
 
-from bench.workload import Array, Workload, made_of, normal
+from bench.workload import Array, Workload, made_of, normal, positive
 
 SUITE = "fused"
 MILLIONS = 10_000_000
@@ -53,6 +54,22 @@ def swiglu(x: Array, gate: Array, up: Array) -> Array:
 
 def multiply_add(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
+
+
+def erf_of(x: Array) -> Array:
+    return erf(x)
+
+
+def power(x: Array, y: Array) -> Array:
+    return x**y
+
+
+def power_2_5(x: Array) -> Array:
+    return x**2.5
+
+
+def power_3(x: Array) -> Array:
+    return x**3
 
 
 def mean_variance(x: Array, axis: int) -> tuple[Array, Array]:
@@ -118,6 +135,16 @@ def workloads() -> list[Workload]:
             {"a": normal(MILLIONS), "b": normal(MILLIONS), "c": normal(MILLIONS)},
         ),
     ]
+    double: dict[str, Any] = {"dtype": "float64", "tolerance": 1e-14}
+    x, base = normal(MILLIONS, dtype="float64"), positive(MILLIONS, dtype="float64")
+    found += [
+        row("erf 10M float64", "erf", erf_of, MILLIONS, {"x": x}, **double),
+        row("x**y 10M float64", "power", power, MILLIONS, {"x": base, "y": x}, **double),
+    ]
+    for exponent, function in ((2.5, power_2_5), (3, power_3)):
+        options = {"exponent": exponent}
+        name = f"x**{exponent} 10M float64"
+        found.append(row(name, "fixed_power", function, MILLIONS, {"x": base}, options=options, **double))
     for axis, function in enumerate((mean_variance_0, mean_variance_1, mean_variance_2)):
         found.append(
             row(

@@ -1,6 +1,8 @@
-"""Matrix products, square, thin, batched and odd; the right operand known when compiling, or not."""
+"""Matrix products, square, thin, batched and odd, of float32 and of float64; the right operand known, or not."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -17,27 +19,39 @@ SHAPES = (
     (511, 257, 1023),
 )
 BATCHED = ((16, 128, 64, 128),)
+DOUBLE = ((1000, 1000, 1000), (2000, 2000, 2000), (3000, 3000, 3000))
+"""In float64."""
+STREAMED = (8, 30000, 10000)
+"""Its right operand has 1.2 GB, in every process once; packed it would be there twice."""
 
 
 def matmul(a: Array, b: Array) -> Array:
     return np.matmul(a, b)
 
 
+def product(*shape: int, dtype: str = "float32", known: bool = False) -> Workload:
+    """``M x K x N``, or ``batch x M x K x N``."""
+    *batch, m, k, n = shape
+    words = ["x".join(map(str, shape))]
+    if dtype != "float32":
+        words.append(dtype)
+    if known:
+        words.append("known")
+    return Workload(
+        suite="gemm",
+        name=" ".join(words),
+        kind="matmul",
+        function=matmul,
+        inputs=made_of(a=normal(*batch, m, k, dtype=dtype), b=normal(*batch, k, n, dtype=dtype)),
+        flops=2.0 * math.prod(shape),
+        const=("b",) if known else (),
+        dtype=dtype,
+        tolerance=1e-5 if dtype == "float32" else 1e-13,
+    )
+
+
 def workloads() -> list[Workload]:
-    """``M x K x N``, each twice."""
-    rows = []
-    for batch, (m, k, n) in [((), s) for s in SHAPES] + [(s[:1], s[1:]) for s in BATCHED]:
-        for known in (False, True):
-            label = "x".join(map(str, (*batch, m, k, n)))
-            rows.append(
-                Workload(
-                    suite="gemm",
-                    name=f"{label} known" if known else label,
-                    kind="matmul",
-                    function=matmul,
-                    inputs=made_of(a=normal(*batch, m, k), b=normal(*batch, k, n)),
-                    flops=2.0 * m * k * n * (batch[0] if batch else 1),
-                    const=("b",) if known else (),
-                )
-            )
-    return rows
+    """Each twice, but those that would take minutes, or a machine's memory."""
+    rows = [product(*shape, known=known) for shape in (*SHAPES, *BATCHED) for known in (False, True)]
+    rows += [product(*shape, dtype="float64") for shape in DOUBLE]
+    return [*rows, product(*STREAMED)]

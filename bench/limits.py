@@ -25,8 +25,9 @@ class Limits:
         Data that just fills a cache does not stay there from call to call.
         """
         level = machine.level_of(2 * int(touched), self.threads)
+        peak = machine.peak_gflops(workload.dtype, self.threads)
         bandwidth = _bandwidth(machine, level.name, self.threads)
-        return max(workload.flops / (self.fma_gflops * 1e6), touched / (bandwidth * 1e6))
+        return max(workload.flops / (peak * 1e6), touched / (bandwidth * 1e6))
 
     def record(self) -> dict[str, Any]:
         return asdict(self)

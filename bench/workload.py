@@ -23,7 +23,7 @@ class Workload:
     with the inputs in order and the options as keywords. ``flops``: multiply and add count one each, of the
     cheapest known way to compute it. ``touched`` overrides the bytes of inputs and outputs, each counted once.
     ``tolerance``: largest error against float64, relative to the largest magnitude of the result. ``changes``: arrays
-    that the function changes.
+    that the function changes. ``dtype``: of the operations that are counted, and of the floats among the inputs.
     """
 
     suite: str
@@ -38,6 +38,7 @@ class Workload:
     tolerance: float = 1e-5
     cold_compile: bool = False
     changes: tuple[str, ...] = ()
+    dtype: str = "float32"
 
 
 def calls(function: Callable[..., Any], workload: Workload, inputs: Inputs) -> Callable[[], Any]:
@@ -102,9 +103,16 @@ def relative_error(result: Any, reference: Any) -> float:
     return worst
 
 
-def normal(*shape: int, scale: float = 1.0) -> Callable[[np.random.Generator], Array]:
-    """A maker of float32 arrays from a normal distribution."""
-    return lambda rng: (scale * rng.standard_normal(shape, np.float32)).astype(np.float32)
+def normal(*shape: int, scale: float = 1.0, dtype: str = "float32") -> Callable[[np.random.Generator], Array]:
+    """A maker of arrays of floats from a normal distribution."""
+    kind = np.dtype(dtype).type
+    return lambda rng: rng.standard_normal(shape, kind) * kind(scale)
+
+
+def positive(*shape: int, dtype: str = "float32") -> Callable[[np.random.Generator], Array]:
+    """A maker of arrays of floats whose logarithms have a normal distribution."""
+    drawn = normal(*shape, dtype=dtype)
+    return lambda rng: np.exp(drawn(rng))
 
 
 def made_of(**makers: Callable[[np.random.Generator], Any]) -> Callable[[np.random.Generator], Inputs]:

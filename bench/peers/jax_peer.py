@@ -84,6 +84,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add_layer_norm": lambda x, y, scale, shift: _layer_norm(x + y, scale, shift),
     "swiglu": lambda x, gate, up: jax.nn.silu(x @ gate) * (x @ up),
     "multiply_add": lambda a, b, c: a * b + c,
+    "erf": jax.scipy.special.erf,
+    "power": jnp.power,
+    "fixed_power": lambda x, exponent: x**exponent,
     "mean_variance": lambda x, axis: (x.mean(axis=axis), x.var(axis=axis)),
     "attention": _attention,
     "causal_attention": lambda q, k, v: _attention(q, k, v, causal=True),
@@ -132,7 +135,7 @@ class JaxPeer:
     version = jax.__version__
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
-        jax.config.update("jax_enable_x64", workload.kind == "program")
+        jax.config.update("jax_enable_x64", workload.kind == "program" or workload.dtype == "float64")
         if workload.kind == "program":
             return _program(workload, inputs)
         function = FUNCTIONS.get(workload.kind)

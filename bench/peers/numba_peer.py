@@ -1,4 +1,4 @@
-"""Numba: whole NumPy programs as they stand, where it compiles them."""
+"""Numba: whole NumPy programs and elementwise functions as they stand, where it compiles them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from bench.peers import Run
 from bench.workload import Inputs, Workload, calls
 
 
+KINDS = ("program", "power", "fixed_power")
+"""Workloads that it compiles as they stand, to more than calls of a library."""
+
+
 class NumbaPeer:
     name = "numba"
     version = numba.__version__
@@ -20,7 +24,7 @@ class NumbaPeer:
         self.threads = threads
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
-        if workload.kind != "program":
+        if workload.kind not in KINDS:
             return None
         compiled = numba.njit(workload.function, parallel=self.threads > 1)
         run = calls(compiled, workload, inputs)

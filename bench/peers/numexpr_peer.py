@@ -13,6 +13,8 @@ from bench.workload import Inputs, Workload
 EXPRESSIONS = {
     "gelu_tanh": "half * x * (one + tanh(c * (x + d * x * x * x)))",
     "multiply_add": "a * b + c",
+    "power": "x ** y",
+    "fixed_power": "x ** exponent",
     "relu_relu": "where(where(x > zero, x, zero) > zero, where(x > zero, x, zero), zero)",
 }
 # Constants as float32: Python floats would turn the whole expression into float64.
@@ -30,6 +32,8 @@ class NumexprPeer:
         expression = EXPRESSIONS.get(workload.kind)
         if expression is None:
             return None
+        for name, value in workload.options.items():
+            expression = expression.replace(name, repr(value))
         constants = CONSTANTS.get(workload.kind, {})
         names = {**inputs, **{name: np.float32(value) for name, value in constants.items()}}
         return lambda: numexpr.evaluate(expression, local_dict=names, global_dict={})

@@ -13,7 +13,10 @@ from onnx.helper import make_tensor_value_info
 from bench.peers import Run
 from bench.workload import Inputs, Workload
 
-TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL}
+TYPES = {
+    **{"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "bool": TensorProto.BOOL},
+    **{"int64": TensorProto.INT64, "int32": TensorProto.INT32},
+}
 OPSET, CONTRIB = 23, "com.microsoft"
 
 
@@ -128,6 +131,8 @@ def _nas_rnn(g: Graph, x: str, state: str, wx: str, wh: str, length: int, gates:
 
 BUILDERS: dict[str, Build] = {
     "matmul": lambda g, a, b: [g.op("MatMul", a, b)],
+    "power": lambda g, x, y: [g.op("Pow", x, y)],
+    "fixed_power": lambda g, x, exponent: [g.op("Pow", x, g.constant(exponent, np.float64))],
     "linear_gelu": lambda g, x, w, b: [g.op("Gelu", g.linear(x, w, b))],
     "gelu_tanh": lambda g, x: [g.op("Gelu", x, approximate="tanh")],
     "softmax": lambda g, x: [g.op("Softmax", x, axis=-1)],
