@@ -86,6 +86,8 @@ def _merge_rows(matches: Sequence[Match]) -> list[Node] | None:
         bases.add(inputs[0])
     if len(spec.rows) != 1 or len(bases) != 1:
         return None
+    if len({map.offset for map in maps}) < len(maps):
+        return None  # one is a part of another, perhaps of what was merged before: that would go on for ever
     axis = spec.a.index(spec.rows[0])
     if len({tuple(n for k, n in enumerate(m.x.shape) if k != axis) for m in matches}) != 1:
         return None

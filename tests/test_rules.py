@@ -488,6 +488,15 @@ def test_products_of_slices_with_one_weight_merge(known: bool, apart: bool) -> N
     assert ((rows, 5) in whole) == (known or not apart)
 
 
+def test_products_of_repeated_rows_are_not_merged_for_ever() -> None:
+    """The rows of two such products are repeated rows as well, whose product is another one to merge."""
+    row, w = Maker(0).tensor(4), build.const(np.arange(12.0).reshape(4, 3))
+    outputs = [build.matmul(build.broadcast_to(row, (n, 4)), w) for n in (2, 3)]
+    graph = saturate(outputs, rules=rules.select(), seconds=20)
+    assert graph.report.stop == "saturated"
+    assert max(t.shape[0] for t in graph.types.values() if t.shape) <= 5
+
+
 def test_a_scale_along_an_axis_that_the_other_factor_repeats_stays() -> None:
     mk = Maker(0)
     x, g, w = mk.tensor(2, 1), mk.known(1, 9), mk.known(9, 1)
