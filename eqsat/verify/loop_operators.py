@@ -108,7 +108,9 @@ def _read(d: Draft) -> list[Value]:
 
 
 def _locked(array: np.ndarray) -> np.ndarray:
-    """An array that a body does not write to."""
+    """An array that a body does not write to; NumPy's scalars nobody can."""
+    if isinstance(array, np.generic):
+        return array
     found = array.view()
     found.flags.writeable = False
     return found

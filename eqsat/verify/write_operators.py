@@ -69,9 +69,6 @@ def _fits(t: Value, v: Value) -> bool:
 
 def _value(d: Draft, t: Value, shape: tuple[int, ...]) -> tuple[str, bool, float]:
     """What to write to a place of a shape: text, whether it is exact, and its magnitude."""
-    if d.below(3) == 0:
-        constant = d.choose(("2", "0", "1", "3") if t.kind in "ib" else ("0.5", "-1.0", "2", "0"))
-        return constant, True, 3.0
 
     def fits(v: Value) -> bool:
         try:
@@ -79,6 +76,8 @@ def _value(d: Draft, t: Value, shape: tuple[int, ...]) -> tuple[str, bool, float
         except ValueError:
             return False
 
+    if d.below(3) == 0 or not any(map(fits, d.values)):
+        return d.choose(("2", "0", "1", "3") if t.kind in "ib" else ("0.5", "-1.0", "2", "0")), True, 3.0
     v = d.pick(fits)
     kept = t.kind != "f" or v.integral or np.can_cast(v.array.dtype, t.array.dtype)
     return v.name, v.exact and kept and v.top <= t.limit, v.top
@@ -128,7 +127,8 @@ def _out(d: Draft) -> Made:
 @_operator("assign_masked")
 def _masked(d: Draft) -> Made:
     t = _target(d)
-    mask = d.pick(lambda v: v.kind == "b" and v.shape == t.shape)
+    masks = [v for v in d.values if v.kind == "b" and v.shape == t.shape]
+    mask = d.choose(masks) if masks and d.flag() else d.fresh(t.shape, "bool")
     value, exact, top = _value(d, t, ())
     case = d.below(4)
     if case == 0:
