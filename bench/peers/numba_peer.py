@@ -11,7 +11,6 @@ import numba
 from bench.peers import Run
 from bench.workload import Inputs, Workload, calls
 
-
 KINDS = ("program", "power", "fixed_power")
 """Workloads that it compiles as they stand, to more than calls of a library."""
 

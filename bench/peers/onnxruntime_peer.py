@@ -14,8 +14,11 @@ from bench.peers import Run
 from bench.workload import Inputs, Workload
 
 TYPES = {
-    **{"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "bool": TensorProto.BOOL},
-    **{"int64": TensorProto.INT64, "int32": TensorProto.INT32},
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "bool": TensorProto.BOOL,
+    "int64": TensorProto.INT64,
+    "int32": TensorProto.INT32,
 }
 OPSET, CONTRIB = 23, "com.microsoft"
 
