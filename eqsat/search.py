@@ -23,7 +23,7 @@ from eqsat.ir import build
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.opaque import Result
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
 from eqsat.plan.group import Grouping, Piece, PlacedGroup

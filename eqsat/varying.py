@@ -19,7 +19,7 @@ from eqsat.frontends.trace import Traced, const_inputs, trace
 from eqsat.frontends.tracer import CURRENT
 from eqsat.growth import ends_of_key
 from eqsat.ir.node import topological
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.options import Options
 
 log = logging.getLogger("eqsat")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from eqsat.ir import build, views
 from eqsat.ir.build import call
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import make
 from eqsat.ir.views import ViewMap
 from eqsat.rules import (

@@ -25,7 +25,7 @@ from eqsat.ir.composite import composite, expand
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.interpret import run_kernel
 from eqsat.ir.node import Node, topological
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, TensorType, float32, float64, int64
 from eqsat.plan.lower import lower

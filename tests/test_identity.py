@@ -19,10 +19,10 @@ from eqsat.egraph.interning import Interner
 from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.identity import identity
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.kernel import Call, Literal
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
-from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import make
 from eqsat.ir.types import TensorType, float32, float64
 

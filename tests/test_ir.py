@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from eqsat.ir import build, views
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.interpret import run_kernel
+from eqsat.ir.joins import PadAttrs, define_part, part_offsets
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
 from eqsat.ir.node import ConstArray, Graph, topological
+from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import make_spec
-from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs, define_part, part_offsets
 from eqsat.ir.table import OPS, Op, make, register
 from eqsat.ir.types import (
     DTYPES,

@@ -18,7 +18,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.loop import runs_of, window
 from eqsat.ir.node import topological
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, as_after, first_trip, trips_of

@@ -19,8 +19,8 @@ import numpy as np
 
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
 from eqsat.ir.node import Node
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import InputAttrs
 from eqsat.ir.table import OPS
 from eqsat.ir.types import TensorType
 from eqsat.rules.rule import Numerics

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Result, Slot
+from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.types import DType, TensorType, row_major
 from eqsat.ir.views import ViewMap
 

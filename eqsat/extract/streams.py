@@ -16,9 +16,9 @@ from functools import lru_cache
 from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, GUARD_SLOTS, PANEL, PANEL_PACK_SLOTS
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.ir import views
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import PadAttrs
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 

@@ -23,7 +23,7 @@ from eqsat.frontends.tracer import CURRENT, TracedArray
 from eqsat.ir import build
 from eqsat.ir.loop import EXPECTED, Loop, loop
 from eqsat.ir.node import LINE, ConstArray, Graph, Node, substitute, topological
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.types import TensorType, row_major
 from eqsat.ir.views import strided
 

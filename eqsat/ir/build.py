@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from eqsat.ir import elementwise, structure, views
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import ConstArray, Node
+from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec, make_spec
-from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.table import COMPLEX, OPS, make
 from eqsat.ir.types import DType, TensorType, float16, float32, int32, int64
 from eqsat.ir.views import ViewMap

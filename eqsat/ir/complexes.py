@@ -14,8 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import ConstArray, Node
-from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import COMPLEX, OPS, make
 from eqsat.ir.types import DType, NotOfThisType, TensorType, bool_, part_of
 from eqsat.ir.views import ViewMap

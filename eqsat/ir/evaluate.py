@@ -10,7 +10,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.ir.loop import Loop, LoopResult, window
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.opaque import Result
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import OPS
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node, topological
 from eqsat.ir.opaque import Result, call_of
+from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import InputAttrs, IotaAttrs, PadAttrs
 from eqsat.ir.table import make
 from eqsat.ir.types import DTYPES, DType, TensorType
 from eqsat.ir.views import ViewMap, view_map

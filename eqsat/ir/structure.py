@@ -1,115 +1,23 @@
-"""Rows of the op table: sources, views, contractions, reductions, joins, gathers and opaque operators."""
+"""Rows of the op table: views, contractions, reductions, gathers, scatters and scans and sorts along an axis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from eqsat.ir.identity import identity
-from eqsat.ir.kernel import Acc, Call, Combine, Index, Kernel, Load, Operand
-from eqsat.ir.node import ConstArray
+from eqsat.ir.kernel import Acc, Call, Combine, Kernel, Load, Operand
 from eqsat.ir.repeats import repeated_axes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import (
-    DType,
-    TensorType,
-    bool_,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    int32,
-    int64,
-    row_major,
-)
+from eqsat.ir.types import DType, TensorType, bool_, float16, int64, row_major
 from eqsat.ir.views import ViewMap, recut
 
 
-def _operands(types: Sequence[TensorType]) -> tuple[Operand, ...]:
+def operands_of(types: Sequence[TensorType]) -> tuple[Operand, ...]:
+    """What a kernel reads of these tensors."""
     return tuple(Operand(t.dtype, t.size) for t in types)
-
-
-# Sources
-
-
-@dataclass(frozen=True)
-class InputAttrs:
-    """Which argument of the program."""
-
-    index: int
-    type: TensorType
-
-
-def _input_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    assert isinstance(attrs, InputAttrs)
-    return attrs.type
-
-
-def _input(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    raise RuntimeError("an input has no value of its own; evaluate binds it")
-
-
-register(Op("input", "source", _input_type, _input))
-
-
-def _const_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    assert isinstance(attrs, ConstArray)
-    return attrs.type
-
-
-def _const(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    assert isinstance(attrs, ConstArray)
-    return attrs.array
-
-
-register(Op("const", "source", _const_type, _const))
-
-
-@dataclass(frozen=True)
-class IotaAttrs:
-    """0, 1, …, size - 1 of an integer type."""
-
-    size: int
-    dtype: DType
-
-
-def _iota_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    assert isinstance(attrs, IotaAttrs) and attrs.dtype in (int64, int32)
-    return TensorType((attrs.size,), attrs.dtype)
-
-
-def _iota(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    assert isinstance(attrs, IotaAttrs)
-    return np.arange(attrs.size, dtype=attrs.dtype.numpy)
-
-
-def _define_iota(types: Sequence[TensorType], attrs: object) -> Kernel:
-    assert isinstance(attrs, IotaAttrs)
-    body = Index(0, (1,), attrs.dtype)
-    out = Operand(attrs.dtype, attrs.size)
-    return Kernel((attrs.size,), 1, None, body, Acc(attrs.dtype), (), out, 0, (1,))
-
-
-register(Op("iota", "source", _iota_type, _iota, _define_iota))
-
-
-def _pair_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    real, imaginary = types
-    if real != imaginary or real.dtype not in (float32, float64):
-        raise ValueError(f"a pair of {real} and {imaginary} is no complex tensor")
-    return TensorType(real.shape, complex64 if real.dtype == float32 else complex128)
-
-
-def _pair(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    return np.asarray(arrays[0] + 1j * arrays[1])
-
-
-register(Op("pair", "opaque", _pair_type, _pair, doc="a complex tensor while a function is traced: real, imaginary"))
 
 
 # Views
@@ -154,7 +62,7 @@ def _define_view(types: Sequence[TensorType], attrs: object) -> Kernel:
             None,
             body,
             Acc(t.dtype),
-            _operands(types),
+            operands_of(types),
             Operand(t.dtype, 0),
             0,
             row_major(out.shape),
@@ -169,7 +77,7 @@ def _define_view(types: Sequence[TensorType], attrs: object) -> Kernel:
         None,
         body,
         Acc(t.dtype),
-        _operands(types),
+        operands_of(types),
         Operand(t.dtype, out.size),
         0,
         row_major(extents),
@@ -233,7 +141,7 @@ def _define_contract(types: Sequence[TensorType], attrs: object) -> Kernel:
         "sum",
         body,
         Acc(a.dtype),
-        _operands(types),
+        operands_of(types),
         Operand(out.dtype, out.size),
         0,
         row_major(out.shape),
@@ -285,7 +193,7 @@ def _reduce(name: str, combine: Combine, fn: Callable[..., np.ndarray], *, empty
             combine,
             Load(0, 0, tuple(strides[a] for a in order), t.dtype),
             Acc(out.dtype),
-            _operands(types),
+            operands_of(types),
             Operand(out.dtype, out.size),
             0,
             row_major(out.shape),
@@ -300,112 +208,6 @@ _reduce("reduce_max", "max", np.max, empty=False)
 _reduce("reduce_min", "min", np.min, empty=False)
 _reduce("argmax", "argmax", np.argmax, empty=False)
 _reduce("argmin", "argmin", np.argmin, empty=False)
-
-
-# Joins. Each part is stored to its own place: a kernel defines one part, so the definition is that of
-# the last part and the plan makes one such kernel per part (plan/lower.py).
-
-
-def _concat_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    assert isinstance(attrs, int)
-    first = types[0]
-    for t in types:
-        if t.dtype != first.dtype:
-            raise ValueError(f"concat: element types {first.dtype} and {t.dtype} differ")
-        if t.ndim != first.ndim or not 0 <= attrs < t.ndim:
-            raise ValueError(f"concat: shapes {first.shape} and {t.shape} along axis {attrs}")
-        if any(n != m for axis, (n, m) in enumerate(zip(t.shape, first.shape, strict=True)) if axis != attrs):
-            raise ValueError(f"concat: shapes {first.shape} and {t.shape} differ off axis {attrs}")
-    shape = list(first.shape)
-    shape[attrs] = sum(t.shape[attrs] for t in types)
-    return TensorType(tuple(shape), first.dtype)
-
-
-def define_part(types: Sequence[TensorType], out: TensorType, part: int, offset: int) -> Kernel:
-    """``out[offset + i…] = in_part[i…]``."""
-    t = types[part]
-    return Kernel(
-        t.shape,
-        t.ndim,
-        None,
-        Load(part, 0, row_major(t.shape), t.dtype),
-        Acc(t.dtype),
-        _operands(types),
-        Operand(out.dtype, out.size),
-        offset,
-        row_major(out.shape),
-    )
-
-
-def part_offsets(types: Sequence[TensorType], axis: int) -> list[int]:
-    """Where each part of a concatenation starts, in elements of the result."""
-    stride = row_major(_concat_type(types, axis).shape)[axis]
-    offsets, at = [], 0
-    for t in types:
-        offsets.append(at * stride)
-        at += t.shape[axis]
-    return offsets
-
-
-def _define_concat(types: Sequence[TensorType], attrs: object) -> Kernel:
-    assert isinstance(attrs, int)
-    return define_part(types, _concat_type(types, attrs), len(types) - 1, part_offsets(types, attrs)[-1])
-
-
-register(
-    Op(
-        "concat",
-        "concat",
-        _concat_type,
-        lambda arrays, attrs: np.concatenate(arrays, axis=attrs),  # type: ignore[call-overload]
-        _define_concat,
-    )
-)
-
-
-@dataclass(frozen=True, eq=False)
-class PadAttrs:
-    """How many elements of ``value`` go before and after each axis; equal by the value's type and bits."""
-
-    widths: tuple[tuple[int, int], ...]
-    value: float | int | bool
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, PadAttrs)
-            and self.widths == other.widths
-            and identity(self.value) == identity(other.value)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.widths, identity(self.value)))
-
-
-def _pad_type(types: Sequence[TensorType], attrs: object) -> TensorType:
-    (t,) = types
-    assert isinstance(attrs, PadAttrs)
-    if len(attrs.widths) != t.ndim or any(low < 0 or high < 0 for low, high in attrs.widths):
-        raise ValueError(f"pad: widths {attrs.widths} for shape {t.shape}")
-    return TensorType(tuple(n + low + high for n, (low, high) in zip(t.shape, attrs.widths, strict=True)), t.dtype)
-
-
-def _pad(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    assert isinstance(attrs, PadAttrs)
-    return np.pad(arrays[0], attrs.widths, constant_values=attrs.value)
-
-
-def pad_offset(shape: Sequence[int], attrs: PadAttrs) -> int:
-    """Where the first element of the padded tensor goes in the result."""
-    wide = tuple(n + low + high for n, (low, high) in zip(shape, attrs.widths, strict=True))
-    return sum(low * stride for (low, _), stride in zip(attrs.widths, row_major(wide), strict=True))
-
-
-def _define_pad(types: Sequence[TensorType], attrs: object) -> Kernel:
-    assert isinstance(attrs, PadAttrs)
-    return define_part(types, _pad_type(types, attrs), 0, pad_offset(types[0].shape, attrs))
-
-
-register(Op("pad", "pad", _pad_type, _pad, _define_pad))
 
 
 # Gathers
@@ -437,7 +239,7 @@ def _define_gather(types: Sequence[TensorType], attrs: object) -> Kernel:
         None,
         body,
         Acc(x.dtype),
-        _operands(types),
+        operands_of(types),
         Operand(out.dtype, out.size),
         0,
         row_major(out.shape),

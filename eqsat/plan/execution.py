@@ -18,7 +18,7 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.loop import window
 from eqsat.ir.node import Node, topological
 from eqsat.ir.serialize import type_from_json
-from eqsat.ir.structure import InputAttrs
+from eqsat.ir.sources import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.backend import Direct

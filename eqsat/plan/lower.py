@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from eqsat.extract.terms import Read, Term
 from eqsat.ir import views
+from eqsat.ir.joins import PadAttrs, pad_offset, part_offsets
 from eqsat.ir.kernel import Acc, Call, Combine, Expr, Guarded, Index, Kernel, Literal, Load, Operand, map_expr, settle
 from eqsat.ir.node import ConstArray
+from eqsat.ir.sources import IotaAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import IotaAttrs, PadAttrs, pad_offset, part_offsets
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, TensorType, int64, row_major
 from eqsat.ir.views import ViewMap

@@ -10,38 +10,14 @@ from typing import Literal as Literal_
 import numpy as np
 
 from eqsat.ir import build, views
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
-from eqsat.ir.structure import PadAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import (
-    DType,
-    TensorType,
-    bool_,
-    float32,
-    float64,
-    int8,
-    int32,
-    int64,
-    row_major,
-    uint8,
-    uint64,
-)
+from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int8, int32, int64, row_major, uint8, uint64
 from eqsat.ir.views import ViewMap
 from eqsat.rules.instantiate import signed_sum
-from eqsat.rules.pattern import (
-    Apply,
-    Attribute,
-    Expanded,
-    Literal,
-    Mean,
-    NumberVar,
-    Parts,
-    Pattern,
-    Sum,
-    Terms,
-    Var,
-)
+from eqsat.rules.pattern import Apply, Attribute, Expanded, Literal, Mean, NumberVar, Parts, Pattern, Sum, Terms, Var
 
 SHAPES: tuple[tuple[int, ...], ...] = (
     (3,),

@@ -13,9 +13,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
+from eqsat.ir.sources import IotaAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.structure import IotaAttrs, PadAttrs
 from eqsat.ir.table import OPS
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap
