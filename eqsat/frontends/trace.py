@@ -17,7 +17,6 @@ from eqsat.errors import OptionError
 from eqsat.frontends import (  # noqa: F401
     attributes,
     contractions,
-    control,
     elementary,
     filters,
     indexing,
@@ -52,6 +51,7 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
+from eqsat.frontends.traced_loops import check_closed
 from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber, Unsized
 from eqsat.ir import build, complexes
 from eqsat.ir.evaluate import evaluate
@@ -233,7 +233,7 @@ def trace(
         guards = tuple(trace_of.guards or ())
         outputs.extend(guard.node for guard in guards)
         if trace_of.bound:
-            control.check_closed(outputs)
+            check_closed(outputs)
         made = frozenset(i for i, node in enumerate(outputs) if node.dtype.kind == "complex")
         order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
         graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
