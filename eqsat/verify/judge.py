@@ -4,9 +4,8 @@ The allowed error is what float32 itself costs: the reference is computed in the
 and the compiled program may be up to ``FACTOR`` times as far from float64 as NumPy is, plus ``ULPS`` units in the last
 place of the largest value of the tensor (:mod:`eqsat.verify.bounds`).
 
-Functions that jump (comparisons, floor, argmax) turn the last bit of a float into another answer. Where a
-result is outside its bound, the reference is run again with noise of a few units in the last place on every
-value: elements that noise moves as far are no error.
+Where a result is outside its bound, the reference is run again with noise of a few units in the last place on every
+value (:mod:`eqsat.verify.noise`): elements that noise moves as far are no error.
 
 Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
 own value is held against NumPy's error at elements no larger, then against what noise does to it.
@@ -39,38 +38,16 @@ from eqsat.ir.table import OPS
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
 from eqsat.verify.blocks import Evaluation, Storage, blocks, demanded, first_and_some, storage
-from eqsat.verify.bounds import (
-    GROSS,
-    GROSS_FACTOR,
-    ULPS,
-    ErrorsBySize,
-    OutputError,
-    Scale,
-    among,
-    compare,
-    least_move,
-    scale_of,
-)
+from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
-from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
+from eqsat.verify.noise import ORDERED, SAMPLE, Noise
 from eqsat.verify.suspects import Seen, Survey, Suspect
-from eqsat.verify.ties import jumps_before, nearly_right
 
-NOISE = 16.0
-"""Units in the last place of the noise on every value."""
-FINE = 1.0
-SAMPLES = 18
-MORE_SAMPLES = 144
-"""Where positions among near ties decide, which few samples show too little of."""
-NOISE_FACTOR = 16.0
-GROSS_RUNS = 8
 LONG_SECONDS = 0.3
 """Estimated time of a draw from which fewer runs with noise have to do."""
-SAMPLE = 1 << 19
-"""Elements of an output that are compared in one draw, where the others are computed alike."""
 DEAR_SECONDS = 1.5
 """Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
 reference is evaluated in float64 only."""
@@ -80,7 +57,6 @@ DRAW_SECONDS = 0.1
 """Estimated time up to which more blocks than the fewest are."""
 BATCH = 8
 """Blocks with errors, perhaps, that are looked at together."""
-_ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
 
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
@@ -154,7 +130,7 @@ class Judge:
         self.seconds = given / 1e9 if self.sampled else 3 * reference_seconds(self.graph)
         if self.ends is None or self.sampled or self.seconds <= SAMPLED_SECONDS:
             return
-        if not any(node.op in _ORDERED for node in self.plan.order):
+        if not any(node.op in ORDERED for node in self.plan.order):
             found = samples.choose(self.simple.outputs, self.ends, DRAW_SECONDS / 3, self.seed)
             if found is not None:
                 self.drawn, self.seconds = found.boxes, 3 * found.seconds
@@ -169,7 +145,7 @@ class Judge:
             if node in seen or node in self.plan.stored:
                 continue
             seen.add(node)
-            if node.op in _ORDERED:
+            if node.op in ORDERED:
                 return False
             stack.extend(node.inputs)
         return output not in self.plan.stored
@@ -179,6 +155,11 @@ class Judge:
         large = [n for n in self.plan.order if n in self.plan.stored and n.type.size > SAMPLE]
         dear = any(OPS[n.op].kind in ("contract", "reduce", "opaque") for n in self.plan.order)
         return not large and not dear and all(self._alike(o) for o in self.simple.outputs if o.type.size > SAMPLE)
+
+    @property
+    def noise(self) -> Noise:
+        """What rounding explains, on its draws."""
+        return Noise(self.simple.outputs, self.plan, self.seed, self.seconds >= LONG_SECONDS, self.deadline)
 
     def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
         output = self.simple.outputs[number]
@@ -293,7 +274,7 @@ class Judge:
         error, excused = survey.error, 0
         for batch in self._batches(survey, ours, look, lossy):
             excused += self._excuse(batch, look, kind)
-            for suspect, one in zip(batch, self._with_noise(batch, survey.scale, look.bound, ours), strict=True):
+            for suspect, one in zip(batch, self.noise.errors(batch, survey.scale, look.bound, ours), strict=True):
                 self._judge(suspect, one, kind)
                 error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
         seen.errors.append(error)
@@ -356,102 +337,11 @@ class Judge:
         if suspect.wrong_signs().any():
             raise self._error(f"output {suspect.output} has zeros of the wrong sign", kind)
 
-    def _with_noise(
-        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
-    ) -> list[OutputError]:
-        """The errors of suspects of one output, and of their single elements, after what rounding noise explains."""
-        errors = [s.error for s in suspects]
-        pending = [n for n, e in enumerate(errors) if not e.ok]
-        for n, error in zip(
-            pending, self._under_noise([suspects[n] for n in pending], scale, bound, ours), strict=True
-        ):
-            errors[n] = error
-        gross = [n for n, e in enumerate(errors) if e.ok and suspects[n].gross().any()]
-        for n, single in zip(gross, self._each_element([suspects[n] for n in gross], bound), strict=True):
-            errors[n] = single or errors[n]
-        return errors
-
     @cached_property
     def _finite_constants(self) -> bool:
         """Whether normal draws meet no infinity or NaN: captured arrays hold what the user put there."""
         held = [node.attrs.array for node in self.simple.nodes() if isinstance(node.attrs, ConstArray)]
         return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in (*held, *self.constants.values()))
-
-    def _places(self, suspects: Sequence[Suspect]) -> list[tuple[Node, Box]]:
-        return [(self.simple.outputs[s.output], s.box) for s in suspects]
-
-    def _under_noise(
-        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
-    ) -> list[OutputError]:
-        if not suspects:
-            return []
-        places = self._places(suspects)
-        runs = RUNS if self.seconds < LONG_SECONDS else 1
-        noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
-        errors = [
-            replace(s.error, allowed=s.error.allowed + NOISE_FACTOR * n) for s, n in zip(suspects, noise, strict=True)
-        ]
-        if all(e.ok for e in errors):
-            return errors
-        output = places[0][0]
-        tied = nearly_right(output, ours, bound, NOISE_FACTOR, ULPS) if ours.size <= SAMPLE else None
-        settled = tied is not None and not jumps_before(output)
-        samples: list[list[np.ndarray]] = []
-        for count in (SAMPLES, MORE_SAMPLES):
-            if not settled:
-                samples += self._samples(places, bound, count, len(samples))
-            for n, s in enumerate(suspects):
-                if not errors[n].ok:
-                    among_ties = None if tied is None else part(tied, s.box)
-                    again = compare(s.ours, s.exact, s.reference, [one[n] for one in samples], among_ties, scale)
-                    errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
-            if all(e.ok for e in errors) or not any(n.op in _ORDERED for n in self.plan.order):
-                break
-        return errors
-
-    def _samples(
-        self, places: Sequence[tuple[Node, Box]], bound: dict[Node, np.ndarray], count: int, first: int = 0
-    ) -> list[list[np.ndarray]]:
-        """The reference of these places, with every value moved by up to ``NOISE`` units, a few times.
-
-        Every third time only what was computed, by up to ``FINE``: what jumps there lands close to the jump's edges.
-        """
-        found = []
-        for run in range(first, count):
-            fine = run % 3 == 2
-            reach = FINE if fine else NOISE
-            moved = Jittered(self.plan, bound, self.seed + run, reach, self.deadline, inputs=not fine)
-            found.append([moved.part(*place) for place in places])
-        return found
-
-    def _each_element(self, suspects: Sequence[Suspect], bound: dict[Node, np.ndarray]) -> list[OutputError | None]:
-        """The error of the worst element of each that is wrong by itself, whatever rounding does to it."""
-        if not suspects:
-            return []
-        places = self._places(suspects)
-        runs = GROSS_RUNS if self.seconds < LONG_SECONDS else RUNS
-        noise = element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
-        wrong = [s.gross() for s in suspects]
-        with np.errstate(all="ignore"):
-            off = [np.abs(s.ours - s.exact.astype(np.float64)) for s in suspects]
-            for mask, error, moves in zip(wrong, off, noise, strict=True):
-                mask &= error > GROSS_FACTOR * moves
-            if any(mask.any() for mask in wrong):
-                samples = self._samples(places, bound, SAMPLES)
-                for n, s in enumerate(suspects):
-                    seen = [s.reference, s.exact, *(one[n] for one in samples)]
-                    least = least_move(s.exact, seen[2:])
-                    wrong[n] &= ~among(s.ours, seen, np.fmax(GROSS_FACTOR * noise[n], least))
-        found: list[OutputError | None] = []
-        for s, mask, error, moves in zip(suspects, wrong, off, noise, strict=True):
-            if not mask.any():
-                found.append(None)
-                continue
-            worst = np.where(mask, error, 0)
-            at = np.unravel_index(int(worst.argmax()), worst.shape)
-            allowed = max(GROSS_FACTOR * float(moves[at]), GROSS * abs(float(s.exact[at])))
-            found.append(OutputError(float(worst[at]), abs(float(s.reference[at]) - float(s.exact[at])), allowed))
-        return found
 
     def _signs_matter(self, output: Node) -> bool:
         """Whether zeros must have NumPy's sign: it is part of an ``exact`` result that no combination makes."""
@@ -478,7 +368,7 @@ class Judge:
         )
         known = Escapes(undefined=not tame, special=lossy)
         free = replace(known, range=not tame and not ordered)
-        places = self._places(suspects)
+        places = self.noise.places(suspects)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
         if free.range and (look.plain is not None or bounded):
             held = moves(places, self.plan, look.bound, known, self.deadline)
@@ -503,7 +393,7 @@ class Judge:
         look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
         survey = self._survey(number, plain, look, kind)
         for batch in self._batches(survey, plain, look):
-            if not all(e.ok for e in self._with_noise(batch, survey.scale, look.bound, plain)):
+            if not all(e.ok for e in self.noise.errors(batch, survey.scale, look.bound, plain)):
                 raise PlainDiffers(number)
 
     # Errors

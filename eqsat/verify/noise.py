@@ -1,0 +1,140 @@
+"""What rounding explains: suspects of one output held against references in which every value carries noise.
+
+Functions that jump turn the last bit of a float into another answer. So a suspect outside its bound is compared with
+references that are run again with noise of a few units in the last place on every value, and a single element that is
+wrong by itself with what that noise does to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eqsat.deadline import Deadline
+from eqsat.ir.node import Node
+from eqsat.ir.table import OPS
+from eqsat.verify.blocks import Storage
+from eqsat.verify.bounds import GROSS, GROSS_FACTOR, ULPS, OutputError, Scale, among, compare, least_move
+from eqsat.verify.boxes import Box, part
+from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
+from eqsat.verify.suspects import Suspect
+from eqsat.verify.ties import jumps_before, nearly_right
+
+NOISE = 16.0
+"""Units in the last place of the noise on every value."""
+FINE = 1.0
+SAMPLES = 18
+MORE_SAMPLES = 144
+"""Where positions among near ties decide, which few samples show too little of."""
+NOISE_FACTOR = 16.0
+GROSS_RUNS = 8
+SAMPLE = 1 << 19
+"""Elements of an output that are compared in one draw, where the others are computed alike."""
+ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
+"""Operators whose results hang on the order or the places of elements."""
+
+
+@dataclass
+class Noise:
+    """Runs references of ``outputs`` with noise, by a plan of their evaluation."""
+
+    outputs: Sequence[Node]
+    plan: Storage
+    seed: int
+    long: bool
+    """Whether a draw takes so long that fewer runs have to do."""
+    deadline: Deadline
+
+    def places(self, suspects: Sequence[Suspect]) -> list[tuple[Node, Box]]:
+        """Outputs and blocks of suspects."""
+        return [(self.outputs[s.output], s.box) for s in suspects]
+
+    def errors(
+        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> list[OutputError]:
+        """The errors of suspects of one output, and of their single elements, after what rounding noise explains."""
+        errors = [s.error for s in suspects]
+        pending = [n for n, e in enumerate(errors) if not e.ok]
+        for n, error in zip(
+            pending, self._under_noise([suspects[n] for n in pending], scale, bound, ours), strict=True
+        ):
+            errors[n] = error
+        gross = [n for n, e in enumerate(errors) if e.ok and suspects[n].gross().any()]
+        for n, single in zip(gross, self._each_element([suspects[n] for n in gross], bound), strict=True):
+            errors[n] = single or errors[n]
+        return errors
+
+    def _under_noise(
+        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+    ) -> list[OutputError]:
+        if not suspects:
+            return []
+        places = self.places(suspects)
+        runs = 1 if self.long else RUNS
+        noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        errors = [
+            replace(s.error, allowed=s.error.allowed + NOISE_FACTOR * n) for s, n in zip(suspects, noise, strict=True)
+        ]
+        if all(e.ok for e in errors):
+            return errors
+        output = places[0][0]
+        tied = nearly_right(output, ours, bound, NOISE_FACTOR, ULPS) if ours.size <= SAMPLE else None
+        settled = tied is not None and not jumps_before(output)
+        samples: list[list[np.ndarray]] = []
+        for count in (SAMPLES, MORE_SAMPLES):
+            if not settled:
+                samples += self._samples(places, bound, count, len(samples))
+            for n, s in enumerate(suspects):
+                if not errors[n].ok:
+                    among_ties = None if tied is None else part(tied, s.box)
+                    again = compare(s.ours, s.exact, s.reference, [one[n] for one in samples], among_ties, scale)
+                    errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
+            if all(e.ok for e in errors) or not any(n.op in ORDERED for n in self.plan.order):
+                break
+        return errors
+
+    def _samples(
+        self, places: Sequence[tuple[Node, Box]], bound: dict[Node, np.ndarray], count: int, first: int = 0
+    ) -> list[list[np.ndarray]]:
+        """The reference of these places, with every value moved by up to ``NOISE`` units, a few times.
+
+        Every third time only what was computed, by up to ``FINE``: what jumps there lands close to the jump's edges.
+        """
+        found = []
+        for run in range(first, count):
+            fine = run % 3 == 2
+            reach = FINE if fine else NOISE
+            moved = Jittered(self.plan, bound, self.seed + run, reach, self.deadline, inputs=not fine)
+            found.append([moved.part(*place) for place in places])
+        return found
+
+    def _each_element(self, suspects: Sequence[Suspect], bound: dict[Node, np.ndarray]) -> list[OutputError | None]:
+        """The error of the worst element of each that is wrong by itself, whatever rounding does to it."""
+        if not suspects:
+            return []
+        places = self.places(suspects)
+        runs = RUNS if self.long else GROSS_RUNS
+        noise = element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        wrong = [s.gross() for s in suspects]
+        with np.errstate(all="ignore"):
+            off = [np.abs(s.ours - s.exact.astype(np.float64)) for s in suspects]
+            for mask, error, moves in zip(wrong, off, noise, strict=True):
+                mask &= error > GROSS_FACTOR * moves
+            if any(mask.any() for mask in wrong):
+                samples = self._samples(places, bound, SAMPLES)
+                for n, s in enumerate(suspects):
+                    seen = [s.reference, s.exact, *(one[n] for one in samples)]
+                    least = least_move(s.exact, seen[2:])
+                    wrong[n] &= ~among(s.ours, seen, np.fmax(GROSS_FACTOR * noise[n], least))
+        found: list[OutputError | None] = []
+        for s, mask, error, moves in zip(suspects, wrong, off, noise, strict=True):
+            if not mask.any():
+                found.append(None)
+                continue
+            worst = np.where(mask, error, 0)
+            at = np.unravel_index(int(worst.argmax()), worst.shape)
+            allowed = max(GROSS_FACTOR * float(moves[at]), GROSS * abs(float(s.exact[at])))
+            found.append(OutputError(float(worst[at]), abs(float(s.reference[at]) - float(s.exact[at])), allowed))
+        return found
