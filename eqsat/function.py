@@ -22,7 +22,7 @@ from eqsat.explained import explanation
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.shapes_only import with_examples
 from eqsat.frontends.trace import const_inputs
-from eqsat.frontends.tracer import CURRENT
+from eqsat.frontends.tracing import CURRENT
 from eqsat.growth import Growth
 from eqsat.locks import compiling, fresh_in_forks, locked, patience
 from eqsat.making import Maker

@@ -36,7 +36,8 @@ from eqsat.frontends.elements import OUTSIDE, RESULT, Axis, Element, aligned, as
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.source import user_line
 from eqsat.frontends.trace import run_by_reference
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
 from eqsat.ir import build
 from eqsat.ir.node import LINE
 from eqsat.ir.types import widest

@@ -16,7 +16,7 @@ from eqsat.deadline import Deadline
 from eqsat.frontends.numbers import LIMIT, number
 from eqsat.frontends.pytree import ArgSpec, Branch, Key, Leaf, Static, Tree, ends_of_tree, is_tensor, tree_of
 from eqsat.frontends.trace import Traced, const_inputs, trace
-from eqsat.frontends.tracer import CURRENT
+from eqsat.frontends.tracing import CURRENT
 from eqsat.growth import ends_of_key
 from eqsat.ir.node import topological
 from eqsat.ir.sources import InputAttrs

@@ -23,7 +23,7 @@ from eqsat.compiled import Compiled
 from eqsat.compilers import Compilers
 from eqsat.cost import machine as machine_model
 from eqsat.deadline import NEVER, Deadline, OutOfTime
-from eqsat.frontends.tracer import CURRENT
+from eqsat.frontends.tracing import CURRENT
 from eqsat.options import Options
 from eqsat.plain import PlainProgram
 from eqsat_backends.numba_cpu import NumbaCpuBackend

@@ -188,7 +188,7 @@ def test_a_long_call_is_not_waited_for() -> None:
 
 
 def test_calls_aside_give_results_errors_and_see_the_context() -> None:
-    from eqsat.frontends.tracer import CURRENT, Trace
+    from eqsat.frontends.tracing import CURRENT, Trace
 
     assert aside("adding", NEVER, lambda a, *, b: a + b, 1, b=2) == 3
     with pytest.raises(ZeroDivisionError):

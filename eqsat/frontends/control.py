@@ -19,7 +19,8 @@ from eqsat.frontends.plain_loops import PlainLoop, scan_plain
 from eqsat.frontends.pytree import Leaf, Static, Tree, rebuild, tree_of
 from eqsat.frontends.source import user_line
 from eqsat.frontends.traced_loops import Closing, begun, fresh_input, inside, on_users_line, scan_traced, settled_body
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
 from eqsat.ir import build
 from eqsat.ir.loop import EXPECTED, Loop, loop
 from eqsat.ir.types import TensorType

@@ -9,7 +9,8 @@ import numpy as np
 
 from eqsat.errors import ConcretizationError, UnsupportedDTypeError
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir import build, complexes, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.repeats import cut, still_axes

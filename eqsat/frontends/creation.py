@@ -28,7 +28,8 @@ from eqsat.frontends.convert import known_dtype, traced
 from eqsat.frontends.joins import array_of
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.shapes import shape_of
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
 from eqsat.frontends.writes import Flat
 from eqsat.ir import build
 from eqsat.scoped import Scoped

@@ -18,7 +18,7 @@ from eqsat.ir.node import Node, Source, topological
 from eqsat.ir.types import bool_, int64
 
 if TYPE_CHECKING:
-    from eqsat.frontends.tracer import Trace
+    from eqsat.frontends.tracing import Trace
 
 MOST_GUARDS = 16
 """Values that Python may ask for in one trace: a loop until something converges asks for one in every turn."""

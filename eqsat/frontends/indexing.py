@@ -14,7 +14,8 @@ from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.memory import Memory
 from eqsat.frontends.registry import implements
-from eqsat.frontends.tracer import TracedArray, Unsized
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import Unsized
 from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir.types import COMPUTED, complex64, complex128
 
 _TYPES = frozenset(np.dtype(d.name) for d in (*COMPUTED, complex64, complex128))

@@ -16,7 +16,7 @@ import numpy as np
 
 from eqsat.frontends import creation, registry
 from eqsat.frontends.opaque import holds_traced
-from eqsat.frontends.tracer import CURRENT
+from eqsat.frontends.tracing import CURRENT
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 

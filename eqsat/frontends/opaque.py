@@ -21,7 +21,8 @@ from eqsat.frontends.guards import told
 from eqsat.frontends.registry import full_name
 from eqsat.frontends.sized import Fitted, shapes_code
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber, Unsized
+from eqsat.frontends.tracer import TracedArray, TracedNumber
+from eqsat.frontends.tracing import CURRENT, Trace, Unsized
 from eqsat.ir.complexes import as_complex, as_real, joined, of_parts
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import LINE, topological

@@ -155,7 +155,7 @@ def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 def call(function: object, *args: Any, **kwargs: Any) -> Any:
     """Call a NumPy function's implementation on traced arrays; of known ones NumPy's own."""
     from eqsat.frontends.known import Unknown, run
-    from eqsat.frontends.tracer import all_known
+    from eqsat.frontends.operators import all_known
 
     if all_known(args):
         with contextlib.suppress(Unknown):
@@ -174,7 +174,7 @@ def attempt(
     from eqsat.frontends.guards import may_guard
     from eqsat.frontends.known import writes
     from eqsat.frontends.opaque import step
-    from eqsat.frontends.tracer import CURRENT
+    from eqsat.frontends.tracing import CURRENT
 
     try:
         return located(name, run, *given)

@@ -18,7 +18,7 @@ import numpy as np
 from eqsat.frontends.builtin import ORIGINALS, builtin
 from eqsat.frontends.creation import OF_ORIGINAL, is_users
 from eqsat.frontends.known import captured
-from eqsat.frontends.tracer import Trace
+from eqsat.frontends.tracing import Trace
 
 
 class Scopes:

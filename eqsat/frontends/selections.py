@@ -21,7 +21,8 @@ from eqsat.frontends.convert import known_dtype, lift, truth
 from eqsat.frontends.guards import may_guard
 from eqsat.frontends.indexing import listed_index, picked
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, TracedArray, Unsized
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node

@@ -52,7 +52,8 @@ from eqsat.frontends.pytree import (
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
 from eqsat.frontends.traced_loops import check_closed
-from eqsat.frontends.tracer import CURRENT, Trace, TracedArray, TracedNumber, Unsized
+from eqsat.frontends.tracer import TracedArray, TracedNumber
+from eqsat.frontends.tracing import CURRENT, Trace, Unsized
 from eqsat.ir import build, complexes
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import with_bodies

@@ -15,7 +15,8 @@ from eqsat.frontends.convert import is_weak, known_dtype, lift, literal
 from eqsat.frontends.memory import LEVEL
 from eqsat.frontends.pytree import Tree, rebuild, tree_of
 from eqsat.frontends.source import user_line
-from eqsat.frontends.tracer import CURRENT, TracedArray
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
 from eqsat.ir import build
 from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import LINE, ConstArray, Graph, Node, substitute, topological

@@ -1,5 +1,5 @@
-"""Traced arrays: what a user's function sees while it is traced. They behave as NumPy arrays of known
-shape and type and unknown values.
+"""Traced arrays: what a user's function sees while it is traced. They behave as NumPy arrays of known shape and type
+and unknown values; operators and methods that are functions of NumPy: :mod:`eqsat.frontends.operators`.
 
 A traced array is a view of :class:`~eqsat.frontends.memory.Memory`, most often of all of it. Writing to it gives the
 memory a new value, so every array that shares the memory in NumPy sees the change. Values of which nothing depends on
@@ -9,176 +9,24 @@ the arguments are *known*: NumPy computes with them, and Python may ask for them
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from eqsat.deadline import NEVER, Deadline
 from eqsat.errors import ConcretizationError, ReadOnlyError, UnsupportedOpError
 from eqsat.frontends import registry
-from eqsat.frontends.guards import CHOOSE, Guard, told
+from eqsat.frontends.guards import CHOOSE, told
 from eqsat.frontends.memory import LEVEL, Memory
+from eqsat.frontends.operators import Operators, all_known, short
 from eqsat.frontends.source import scipy_function, user_line
+from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir import build, views
 from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType, dtype_of
 from eqsat.ir.views import ViewMap
-from eqsat.scoped import Scoped
-
-
-class Trace:
-    """One run of a user's function, on the thread that makes this; traced arrays belong to one.
-
-    ``disorderly``: some array's elements are not in row-major order in NumPy's memory. ``rows``: what is written where
-    depends on arguments being in that order. ``file``: the function's. ``nodes``: values of its arrays in the order in
-    which they were made. ``values`` are those of the inputs in the call that is traced, and of what was learned by
-    running functions on them. ``shown``: what stands for a value from outside, such as a helper function, and
-    ``inside`` for the one that is traced; ``original``: what such a stand-in was made of. ``bound``: how many inputs
-    bodies of loops were given.
-    ``guards``: values that Python asked for, which the trace is for; None where it may not.
-    """
-
-    __slots__ = (
-        "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "original", "rows", "shown", "thread",
-        "values",
-    )  # fmt: skip
-
-    def __init__(
-        self, deadline: Deadline = NEVER, values: dict[Node, np.ndarray] | None = None, *, guarded: bool = False
-    ) -> None:
-        self.deadline = deadline
-        self.nodes: list[Node] = []
-        self.bound = 0
-        self.thread = get_ident()
-        self.disorderly = False
-        self.file = ""
-        self.shown: Callable[[Any], Any] = lambda value: value
-        self.inside: Callable[[Any], Any] = lambda value: value
-        self.rows = False
-        self.original: Callable[[Any], Any] = lambda value: value
-        self.values = {} if values is None else values
-        self.guards: list[Guard] | None = [] if guarded else None
-
-
-CURRENT: Scoped[Trace | None] = Scoped(None)
-
-
-def _ufunc(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
-    from eqsat.frontends.known import Unknown, run
-    from eqsat.frontends.ufuncs import apply
-
-    if all_known(args):
-        with contextlib.suppress(Unknown):
-            return run(ufunc, args, kwargs)
-    return registry.attempt(short(ufunc), ufunc, args, kwargs, functools.partial(apply, **kwargs), ufunc, args)
-
-
-def all_known(args: Iterable[Any]) -> bool:
-    """Whether the traced arrays among these are known, those in lists aside."""
-    return all(not isinstance(a, TracedArray) or a.memory.known is not None for a in args)
-
-
-def short(ufunc: np.ufunc) -> str:
-    """A ufunc's name in messages."""
-    return registry.short_name(ufunc)
-
-
-def _binary(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
-    def operator(self: TracedArray, other: object) -> Any:
-        return _ufunc(ufunc, self, other) if _is_operand(other) else NotImplemented
-
-    return operator
-
-
-def _compared(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
-    def operator(self: TracedArray, other: object) -> Any:
-        if other is None:  # which no element equals; Python alone would compare the objects
-            return np.full_like(self, ufunc is np.not_equal, dtype=bool)
-        return _ufunc(ufunc, self, other) if _is_operand(other) else NotImplemented
-
-    return operator
-
-
-def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
-    def operator(self: TracedArray, other: object) -> Any:
-        return _ufunc(ufunc, other, self) if _is_operand(other) else NotImplemented
-
-    return operator
-
-
-def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
-    def operator(self: TracedArray, other: object) -> Any:
-        if self.is_scalar:
-            # NumPy's 0-d results are scalars, for which y += a means y = y + a, and 0-d arrays keep their type
-            result = _ufunc(ufunc, self, other)
-            if result.shape != () or result.dtype != self.dtype:
-                raise UnsupportedOpError(
-                    f"in place: a 0-d result of type {self.dtype} would become {result.dtype} of shape {result.shape}; "
-                    "write y = y + … for a new value, or make the operand's type and shape those of y",
-                    user_line(),
-                )
-            return result
-        return _ufunc(ufunc, self, other, out=self)
-
-    return operator
-
-
-def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
-    def operator(self: TracedArray) -> Any:
-        return _ufunc(ufunc, self)
-
-    return operator
-
-
-def _method(function: Any) -> Callable[..., Any]:
-    """A method that is the NumPy function of the same name."""
-
-    def method(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
-        return registry.call(function, self, *args, **kwargs)
-
-    method.__name__ = function.__name__
-    method.__doc__ = f"As ``numpy.{function.__name__}``."
-    return method
-
-
-def _axes_method(function: Any) -> Callable[..., Any]:
-    """A method whose axes or sizes may be one tuple or several arguments."""
-
-    def method(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
-        given = args[0] if len(args) == 1 else (args or None)
-        return registry.call(function, self, given, **kwargs)
-
-    return method
-
-
-class Unsized:
-    """An array whose number of elements depends on values, and is not asked for yet."""
-
-    __slots__ = ()
-
-    def array(self) -> TracedArray:
-        """The array, of the size that it has in the call that is traced; refused where a trace may not be for that."""
-        raise NotImplementedError
-
-
-def _is_operand(other: object) -> bool:
-    if isinstance(other, Unsized):
-        return False
-    # Another class's reflected operator goes first where it opted out of NumPy's protocol.
-    return getattr(other, "__array_ufunc__", other) is not None or isinstance(other, (int, float))
-
-
-def power_function(exponent: object) -> np.ufunc | None:
-    """The function to which ``numpy.ndarray``'s operator ``**`` takes this exponent, if not to ``np.power``."""
-    if type(exponent) not in (int, float):
-        return None
-    return {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(exponent)  # type: ignore[call-overload, no-any-return]
-
 
 _SHARING = frozenset(
     ("view", "getfield", "setfield", "data", "ctypes", "base", "partition", "resize", "byteswap", "setflags")
@@ -186,7 +34,7 @@ _SHARING = frozenset(
 """What gives away the memory of a NumPy array, or changes it."""
 
 
-class TracedArray:
+class TracedArray(Operators):
     """An array of known shape and element type whose values are not known yet."""
 
     __slots__ = (
@@ -204,7 +52,7 @@ class TracedArray:
     __array_priority__ = 1000.0
     weak: type | None = None
     """int or float for a Python number, which takes the element type of the arrays it meets."""
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, node: Node) -> None:
         """An array of its own memory with a node's value."""
@@ -221,7 +69,7 @@ class TracedArray:
             self._trace.nodes.append(node)
             if self._trace.disorderly:
                 # Results of arrays in another order are in that order, too; which results these are is not looked at.
-                self.memory.orderly = sum(n > 1 for n in node.shape) <= 1
+                self.memory.orderly = False
 
     @classmethod
     def of_memory(cls, memory: Memory, type: TensorType, map: ViewMap | None, readonly: bool = False) -> TracedArray:
@@ -536,6 +384,16 @@ class TracedArray:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))
 
+    @property
+    def flat(self) -> Any:
+        from eqsat.frontends.writes import Flat
+
+        return Flat(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[:] = value
+
     # Protocols
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -560,155 +418,6 @@ class TracedArray:
         from eqsat.frontends import array_api
 
         return array_api
-
-    # Operators
-
-    __add__, __radd__, __iadd__ = _binary(np.add), _reflected(np.add), _in_place(np.add)
-    __sub__, __rsub__, __isub__ = _binary(np.subtract), _reflected(np.subtract), _in_place(np.subtract)
-    __mul__, __rmul__, __imul__ = _binary(np.multiply), _reflected(np.multiply), _in_place(np.multiply)
-    __truediv__, __rtruediv__, __itruediv__ = _binary(np.divide), _reflected(np.divide), _in_place(np.divide)
-    __floordiv__, __rfloordiv__ = _binary(np.floor_divide), _reflected(np.floor_divide)
-    __ifloordiv__ = _in_place(np.floor_divide)
-    __mod__, __rmod__, __imod__ = _binary(np.remainder), _reflected(np.remainder), _in_place(np.remainder)
-    __divmod__, __rdivmod__ = _binary(np.divmod), _reflected(np.divmod)
-    __and__, __rand__, __iand__ = _binary(np.bitwise_and), _reflected(np.bitwise_and), _in_place(np.bitwise_and)
-    __or__, __ror__, __ior__ = _binary(np.bitwise_or), _reflected(np.bitwise_or), _in_place(np.bitwise_or)
-    __xor__, __rxor__, __ixor__ = _binary(np.bitwise_xor), _reflected(np.bitwise_xor), _in_place(np.bitwise_xor)
-    __lshift__, __rlshift__, __ilshift__ = (f(np.left_shift) for f in (_binary, _reflected, _in_place))
-    __rshift__, __rrshift__, __irshift__ = (f(np.right_shift) for f in (_binary, _reflected, _in_place))
-    __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
-    __lt__, __le__, __gt__, __ge__ = (_binary(f) for f in (np.less, np.less_equal, np.greater, np.greater_equal))
-    __neg__, __pos__, __abs__, __invert__ = (_unary(f) for f in (np.negative, np.positive, np.absolute, np.invert))
-    __rpow__ = _reflected(np.power)
-
-    def __pow__(self, exponent: Any) -> Any:
-        special = power_function(exponent) if self.dtype.kind in "fc" else None
-        if special is not None:
-            return _ufunc(special, self)
-        return _ufunc(np.power, self, exponent) if _is_operand(exponent) else NotImplemented
-
-    def __ipow__(self, exponent: Any) -> Any:
-        return _ufunc(np.power, self, exponent, out=self)
-
-    def __matmul__(self, other: object) -> Any:
-        return registry.call(np.matmul, self, other) if _is_operand(other) else NotImplemented
-
-    def __rmatmul__(self, other: object) -> Any:
-        return registry.call(np.matmul, other, self) if _is_operand(other) else NotImplemented
-
-    def __imatmul__(self, other: object) -> Any:
-        return _ufunc(np.matmul, self, other, out=self)
-
-    # Methods
-
-    @property
-    def T(self) -> Any:
-        return registry.call(np.transpose, self)
-
-    @property
-    def mT(self) -> Any:
-        return registry.call(np.matrix_transpose, self)
-
-    @property
-    def real(self) -> Any:
-        return registry.call(np.real, self)
-
-    @real.setter
-    def real(self, value: Any) -> None:
-        self[...] = value + 1j * self.imag if self.dtype.kind == "c" else value
-
-    @property
-    def imag(self) -> Any:
-        return registry.call(np.imag, self)
-
-    @imag.setter
-    def imag(self, value: Any) -> None:
-        if self.dtype.kind != "c":
-            raise TypeError("array does not have imaginary part to set")
-        self[...] = self.real + 1j * value
-
-    @property
-    def flat(self) -> Any:
-        from eqsat.frontends.writes import Flat
-
-        return Flat(self)
-
-    @flat.setter
-    def flat(self, value: Any) -> None:
-        self.flat[:] = value
-
-    def fill(self, value: Any) -> None:
-        """As ``numpy.ndarray.fill``."""
-        self[...] = value
-
-    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
-        """As ``numpy.ndarray.put``."""
-        registry.call(np.put, self, indices, values, mode)
-
-    def itemset(self, *args: Any) -> None:
-        """As ``numpy.ndarray.itemset``, which NumPy 2 has no more."""
-        raise AttributeError("`itemset` was removed from the ndarray class in NumPy 2.0: write x[index] = value")
-
-    def view(self, dtype: Any = None) -> Any:
-        """As ``numpy.ndarray.view`` of an array's own element type: bits are not read as another one."""
-        is_class = isinstance(dtype, type) and issubclass(dtype, np.ndarray)
-        if dtype is not None and (dtype is not np.ndarray if is_class else np.dtype(dtype) != self.dtype):
-            raise registry.refuse("ndarray.view of another type")
-        return self[...]
-
-    def astype(
-        self, dtype: DTypeLike, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
-    ) -> Any:
-        """As ``numpy.ndarray.astype``."""
-        if not np.can_cast(self.dtype, dtype, casting):
-            raise TypeError(f"Cannot cast array data from {self.dtype!r} to {np.dtype(dtype)!r} by rule {casting!r}")
-        return registry.call(np.astype, self, dtype, copy=copy)
-
-    def copy(self, order: str = "C") -> Any:
-        made = registry.call(np.copy, self)
-        if isinstance(made, TracedArray):
-            made.memory.orderly |= order == "C"
-        return made
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: object) -> Any:
-        return self.copy()
-
-    def flatten(self, order: str = "C") -> Any:
-        return registry.call(np.copy, registry.call(np.ravel, self, order=order))
-
-    def conj(self) -> Any:
-        return _ufunc(np.conjugate, self) if self.dtype.kind == "c" else self
-
-    conjugate = conj
-
-    transpose = _axes_method(np.transpose)
-
-    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
-        return registry.call(np.reshape, self, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
-
-    ravel, squeeze, swapaxes = _method(np.ravel), _method(np.squeeze), _method(np.swapaxes)
-    diagonal, trace, repeat, take = (_method(f) for f in (np.diagonal, np.trace, np.repeat, np.take))
-    nonzero = _method(np.nonzero)
-    sum, prod, max, min = (_method(f) for f in (np.sum, np.prod, np.max, np.min))
-    mean, var, std, any, all = (_method(f) for f in (np.mean, np.var, np.std, np.any, np.all))
-    argmax, argmin, cumsum, cumprod = (_method(f) for f in (np.argmax, np.argmin, np.cumsum, np.cumprod))
-    argsort, clip, dot, round = (_method(f) for f in (np.argsort, np.clip, np.dot, np.round))
-    searchsorted, choose = _method(np.searchsorted), _method(np.choose)
-
-    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
-        """As ``numpy.ndarray.compress``."""
-        return registry.call(np.compress, condition, self, axis=axis, out=out)
-
-    def sort(self, axis: int = -1, **kwargs: Any) -> None:
-        """Sorts in place, as ``numpy.ndarray.sort``."""
-        self.check_writable()
-        if self.known is not None:
-            self.known.sort(axis, **kwargs)
-            self.memory.touch()
-            return
-        self.assign(registry.call(np.sort, self, axis=axis, **kwargs).node)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and hasattr(np.ndarray, name):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.frontends.tracer import power_function
+from eqsat.frontends.operators import power_function
 from eqsat.ir.table import OPS
 
 Number = float | int | bool
