@@ -69,7 +69,7 @@ class TracedArray(Operators):
             self._trace.nodes.append(node)
             if self._trace.disorderly:
                 # Results of arrays in another order are in that order, too; which results these are is not looked at.
-                self.memory.orderly = False
+                self.memory.orderly = sum(n > 1 for n in node.shape) <= 1
 
     @classmethod
     def of_memory(cls, memory: Memory, type: TensorType, map: ViewMap | None, readonly: bool = False) -> TracedArray:
