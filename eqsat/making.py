@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from eqsat import forks
 from eqsat.aside import load
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
@@ -23,6 +24,7 @@ from eqsat.errors import (
     TraceDiffersError,
     UnsupportedDTypeError,
     UnsupportedOpError,
+    VerificationError,
 )
 from eqsat.frontends.pytree import ArgSpec
 from eqsat.frontends.trace import Traced, trace
@@ -30,7 +32,7 @@ from eqsat.growth import user_level
 from eqsat.locks import measuring
 from eqsat.options import Options
 from eqsat.paths import MOST_PATHS, fixes
-from eqsat.plain import REFUSED, SLOW, SLOWER, PlainProgram, out_of_budget, refusal, signature
+from eqsat.plain import REFUSED, SLOW, SLOWER, WRONG, PlainProgram, out_of_budget, refusal, signature
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
@@ -90,7 +92,7 @@ class Maker:
             program = PlainProgram(self.fn, told, traced, why, SLOW, seconds)
         except Exception as error:
             fits = isinstance(error, _REFUSALS) or (traced is None and not isinstance(error, OptionError))
-            if self.options.strict or not fits:
+            if self.options.strict or not (fits or (isinstance(error, VerificationError) and not self._strangers())):
                 raise
             return self.refused(error, args, kwargs, leaves, traced, time.monotonic() - start)
         log.info("%s", program)
@@ -108,7 +110,16 @@ class Maker:
     ) -> PlainProgram:
         names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
         told = signature(self.spec.name, names, leaves)
-        return PlainProgram(self.fn, told, traced, refusal(error), REFUSED, seconds, error)
+        found_wrong = isinstance(error, VerificationError) and not isinstance(error, _REFUSALS)
+        fix = WRONG if found_wrong else REFUSED
+        return PlainProgram(self.fn, told, traced, refusal(error), fix, seconds, error)
+
+    def _strangers(self) -> bool:
+        """Whether a wrong program may be the fault of a rule, or a backend, that did not come with eqsat."""
+        with forks.IMPORTING:
+            from eqsat.rules.registry import strangers
+
+        return not set(strangers()) <= set(self.options.disable)
 
     def tell(self, program: PlainProgram) -> None:
         program.error = None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from eqsat.errors import ConcretizationError, EqsatError, UnsupportedOpError
+from eqsat.errors import ConcretizationError, EqsatError, UnsupportedOpError, VerificationError
 from eqsat.explain.report import Explanation
 from eqsat.explain.work import Work, naive_peak, naive_work
 from eqsat.frontends.trace import Traced
@@ -18,6 +18,7 @@ SLOW = (
     "kernels that were compiled stay so"
 )
 REFUSED = "Fix: as it says, or leave eqsat.optimize out; strict=True makes this an error"
+WRONG = "Fix: none is needed; strict=True makes this an error, with a program that shows it"
 SLOWER = "Fix: none is needed; check_speed=False keeps the compiled program"
 _NUMPYS_TOO = (ValueError, IndexError, TypeError)
 
@@ -93,6 +94,8 @@ def out_of_budget(budget: float, work: str, seconds: float) -> str:
 
 def refusal(error: Exception) -> str:
     """Why NumPy runs a function whose compilation raised ``error``, with the user's line."""
+    if isinstance(error, VerificationError) and error.program:
+        return error.message.partition("\n\n")[0].replace("; it is not used", "")
     if isinstance(error, EqsatError):
         return error.message if error.where is None else f"{error.message} (at {error.where})"
     where = user_line_of(error)

@@ -16,7 +16,9 @@ from eqsat.ir import reroll
 from eqsat.options import Numerics
 from eqsat.verify import draws
 from eqsat.verify.draws import Draws
-from eqsat.verify.judge import Judge
+from eqsat.verify.judge import Judge, Undetermined
+from eqsat.verify.noise import GROSS_RUNS, TAME
+from eqsat.verify.rounding import Moves
 from eqsat.verify.suspects import Seen
 
 rng = np.random.default_rng(0)
@@ -189,7 +191,7 @@ def test_where_the_order_decides_what_overflows_the_error_names_the_way_out() ->
 
     x = np.array([1, 1000, -1000, 2], np.float32)
     with pytest.raises(VerificationError, match="numerics='exact'"):
-        eqsat.optimize(fn)(x)
+        eqsat.optimize(fn, strict=True)(x)
     np.testing.assert_array_equal(eqsat.optimize(fn, numerics="exact")(x), [False, True, True, False])
 
 
@@ -331,3 +333,64 @@ def test_what_is_infinite_in_another_order_may_come_first_in_a_sorted_one() -> N
     x = rng.uniform(-2, 2, (17, 2)).astype(np.float32)
     sorted_products = eqsat.optimize(lambda x: np.sort((x @ u) @ w, axis=-2), strict=True)
     np.testing.assert_allclose(sorted_products(x), np.sort((x @ u) @ w, axis=-2), rtol=1e-4, atol=1e-5)
+
+
+def test_quotients_of_values_too_large_may_meet_others_first() -> None:
+    """In (e b / (p - c e)) k / r the divisors may be multiplied first, and overflow where NumPy's quotient does not."""
+
+    def fn(x: Any, r: Any) -> Any:
+        e = np.exp(x)
+        return 5 / (1 + e * 0.6 / (2 - 0.4 * e) * 1e3 / r)
+
+    x, r = np.array([1.0, 703, 2, 705]), np.array([1e4, 1e4, 1e4, 1e4])
+
+    def excusable(result: Any) -> None:
+        result[1] = 5.0
+
+    def wrong(result: Any) -> None:
+        result[2] = 5.0
+
+    assert examined(fn, excusable, x, r).telling[0] == 0.75
+    with pytest.raises(VerificationError, match="off by"):
+        examined(fn, wrong, x, r)
+
+
+def _moves(change: Callable[[np.random.Generator], np.ndarray]) -> Moves:
+    found = Moves(np.zeros(20_000), np.zeros(20_000))
+    source = np.random.default_rng(5)
+    for _ in range(GROSS_RUNS):
+        found.add(np.abs(change(source)))
+    return found
+
+
+def test_only_noise_with_a_heavy_tail_outgrows_itself() -> None:
+    exact, unit = np.linspace(1, 2, 20_000), 1e-16
+    for tame in (lambda r: r.uniform(-1, 1, 20_000), lambda r: r.standard_normal(20_000) * 1e-9):
+        assert _moves(tame).outgrown(exact, unit).max() < TAME
+    heavy = _moves(lambda r: r.standard_cauchy(20_000) * 1e-3)
+    assert heavy.outgrown(exact, unit).max() > 4 * TAME
+    # Elements known well are not excused by what happens to others.
+    both = _moves(lambda r: np.where(exact < 1.5, r.uniform(-1e-12, 1e-12, 20_000), r.standard_cauchy(20_000)))
+    assert both.outgrown(exact, unit)[exact < 1.5].max() < TAME
+    assert both.outgrown(exact, unit)[exact > 1.6].max() > TAME
+
+
+def test_a_draw_of_which_rounding_leaves_no_digit_says_nothing() -> None:
+    """But the caller's own arguments are held to the reference all the same, and so is what keeps its digits."""
+
+    def chaos(x: Any) -> Any:
+        for _ in range(8):
+            x = np.sin(1000 * x)
+        return x
+
+    x = normal(50).astype(np.float64)
+    judges = {}
+    for name, fn in (("none", chaos), ("all", np.sin)):
+        graph = trace(fn, (x,)).graph
+        drawn = Draws(graph, graph.inputs, (x,))
+        judges[name] = Judge(graph, {}, lambda given: [given[0] * 1e6], drawn, "exact", "", 1 << 28, NEVER)
+    with pytest.raises(Undetermined):
+        judges["none"].examine(draws.NORMAL)
+    for name, kind in (("none", draws.OWN), ("all", draws.NORMAL)):
+        with pytest.raises(VerificationError, match="off by"):
+            judges[name].examine(kind)

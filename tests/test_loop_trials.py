@@ -95,7 +95,7 @@ def test_a_fault_of_a_loop_is_caught(
 
     monkeypatch.setattr(backend.NumbaCpuBackend, "emit", emit)
     with pytest.raises(eqsat.VerificationError):
-        eqsat.optimize(fn, cache=False)(*args)
+        eqsat.optimize(fn, cache=False, strict=True)(*args)
     assert seen
 
 

@@ -87,6 +87,20 @@ def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
     return tuple(r for r in rules if NUMERICS.index(r.numerics) <= NUMERICS.index(numerics))
 
 
+@cache
+def _other_libraries() -> tuple[str, ...]:
+    from importlib.metadata import entry_points
+
+    points = (*entry_points(group="eqsat.rules"), *entry_points(group="eqsat.backends"))
+    return tuple(point.name for point in points if point.dist is None or point.dist.name != "eqsat")
+
+
+def strangers() -> tuple[str, ...]:
+    """What did not come with eqsat: ids of rules given to ``add``, names of other packages' rule libraries and
+    backends."""
+    return (*_other_libraries(), *_added)
+
+
 def get(id: str) -> Rule:
     """The rule of this id. ``KeyError`` listing the ids there are."""
     for rule in listed():

@@ -28,7 +28,7 @@ from eqsat.verify import draws
 from eqsat.verify.bounds import OutputError
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
-from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib, reference_seconds
+from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, Undetermined, mib, reference_seconds
 from eqsat.verify.plain import Plain, wrong_values
 from eqsat.verify.suspects import Seen
 
@@ -255,10 +255,13 @@ def _own(judge: Judge, plain: Sequence[np.ndarray] | None) -> Seen:
 
 
 def _valid(judge: Judge, kind: Kind) -> Seen | None:
-    """What a draw shows, made valid by staying nearer to the caller's values; None where nothing helps."""
+    """What a draw shows, made valid by staying nearer to the caller's values; None where nothing helps, or rounding
+    leaves no digit."""
     while True:
         try:
             return judge.examine(kind)
+        except Undetermined:
+            return None
         except Invalid:
             if not judge.draws.nearer():
                 return None

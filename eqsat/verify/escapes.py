@@ -128,6 +128,8 @@ class _Replacing(Evaluation):
             size, largest = np.abs(value), float(np.finfo(value.dtype).max)
             yield (size < least) & (size > 0), 0.0, 0.0
             yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest
+            if node.op in ("mul", "div") and len(arrays) == 2:
+                yield _balanced(node, arrays, reach, least), np.nan, np.inf
             if node.op == "reduce_prod":
                 yield _partly(node, value, arrays, reach, least), np.nan, largest
         if self.escapes.special:
@@ -140,6 +142,18 @@ class _Replacing(Evaluation):
         rng = np.random.default_rng((self.plan.position[node], *(n for r in box for n in r)))
         drawn: np.ndarray = rng.uniform(-1, 1, extents(box)) * (most if self.run == 1 else -most)
         return drawn.astype(dtype)
+
+
+def _balanced(node: Node, arrays: Sequence[np.ndarray], reach: float, least: float) -> np.ndarray:
+    """Products of a factor that is too large and one that is too small, and such quotients: in another order, one of
+    them meets other values first."""
+    a, b = (np.abs(array) for array in arrays)
+    large, small = [x > reach for x in (a, b)], [(x < least) & (x > 0) for x in (a, b)]
+    if node.op == "div":
+        found: np.ndarray = large[0] & large[1] | small[0] & small[1]
+    else:
+        found = large[0] & small[1] | small[0] & large[1]
+    return found
 
 
 def _partly(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray], reach: float, least: float) -> np.ndarray:

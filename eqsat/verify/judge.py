@@ -65,6 +65,10 @@ class Invalid(Exception):
     """The reference refuses these arguments: the cause says why."""
 
 
+class Undetermined(Exception):
+    """Rounding leaves no digit of a result that is outside its bound: it says nothing of the program."""
+
+
 class PlainDiffers(Exception):
     """The user's function and its trace differ in the values of an output, whose number is the argument."""
 
@@ -176,6 +180,8 @@ class Judge:
     def examine(self, kind: Kind, plain: Sequence[np.ndarray] | None = None) -> Seen:
         """Compare on one draw. Raises ``VerificationError``, or :class:`Invalid` where the reference refuses it.
 
+        Of arguments that are not the caller's, :class:`Undetermined` where rounding leaves no digit.
+
         ``plain``: what the user's function returned on these arguments; :class:`PlainDiffers` where that is not what
         the reference computes.
         """
@@ -275,6 +281,8 @@ class Judge:
         for batch in self._batches(survey, ours, look, lossy):
             excused += self._excuse(batch, look, kind)
             for suspect, one in zip(batch, self.noise.errors(batch, survey.scale, look.bound, ours), strict=True):
+                if not one.ok and kind is not draws.OWN and self.noise.undetermined(suspect, look.bound):
+                    raise Undetermined
                 self._judge(suspect, one, kind)
                 error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
         seen.errors.append(error)

@@ -30,6 +30,9 @@ MORE_SAMPLES = 144
 """Where positions among near ties decide, which few samples show too little of."""
 NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
+TAME = 16.0
+"""Times as far as all others together that one of so many evaluations with noise moves one of a million elements at
+most, where the noise has no heavy tail (7 normal numbers are all below 1/r of another with probability of some r^-7)."""
 SAMPLE = 1 << 19
 """Elements of an output that are compared in one draw, where the others are computed alike."""
 ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
@@ -65,6 +68,13 @@ class Noise:
         for n, single in zip(gross, self._each_element([suspects[n] for n in gross], bound), strict=True):
             errors[n] = single or errors[n]
         return errors
+
+    def undetermined(self, suspect: Suspect, bound: dict[Node, np.ndarray]) -> bool:
+        """Whether noise moves half of the elements that are finite by as much as their own value."""
+        (moves,) = element_noise(self.places([suspect]), self.plan, bound, deadline=self.deadline)
+        size = np.abs(np.asarray(suspect.exact, np.float64))
+        told = np.isfinite(size) & ((size > 0) | (moves.worst > 0))
+        return bool(told.any()) and bool(np.mean(moves.worst[told] >= size[told]) >= 0.5)
 
     def _under_noise(
         self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
@@ -116,25 +126,42 @@ class Noise:
             return []
         places = self.places(suspects)
         runs = RUNS if self.long else GROSS_RUNS
-        noise = element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        reach = self._reach(suspects, places, bound, runs)
         wrong = [s.gross() for s in suspects]
         with np.errstate(all="ignore"):
             off = [np.abs(s.ours - s.exact.astype(np.float64)) for s in suspects]
-            for mask, error, moves in zip(wrong, off, noise, strict=True):
-                mask &= error > GROSS_FACTOR * moves
+            if runs < GROSS_RUNS and any((w & (o > r)).any() for w, o, r in zip(wrong, off, reach, strict=True)):
+                reach = self._reach(suspects, places, bound, GROSS_RUNS)
+            for mask, error, allowed in zip(wrong, off, reach, strict=True):
+                mask &= error > allowed
             if any(mask.any() for mask in wrong):
                 samples = self._samples(places, bound, SAMPLES)
                 for n, s in enumerate(suspects):
                     seen = [s.reference, s.exact, *(one[n] for one in samples)]
                     least = least_move(s.exact, seen[2:])
-                    wrong[n] &= ~among(s.ours, seen, np.fmax(GROSS_FACTOR * noise[n], least))
+                    wrong[n] &= ~among(s.ours, seen, np.fmax(reach[n], least))
         found: list[OutputError | None] = []
-        for s, mask, error, moves in zip(suspects, wrong, off, noise, strict=True):
+        for s, mask, error, moves in zip(suspects, wrong, off, reach, strict=True):
             if not mask.any():
                 found.append(None)
                 continue
             worst = np.where(mask, error, 0)
             at = np.unravel_index(int(worst.argmax()), worst.shape)
-            allowed = max(GROSS_FACTOR * float(moves[at]), GROSS * abs(float(s.exact[at])))
+            allowed = max(float(moves[at]), GROSS * abs(float(s.exact[at])))
             found.append(OutputError(float(worst[at]), abs(float(s.reference[at]) - float(s.exact[at])), allowed))
+        return found
+
+    def _reach(
+        self, suspects: Sequence[Suspect], places: Sequence[tuple[Node, Box]], bound: dict[Node, np.ndarray], runs: int
+    ) -> list[np.ndarray]:
+        """How far rounding may move every element of suspects, as ``runs`` evaluations with noise show."""
+        found = []
+        for s, moves in zip(
+            suspects, element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline), strict=True
+        ):
+            tail: float | np.ndarray = 1.0
+            if runs >= GROSS_RUNS and s.ours.dtype.kind == "f":
+                unit = float(np.finfo(s.ours.dtype).eps)
+                tail = np.maximum(1.0, moves.outgrown(s.exact, unit) / TAME)
+            found.append(GROSS_FACTOR * tail * moves.worst)
         return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -208,15 +209,46 @@ def element_noise(
     *,
     runs: int = RUNS,
     deadline: Deadline | None = None,
-) -> list[np.ndarray]:
-    """For each place (a box of an output) how far every element moves, at most, over ``runs`` noisy evaluations.
+) -> list[Moves]:
+    """For each place (a box of an output) how far every element moves over ``runs`` noisy evaluations. Deterministic.
 
-    Absolute; 0 for integers and bools, infinite where a value is not always finite. Deterministic.
+    Absolute; 0 for integers and bools, infinite where a value is not always finite.
     """
-    worst: list[np.ndarray] = [np.zeros(tuple(high - low for low, high in box)) for _, box in places]
+    found = [Moves(*(np.zeros(tuple(high - low for low, high in box)) for _ in range(2))) for _, box in places]
     for changes in _changes(places, plan, bound, runs, deadline):
-        worst = [np.maximum(w, np.where(np.isfinite(c), c, np.inf)) for w, c in zip(worst, changes, strict=True)]
-    return worst
+        for moves, change in zip(found, changes, strict=True):
+            moves.add(np.where(np.isfinite(change), change, np.inf))
+    return found
+
+
+@dataclass
+class Moves:
+    """How far each element of a place moved at most, and in the evaluation that moved it second furthest."""
+
+    worst: np.ndarray
+    second: np.ndarray
+
+    def add(self, change: np.ndarray) -> None:
+        self.second = np.maximum(self.second, np.minimum(self.worst, change))
+        self.worst = np.maximum(self.worst, change)
+
+    def outgrown(self, exact: np.ndarray, unit: float) -> np.ndarray:
+        """By how much one evaluation outdoes all others together, at elements no worse known than each one; at least 1.
+
+        Where iterations or quotients amplify rounding, how far it moves an element has a heavy tail: few evaluations
+        show too little of it, but at some elements they show that. An element is as well known as the others' largest
+        move, in parts of its value, is small; ``unit``: the least such part.
+        """
+        size = np.abs(np.asarray(exact, np.float64)).reshape(-1)
+        worst, second = self.worst.reshape(-1), np.maximum(self.second.reshape(-1), unit * size)
+        with np.errstate(all="ignore"):
+            ratio = np.where(np.isfinite(worst) & (second > 0), worst / second, 1.0)
+            others, own = second / size, np.maximum(worst, unit * size) / size
+        order = np.argsort(others, kind="stable")  # NaN, of an exact 0 that nothing moves, comes last
+        most = np.fmax.accumulate(np.fmax(ratio[order], 1.0))
+        last = np.searchsorted(others[order], own, side="right") - 1
+        found: np.ndarray = np.where(last < 0, 1.0, most[last]) if most.size else most
+        return found.reshape(self.worst.shape)
 
 
 def rounding_noise(outputs: Sequence[Node], bound: Mapping[Node, np.ndarray], *, runs: int = RUNS) -> list[float]:
