@@ -1,4 +1,4 @@
-"""A program that verification finds wrong is never used: NumPy runs the function, or the one who may mend it is told."""
+"""A program that verification finds wrong is never used: NumPy runs the function, or who may mend it is told."""
 
 from __future__ import annotations
 

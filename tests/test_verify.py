@@ -482,7 +482,7 @@ def test_interpreting_in_pieces(m: int, n: int, k: int, points: int, combine: An
 def test_a_graph_as_a_program_is_that_graph(drawn: Program) -> None:
     """What a failure prints to paste: traced again it computes the same, bit by bit."""
     arrays = drawn.arrays()
-    function = drawn.function(nn, {i.name: arrays[i.name] for i in drawn.inputs if i.captured})
+    function = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: arrays[i.name] for i in drawn.inputs if i.captured})
     given_to = tuple(arrays[name] for name in drawn.parameters)
     with np.errstate(all="ignore"):
         traced = trace(function, given_to)

@@ -32,7 +32,7 @@ NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
 TAME = 16.0
 """Times as far as all others together that one of so many evaluations with noise moves one of a million elements at
-most, where the noise has no heavy tail (7 normal numbers are all below 1/r of another with probability of some r^-7)."""
+most, where the noise has no heavy tail (7 normal numbers are all below 1/r of another with probability of ~r^-7)."""
 SAMPLE = 1 << 19
 """Elements of an output that are compared in one draw, where the others are computed alike."""
 ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for name, op in OPS.items() if op.sorts)})
@@ -132,8 +132,8 @@ class Noise:
             off = [np.abs(s.ours - s.exact.astype(np.float64)) for s in suspects]
             if runs < GROSS_RUNS and any((w & (o > r)).any() for w, o, r in zip(wrong, off, reach, strict=True)):
                 reach = self._reach(suspects, places, bound, GROSS_RUNS)
-            for mask, error, allowed in zip(wrong, off, reach, strict=True):
-                mask &= error > allowed
+            for mask, error, moves in zip(wrong, off, reach, strict=True):
+                mask &= error > moves
             if any(mask.any() for mask in wrong):
                 samples = self._samples(places, bound, SAMPLES)
                 for n, s in enumerate(suspects):
