@@ -46,6 +46,7 @@ def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
 def check(program: Program, size: tuple[int, ...], optimized: Callable[..., Any]) -> None:
     """``optimized`` returns what NumPy returns, and leaves its arguments as NumPy does."""
     arguments = program.arguments(size)
+    cut = None if program.cut is None else program.cut(*arguments)
     with np.errstate(all="ignore"):
         want = program.run(program.function, arguments)
     got = program.run(optimized, arguments)
@@ -54,17 +55,20 @@ def check(program: Program, size: tuple[int, ...], optimized: Callable[..., Any]
         assert [path for path, _ in found] == [path for path, _ in expected]
         for (path, mine), (_, theirs) in zip(found, expected, strict=True):
             assert type(mine) is type(theirs), path
-            same(path, mine, theirs, program)
+            same(path, mine, theirs, program, cut)
 
 
-def same(path: str, mine: Any, theirs: Any, program: Program) -> None:
+def same(path: str, mine: Any, theirs: Any, program: Program, cut: tuple[np.ndarray, np.ndarray] | None = None) -> None:
     if theirs is None:
         return
     mine, theirs = np.asarray(mine), np.asarray(theirs)
     assert mine.dtype == theirs.dtype, path
     assert mine.shape == theirs.shape, path
-    if program.cut and theirs.dtype.kind in "iu" and np.mean(mine != theirs) <= program.cut:
-        np.testing.assert_allclose(mine.astype(np.float64), theirs, rtol=0, atol=1, err_msg=path)
+    if cut is not None and theirs.dtype.kind in "iu" and (mine != theirs).any():
+        exact, reach = cut
+        for one in (mine, theirs):
+            np.testing.assert_array_less(np.trunc(exact - reach) - 1, one, path)
+            np.testing.assert_array_less(one, np.trunc(exact + reach) + 1, path)
         return
     if theirs.dtype.kind in "biu":
         np.testing.assert_array_equal(mine, theirs, path)
@@ -129,3 +133,22 @@ def test_the_check_sees_wrong_values_types_and_arguments() -> None:
     for function in wrong:
         with pytest.raises(AssertionError):
             check(program, program.small, function)
+
+
+def test_a_fraction_is_cut_off_otherwise_only_where_rounding_may_reach_an_integer() -> None:
+    program = PROGRAMS["alpha_composite"]
+
+    def at(near: bool, up: int, background: Any, layer: Any) -> None:
+        exact, reach = program.cut(background, layer)  # type: ignore[misc]
+        program.function(background, layer)
+        rounded = np.round(exact)
+        touching = (np.abs(exact - rounded) <= reach) & (rounded > 0) & (rounded < 255)
+        chosen = np.flatnonzero(touching if near else ~touching)[:3]
+        assert chosen.size
+        background.reshape(-1)[chosen] = (rounded.reshape(-1)[chosen] if near else exact.reshape(-1)[chosen]) + up
+
+    for below in (0, -1):  # the nearest integer, and the one below it
+        check(program, (60,), partial(at, True, below))
+    for near, up in ((True, 1), (True, -2), (False, 1), (False, -1)):
+        with pytest.raises(AssertionError):
+            check(program, (60,), partial(at, near, up))

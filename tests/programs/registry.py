@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 Make = Callable[..., tuple[Any, ...]]
+Cut = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,9 @@ class Program:
     """A function as people write it, which may change its arguments.
 
     ``make``: from a generator and a size (the numbers in ``small`` or ``full``) to the arguments. ``tolerance``:
-    largest difference from NumPy's result, relative to the largest magnitude of that result. ``cut``: part of its
-    integers that may differ by one, where they are floats with their fractions cut off: another rounding of 8 may be 7.
+    largest difference from NumPy's result, relative to the largest magnitude of that result. ``cut``: where integers
+    are floats with their fractions cut off, which turns another rounding of 8 into 7: from the arguments to the exact
+    floats, and how far rounding may move each of them.
     """
 
     kind: str
@@ -27,7 +29,7 @@ class Program:
     small: tuple[int, ...]
     full: tuple[int, ...]
     tolerance: float
-    cut: float = 0.0
+    cut: Cut | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +50,7 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    make: Make, small: tuple[int, ...], full: tuple[int, ...], tolerance: float = 1e-9, cut: float = 0.0
+    make: Make, small: tuple[int, ...], full: tuple[int, ...], tolerance: float = 1e-9, cut: Cut | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function; its kind is the name of the module."""
 
