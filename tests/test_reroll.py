@@ -112,7 +112,25 @@ def fibonacci(a: Array, b: Array) -> list[Array]:
     return found[2:]
 
 
+def shortest_paths(a: Array) -> Array:
+    """Floyd's: each trip reads a row and a column of what the trip before made."""
+    a = a.copy()
+    for k in range(a.shape[0]):
+        a[:] = np.minimum(a[:], np.add.outer(a[:, k], a[k, :]))
+    return a
+
+
+def along(x: Array) -> Array:
+    """Reads parts of what is carried that move, forwards and backwards, along both axes."""
+    for t in range(40):
+        moved = x[60 - t : 63 - t].max(axis=0) * x[2 * t + 5, ::-1]
+        x = np.tanh(x * np.float32(0.9) + moved + x[5:85:9, 3:5].sum())
+    return x
+
+
 PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
+    (shortest_paths, (normal(60, 60),)),
+    (along, (normal(90, 7),)),
     (rnn, (normal(60, 4, 8), normal(8, 8, seed=1), normal(8, 8), normal(8))),
     (lstm, (normal(4, 32, 8), normal(8, 64), normal(16, 64), normal(64))),
     (heat, (normal(20, 33),)),
@@ -175,6 +193,14 @@ def test_loops_are_compiled(fn: Callable[..., Any], args: tuple[Array, ...], thr
             np.testing.assert_allclose(other, one, rtol=2e-4, atol=2e-5)
     plan = compiled.compile(*args)
     assert plan.executable.direct is not None or fn is fibonacci  # type: ignore[union-attr]
+
+
+def test_steps_of_a_loop_are_timed() -> None:
+    """Also where its trips read a table of constants, which kernels alone need otherwise."""
+    optimized = eqsat.optimize(wave, cache=False, check_speed=False)
+    args = (normal(50), normal(50, seed=1))
+    optimized(*args)
+    assert "measured" in str(optimized.explain(*args))
 
 
 @EACH

@@ -17,6 +17,7 @@ import numpy as np
 from eqsat.ir import build, views
 from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop
+from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
 from eqsat.ir.reroll_body import Body, Read, whole_of
 from eqsat.ir.views import ViewMap, view_map
@@ -275,7 +276,10 @@ class _Roll:
                     return int(off[0])
                 if step:
                     (source,) = reads[place]
-                    if source.kind != "fixed":
+                    made_inside = source.kind in ("inner", "carried")
+                    if made_inside and moving(node.attrs, node.inputs[0].shape, step, self.trips) is None:
+                        return 0
+                    if not made_inside and source.kind != "fixed":
                         return 0
                     moves[place] = step
         return self._build(reads, moves)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.ir import build, views
+from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, intern, remade
-from eqsat.ir.types import TensorType
+from eqsat.ir.types import TensorType, int64
 from eqsat.ir.views import ViewMap
 
 __all__ = ["Body", "Read", "whole_of"]
@@ -91,17 +92,24 @@ class Body:
             self._input(self.first[place].type)
         number = {key: n for n, key in enumerate(self.carries)}
         made: list[Node] = []
+
+        def inside(read: Read) -> Node:
+            if read.kind == "inner":
+                return made[read.source]
+            return _part(self.inputs[number[read.source, read.distance]], read.parts)
+
         for place, node in enumerate(self.first):
             if place in self.moves:
                 (read,) = self.reads[place]
-                made.append(self._view(read.nodes[0], node, self.moves[place]))
+                if read.kind == "fixed":
+                    made.append(self._view(read.nodes[0], node, self.moves[place]))
+                else:
+                    made.append(self._moving(inside(read), node, self.moves[place]))
                 continue
             operands = []
             for read in self.reads[place]:
-                if read.kind == "inner":
-                    operands.append(made[read.source])
-                elif read.kind == "carried":
-                    operands.append(_part(self.inputs[number[read.source, read.distance]], read.parts))
+                if read.kind in ("inner", "carried"):
+                    operands.append(inside(read))
                 elif read.kind == "view":
                     operands.append(self._view(read.nodes[0].inputs[0], read.nodes[0], read.step))
                 elif read.kind == "table":
@@ -141,6 +149,14 @@ class Body:
             map = replace(map, offset=map.offset + (self.trips - 1) * step)
         source = self._operand(base, step) if step else self._fixed(base)
         return intern("view", (source,), map, node.type, node.label)
+
+    def _moving(self, whole: Node, node: Node, step: int) -> Node:
+        """A view that moves, of a value that the loop makes itself."""
+        assert isinstance(node.attrs, ViewMap)
+        found = moving(node.attrs, whole.shape, step, self.trips)
+        assert found is not None
+        positions = build.const(found.first + found.by * np.arange(self.trips), int64)
+        return build.view(found.of(whole, self._operand(positions, 1)), views.identity(node.shape), node.label)
 
     def _row(self, nodes: Sequence[Node]) -> Node:
         """A row of a table of constants."""
