@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat.ir.kernel import (
     Acc,
     Call,
@@ -537,3 +538,20 @@ def test_blocks_need_a_shared_axis() -> None:
     nest = schedule(perceptron(4, 4, 4, False, False), cpu_target(machine())).nest
     with pytest.raises(ValueError, match="shares no axis"):
         blocks.emit(group, nest, host())
+
+
+@pytest.mark.parametrize("inner", [2, 7, 17, 30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_vectors_end_where_one_of_several_axes_does(inner: int, dtype: type) -> None:
+    """Columns of a product are windows of rows too short or uneven for whole vectors: they are packed by parts."""
+
+    def f(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+        columns = np.stack([x[:, :, j : j + inner] for j in range(3)], axis=1)
+        return (w @ columns.reshape(-1, x.shape[1] * inner)).reshape(-1, x.shape[1], inner)
+
+    random = np.random.default_rng(inner)
+    w, x = random.standard_normal((9, 12)).astype(dtype), random.standard_normal((4, 21, inner + 2)).astype(dtype)
+    g = eqsat.optimize(f, cache=False, check_speed=False)
+    np.testing.assert_allclose(g(w, x), f(w.astype(float), x.astype(float)), rtol=1e-4, atol=1e-4)
+    source = g.source(w, x)
+    assert "while j" in source and "loadn_" in source and "# pack b" in source

@@ -133,21 +133,32 @@ class ContractElements:
     ) -> None:
         """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
 
-        A vector lies along the group's innermost axis; where axes are too short or uneven for that, one
-        position is done at a time. ``body`` gets the coordinates, the position, and a view for the printer.
-        ``aligned``: the range starts at a multiple of the lanes, and ends at one or where the group ends.
+        A vector lies along the group's innermost axis, and ends where that does. ``body`` gets the coordinates, the
+        position, and a view for the printer. ``aligned``: the range starts at a multiple of the lanes, and ends at one
+        or where the group ends.
         """
-        axes, extents = self.c.group(group), self.c.kernel.extents
-        whole = bool(axes) and (len(axes) == 1 or (aligned and extents[axes[-1]] % self.lanes == 0))
-        step = self.lanes if whole else 1
-        position = self.p.fresh("j")
-        with self.p.scope(f"for {position} in range({start}, {stop}, {step}):", position):
-            count = None
-            if whole and (extents[axes[-1]] % self.lanes or not aligned):
+        axes, extents, lanes = self.c.group(group), self.c.kernel.extents, self.lanes
+        position, count = self.p.fresh("j"), None
+        inner = extents[axes[-1]] if axes else 1
+        even = bool(axes) and (len(axes) == 1 or (aligned and inner % lanes == 0))
+        if even or inner == 1:
+            header = f"for {position} in range({start}, {stop}, {lanes if even else 1}):"
+        else:
+            self.p.line(f"{position} = {start}")
+            header = f"while {position} < {stop}:"
+        with self.p.scope(header, position):
+            ends = [str(lanes), minus(stop, position)]
+            if even and (inner % lanes or not aligned):
                 count = self.p.fresh("count")
-                self.p.bind(count, f"min({self.lanes}, {minus(stop, position)})")
+            elif not even and inner > 1:
+                count = self.p.fresh("count")
+                ends.append(f"{inner} - {position} % {inner}")
+            if count is not None:
+                self.p.bind(count, f"min({', '.join(ends)})")
             coordinates = self.split(group, position)
-            body(coordinates, position, View((), axes[-1] if whole else None, self.rule, count))
+            body(coordinates, position, View((), axes[-1] if even or inner > 1 else None, self.rule, count))
+            if len(ends) > 2:
+                self.p.line(f"{position} += {count}")
 
     def rule(self, load: Load) -> Access:
         return Access(self.bases[load.operand], load.offset, load.strides)
@@ -168,9 +179,14 @@ class ContractElements:
 
             def vector(coordinates: dict[int, str], position: str, view: View) -> None:
                 where = address(target.base, (target.row, row), (size, minus(position, n)))
-                kind = f"{self.p.type(self.c.dtype)}({where})"
+                kind = self.p.type(self.c.dtype)
                 acc = self.p.fresh("acc")
-                self.p.bind(acc, f"load_{kind}" if view.vector is not None else f"bcast_{kind}")
+                if view.vector is None:
+                    self.p.bind(acc, f"bcast_{kind}({where})")
+                elif view.count is None:
+                    self.p.bind(acc, f"load_{kind}({where})")
+                else:
+                    self.p.bind(acc, f"loadn_{kind}({where}, {view.count})")
                 value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
                 full = self.view(view, {**at_row, **coordinates}, value)
                 result = self.p.value(kernel.epilogue, full)
