@@ -117,6 +117,18 @@ def test_a_program_is_well_formed_and_repeatable(program: Program) -> None:
     compile(program.source(), "<pasted>", "exec")
 
 
+def test_what_is_printed_runs_where_it_is_pasted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.import_module("eqsat"), "optimize", lambda function: function)
+    with np.errstate(all="ignore"):
+        for program in fuzz.different_programs(20, 3, 12):
+            exec(compile(program.source(), "<pasted>", "exec"), {})
+            lines = capsys.readouterr().out.splitlines()
+            assert len(lines) == len(program.returned) + len(program.parameters)
+            assert {line.split()[-1] for line in lines} <= {"0.0", "nan"}, lines
+
+
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_numpy_itself_passes_the_check(program: Program) -> None:

@@ -722,3 +722,23 @@ def test_results_of_one_long_axis_lie_in_order_whatever_else_does_not() -> None:
         return turned, sums
 
     held(fn, np.arange(12.0).reshape(4, 3), strict=True)
+
+
+def test_an_element_takes_what_is_wider_and_is_cast_back() -> None:
+    """``x[i] += y`` is ``x[i] = x[i] + y``: of scalars, in the wider type, which is then written to the array."""
+
+    def fn(x: Any, k: Any, n: Any, by: Any) -> Any:
+        x[1] += by[0]
+        x[k[0]] *= by[1]
+        n[-2] += by[2]
+        n[0] -= x[2]
+        last = x[-1]
+        last += by[3]
+        for i in range(3):
+            x[i] -= by[i] / 3
+        return last
+
+    x, n = np.linspace(0, 1, 5, dtype=np.float32), np.array([7, -9, 3, 2], np.int16)
+    held(fn, x, np.array([3]), n, np.array([1.7, -2.9, 0.1, 1e-9]), strict=True)
+    with pytest.raises(UnsupportedOpError, match="0-d result"):
+        held(lambda x, by: (total := x.sum(), total.__iadd__(by[0])), x, np.array([1.7]), strict=True)

@@ -138,9 +138,12 @@ def getitem(x: TracedArray, index: Any) -> Any:
         items = listed_index(index)
         if taken.ndim and all(_is_place(item) for item in items):
             return TracedArray.of_memory(Window(x, index, taken.node), taken.node.type, None, x.is_readonly)
+        taken.is_element = not taken.ndim and not any(item is Ellipsis for item in items)
         return taken
     if found.element or any(isinstance(item, np.ndarray) for item in listed_index(index)):
-        return TracedArray(found.view.node)  # an array without axes names a place as an int does, and NumPy copies
+        copied = TracedArray(found.view.node)  # an array without axes names a place as an int does, and NumPy copies
+        copied.is_element = found.element
+        return copied
     return found.view
 
 

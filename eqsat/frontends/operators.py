@@ -69,7 +69,7 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
         if self.is_scalar:
             # NumPy's 0-d results are scalars, for which y += a means y = y + a, and 0-d arrays keep their type
             result = call_ufunc(ufunc, self, other)
-            if result.shape != () or result.dtype != self.dtype:
+            if not self.is_element and (result.shape != () or result.dtype != self.dtype):
                 raise UnsupportedOpError(
                     f"in place: a 0-d result of type {self.dtype} would become {result.dtype} of shape {result.shape}; "
                     "write y = y + … for a new value, or make the operand's type and shape those of y",
@@ -130,6 +130,7 @@ class Operators:
     __hash__ = None  # type: ignore[assignment]
     memory: Memory
     is_scalar: bool
+    is_element: bool
 
     if TYPE_CHECKING:
 

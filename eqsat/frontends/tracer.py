@@ -46,6 +46,7 @@ class TracedArray(Operators):
         "_trace",
         "_type",
         "_version",
+        "is_element",
         "is_scalar",
         "memory",
     )
@@ -65,6 +66,8 @@ class TracedArray(Operators):
         self._version = 0
         self.memory = Memory(node)
         self.is_scalar = not node.type.shape
+        self.is_element = False
+        """Taken out of an array by integers: NumPy has a scalar, where it may have a 0-d array of other results."""
         if self._trace is not None:
             self._trace.nodes.append(node)
             if self._trace.disorderly:
@@ -79,7 +82,7 @@ class TracedArray(Operators):
         made._type, made._map, made._readonly = type, map, readonly
         made._seen = made._array = None
         made._version = -1
-        made.memory, made.is_scalar = memory, False
+        made.memory, made.is_scalar, made.is_element = memory, False, False
         return made
 
     @classmethod
