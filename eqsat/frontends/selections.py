@@ -1,32 +1,34 @@
 """Elements chosen by a traced mask: ``x[mask]``, whose number depends on values.
 
 A selection keeps the whole array and the mask. What NumPy would do to the chosen elements is done to all of them, and
-only what becomes of them together needs the mask: sums, and ``x[mask] = …`` of a selection by the same mask. What asks
-for more, such as how many they are, makes an array of them, in a trace for calls in which they are as many
-(:mod:`eqsat.frontends.sized`).
+only what becomes of them together needs the mask: reductions (:mod:`eqsat.frontends.selected`), and ``x[mask] = …`` of
+a selection by the same mask. What asks for more, such as their places, makes an array of them, in a trace for calls in
+which they are as many (:mod:`eqsat.frontends.sized`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from eqsat.errors import BoundsError, ShapeError, UnsupportedOpError
+from eqsat.errors import BoundsError, ConcretizationError, ShapeError, UnsupportedOpError
 from eqsat.frontends import registry
-from eqsat.frontends.convert import known_dtype, lift, truth
+from eqsat.frontends.convert import is_weak, known_dtype, lift
 from eqsat.frontends.guards import may_guard
 from eqsat.frontends.indexing import listed_index, picked
+from eqsat.frontends.numbers import WeakNumber
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import int64
+from eqsat.ir.types import bool_, int64
 
 _ADVICE = (
     "how many elements a traced boolean mask chooses depends on values; keep the shape and choose with "
@@ -99,15 +101,10 @@ def write_masked(x: TracedArray, index: Any, value: Any) -> None:
         view.assign(call("where", _spread(mask, view.ndim, first), new, view.node))
 
 
-def places(mask: Node, first: int) -> tuple[Any, ...]:
-    """An index of what a mask chooses, in a trace for calls in which that is as much."""
-    return *[slice(None)] * first, *np.nonzero(TracedArray(mask))
-
-
 def chosen_value(value: Any, like: Node, mask: Node, first: int) -> Node:
     """What each element under a mask is given, in the shape and type of ``like``."""
     if isinstance(value, Selection):
-        if not value.like(mask, first) or value.full.shape != like.shape:
+        if value.is_array or value.mask is not mask or value.first != first or value.full.shape != like.shape:
             raise UnsupportedOpError(
                 "elements chosen by one traced mask are written to those chosen by another: np.where says which "
                 "element goes where",
@@ -142,10 +139,15 @@ def _spread(mask: Node, ndim: int, first: int) -> Node:
 
 
 class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
-    """The elements of an array that a traced mask chooses, of which elementwise functions and sums are asked."""
+    """The elements of an array that a traced mask chooses, along axis ``first``, which stands for the mask's axes.
+
+    ``full``: the array; ``first``: where the mask's axes begin in it. Once `array` was asked for, it is that array,
+    which may be written to.
+    """
 
     __slots__ = ("_array", "first", "full", "line", "mask")
     __array_priority__ = 1001.0
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, full: Node, mask: Node, first: int) -> None:
         self.full, self.mask, self.first = full, mask, first
@@ -153,16 +155,17 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
         self._array: TracedArray | None = None
 
     def array(self) -> TracedArray:
-        """The chosen elements; from now on it is what it is, as it may be written to."""
         if self._array is None:
             if not may_guard(CURRENT.get()):
                 raise UnsupportedOpError(f"indexing by a traced boolean mask: {_ADVICE}", LINE.get() or self.line)
-            self._array = TracedArray(self.full)[places(self.mask, self.first)]
+            places = np.nonzero(TracedArray(self.mask))
+            self._array = TracedArray(self.full)[(*[slice(None)] * self.first, *places)]
         return self._array
 
-    def like(self, mask: Node, first: int) -> bool:
-        """Whether these are elements at the places that a mask chooses, and no array yet."""
-        return self._array is None and self.mask is mask and self.first == first
+    @property
+    def is_array(self) -> bool:
+        """Whether an array was made of it."""
+        return self._array is not None
 
     @property
     def dtype(self) -> np.dtype:
@@ -172,98 +175,169 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
     def ndim(self) -> int:
         return self.full.type.ndim - self.mask.type.ndim + 1
 
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """As NumPy's; the number of chosen elements is one of the program."""
+        if self._array is not None:
+            return self._array.shape
+        count = build.reduce("reduce_sum", build.cast(self.mask, int64), tuple(range(self.mask.type.ndim)))
+        shape = self.full.shape
+        return (
+            *shape[: self.first],
+            WeakNumber(count, int, self.mask.type.size),
+            *shape[self.first + self.mask.type.ndim :],
+        )
+
+    @property
+    def size(self) -> Any:
+        return math.prod(self.shape[1:], start=self.shape[0])
+
+    # Axes
+
+    def axes_of(self, axes: Sequence[int]) -> tuple[int, ...]:
+        """Axes of ``full`` that axes of the selection stand for."""
+        width = self.mask.type.ndim
+        found: list[int] = []
+        for axis in sorted(axes):
+            found.extend(
+                range(axis, axis + width) if axis == self.first else [axis + (width - 1) * (axis > self.first)]
+            )
+        return tuple(found)
+
+    def like(self, result: TracedArray) -> Selection:
+        """A selection of what was computed of the whole arrays, with as many axes behind the chosen one."""
+        return Selection(result.node, self.mask, result.ndim - (self.full.type.ndim - self.first))
+
+    def aligned(self, value: Any) -> Any:
+        """An operand of an elementwise function in terms of whole arrays, to be broadcast to ``full``.
+
+        Refused: other masks, and arrays whose elements belong to the chosen ones in order.
+        """
+        after = self.ndim - self.first
+        if isinstance(value, Selection):
+            if value.is_array or value.mask is not self.mask or value.ndim - value.first != after:
+                raise UnsupportedOpError(
+                    "elements chosen by different traced masks are combined: np.where says which element meets which",
+                    LINE.get(),
+                )
+            return TracedArray(value.full)
+        if is_weak(value) or np.ndim(value) < after:
+            return value
+        node = lift(value)
+        at = node.type.ndim - after
+        if node.shape[at] != 1:
+            raise UnsupportedOpError(
+                f"an array of shape {node.shape} meets the elements that a traced boolean mask chooses: {_ADVICE}",
+                LINE.get(),
+            )
+        return TracedArray(build.reshape(node, (*node.shape[:at], *[1] * self.mask.type.ndim, *node.shape[at + 1 :])))
+
+    @property
+    def where(self) -> Node:
+        """The mask, with axes as ``full`` has."""
+        return _spread(self.mask, self.full.type.ndim, self.first)
+
+    def filled(self, value: Any) -> TracedArray:
+        """The array with ``value`` for all elements that are not chosen."""
+        return TracedArray(call("where", self.where, self.full, scalar(value, self.full)))
+
+    # Protocols
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return registry.located(f"np.{ufunc.__name__}", self._apply, ufunc, method, inputs, kwargs)
 
     def _apply(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._lazily(ufunc, method, inputs, dict(kwargs))
-        except UnsupportedOpError:
-            if not may_guard(CURRENT.get()):
-                raise
-        outs = kwargs.pop("out", None)
-        named = {key: _arrays(value) for key, value in kwargs.items()}
-        if outs is not None:
-            named["out"] = _arrays(outs)
-        found = getattr(ufunc, method)(*_arrays(inputs), **named)
+        outs = kwargs.get("out")
+        if not _any_array((inputs, outs)):
+            try:
+                return self._lazily(ufunc, method, inputs, dict(kwargs))
+            except UnsupportedOpError:
+                if not may_guard(CURRENT.get()):
+                    raise
+        found = getattr(ufunc, method)(*_arrays(inputs), **{key: _arrays(value) for key, value in kwargs.items()})
         return found if outs is None else outs[0] if len(outs) == 1 else outs
 
     def _lazily(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from eqsat.frontends.ufuncs import REDUCE, apply, into
+        from eqsat.frontends.selected import call_of, product
+        from eqsat.frontends.ufuncs import PAIRS, REDUCE, apply, into
 
         out = kwargs.pop("out", None)
-        if method == "reduce" and ufunc in REDUCE and kwargs.pop("axis", 0) in (0, None) and not kwargs:
-            return registry.call(REDUCE[ufunc], self)
-        if self._array is not None or method != "__call__" or kwargs or ufunc.signature is not None:
-            _refuse()
-        arrays = []
-        for value in inputs:
-            if not isinstance(value, Selection) and np.ndim(value) == 0:
-                arrays.append(value)
-            else:
-                arrays.append(TracedArray(chosen_value(value, _typed(self.full, value), self.mask, self.first)))
-        target = None if out is None else out[0]
-        if target is not None and not (isinstance(target, Selection) and target.like(self.mask, self.first)):
-            _refuse()
-        result = apply(ufunc, tuple(arrays))
-        if target is None:
-            return Selection(result.node, self.mask, self.first)
+        if method == "reduce" and ufunc in REDUCE and out is None:
+            return call_of(REDUCE[ufunc], inputs, {"axis": 0, **kwargs})
+        if method == "__call__" and ufunc is np.matmul and out is None and not kwargs:
+            return product(*inputs)
+        if method != "__call__" or kwargs or ufunc in registry.FUNCTIONS or ufunc in PAIRS:
+            refuse_selection()
+        result = self.like(apply(ufunc, tuple(map(self.aligned, inputs))))
+        if out is None:
+            return result
+        (target,) = out
+        if not isinstance(target, Selection) or target.mask is not self.mask:
+            refuse_selection()
         whole = TracedArray(target.full)
-        into(whole, result)
+        into(whole, TracedArray(result.full))
         target.full = whole.node
         return target
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = {k: v for k, v in kwargs.items() if v is not np._NoValue and v is not None}
-        if func in _REDUCTIONS and len(args) == 1 and args[0] is self and self._array is None and not given:
-            return registry.located(registry.short_name(func), _REDUCTIONS[func], self)
+        from eqsat.frontends.selected import call_of
+
+        if not _any_array((args, tuple(kwargs.values()))):
+            try:
+                return registry.located(registry.short_name(func), call_of, func, args, kwargs)
+            except UnsupportedOpError:
+                if not may_guard(CURRENT.get()):
+                    raise
         return func(*_arrays(args), **{key: _arrays(value) for key, value in kwargs.items()})
 
-    def filled(self, value: Any) -> TracedArray:
-        """The array with ``value`` for all elements that are not chosen."""
-        return TracedArray(call("where", self._mask, self.full, scalar(value, self.full)))
-
-    @property
-    def _mask(self) -> Node:
-        return _spread(self.mask, self.full.type.ndim, self.first)
-
-    def sum(self, *args: Any, **kwargs: Any) -> Any:
-        return np.sum(self, *args, **kwargs)
-
-    def prod(self, *args: Any, **kwargs: Any) -> Any:
-        return np.prod(self, *args, **kwargs)
-
-    def mean(self, *args: Any, **kwargs: Any) -> Any:
-        return np.mean(self, *args, **kwargs)
-
-    def any(self, *args: Any, **kwargs: Any) -> Any:
-        return np.any(self, *args, **kwargs)
-
-    def all(self, *args: Any, **kwargs: Any) -> Any:
-        return np.all(self, *args, **kwargs)
-
-    def copy(self) -> Selection | TracedArray:
-        return Selection(self.full, self.mask, self.first) if self._array is None else self._array.copy()
-
-    def astype(self, dtype: Any, **kwargs: Any) -> Selection | TracedArray:
-        if self._array is not None or kwargs:
-            cast: TracedArray = self.array().astype(dtype, **kwargs)
-            return cast
-        return Selection(build.cast(self.full, known_dtype(dtype)), self.mask, self.first)
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return self.array().__array__(dtype, copy)
+    # Indexing: rows stay chosen
 
     def __getitem__(self, index: Any) -> Any:
-        return self.array()[index]
+        items = listed_index(index)
+        if not _any_array((self, items)):
+            try:
+                return registry.located("indexing", self._picked, items)
+            except UnsupportedOpError:
+                if not may_guard(CURRENT.get()):
+                    raise
+        return self.array()[_arrays(index)]
+
+    def _picked(self, items: tuple[Any, ...]) -> Selection:
+        if any(isinstance(item, Selection) for item in items):
+            (item, *rest) = items
+            inner = isinstance(item, Selection) and item.full.dtype == bool_ and item.full.shape == self.mask.shape
+            if rest or not inner or item.mask is not self.mask or self.first:
+                refuse_selection()
+            return Selection(self.full, call("logical_and", self.mask, item.full), 0)
+        if not all(item is None or item is Ellipsis or isinstance(item, (int, np.integer, slice)) for item in items):
+            refuse_selection()
+        used = sum(1 for item in items if item is not None and item is not Ellipsis)
+        if used > self.ndim:
+            raise BoundsError(
+                f"too many indices for array: array is {self.ndim}-dimensional, but {used} were indexed", LINE.get()
+            )
+        at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+        wide = [*items[:at], *[slice(None)] * (self.ndim - used), *items[at + 1 :]]
+        places = [i for i, item in enumerate(wide) if item is not None]
+        chosen = places[self.first]
+        if wide[chosen] != slice(None):
+            refuse_selection()
+        before = sum(1 for item in wide[:chosen] if item is None or isinstance(item, slice))
+        whole = (*wide[:chosen], *[slice(None)] * self.mask.type.ndim, *wide[chosen + 1 :])
+        return Selection(TracedArray(self.full)[whole].node, self.mask, before)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.array()[index] = value
+        self.array()[_arrays(index)] = _arrays(value)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.array())
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array().__array__(dtype, copy)
+
     def __len__(self) -> int:
+        if not self.is_array and not may_guard(CURRENT.get()):
+            raise ConcretizationError(f"the number of elements chosen: {_ADVICE}", user_line())
         return len(self.array())
 
     def __bool__(self) -> bool:
@@ -278,7 +352,42 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
     def __index__(self) -> int:
         return operator.index(self.array())
 
+    # Methods
+
+    def astype(self, dtype: Any, copy: bool = True) -> Selection | TracedArray:
+        if self._array is not None:
+            cast: TracedArray = self._array.astype(dtype, copy=copy)
+            return cast
+        return Selection(build.cast(self.full, known_dtype(dtype)), self.mask, self.first)
+
+    def copy(self) -> Selection | TracedArray:
+        return Selection(self.full, self.mask, self.first) if self._array is None else self._array.copy()
+
+    @property
+    def T(self) -> Selection | TracedArray:
+        if self._array is not None:
+            turned: TracedArray = self._array.T
+            return turned
+        after = self.ndim - 1 - self.first
+        order = [*self.axes_of(range(self.first + 1, self.ndim))[::-1], *self.axes_of([self.first])]
+        return Selection(build.transpose(self.full, [*order, *range(self.first)[::-1]]), self.mask, after)
+
+    def ravel(self) -> Selection | TracedArray:
+        if self.is_array or self.ndim != 1:
+            flat: TracedArray = self.array().ravel()
+            return flat
+        return self
+
+    def flatten(self) -> Selection | TracedArray:
+        copied: Selection | TracedArray = self.ravel().copy()
+        return copied
+
     def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name, None) if name in _METHODS else None
+        if function is not None and not self.is_array:
+            return functools.partial(function, self)
+        if name in ("real", "imag") and not self.is_array:
+            return getattr(np, name)(self)
         if hasattr(np.ndarray, name) and not name.startswith("__"):
             return getattr(self.array(), name)
         raise AttributeError(name)
@@ -287,47 +396,23 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
         return f"Selection({self.full.type} where {self.mask.type})"
 
 
+_METHODS = frozenset(("sum", "prod", "mean", "var", "std", "any", "all", "max", "min", "clip", "round", "dot", "conj"))
+"""Methods that are NumPy's functions of the same name."""
+
+
+def _any_array(nest: Any) -> bool:
+    """Whether an array was made of a selection among arguments."""
+    if type(nest) in (list, tuple):
+        return any(map(_any_array, nest))
+    return isinstance(nest, Selection) and nest.is_array
+
+
 def _arrays(nest: Any) -> Any:
     """Arguments with arrays for selections."""
     if type(nest) in (list, tuple):
-        return type(nest)(_arrays(part) for part in nest)
+        return type(nest)(map(_arrays, nest))
     return nest.array() if isinstance(nest, Selection) else nest
 
 
-def _typed(like: Node, value: Any) -> Node:
-    """``like`` in the element type of ``value``, which only its shape and type matter of."""
-    if isinstance(value, Selection):
-        return value.full
-    return build.broadcast_to(scalar(0, lift(value)), like.shape)
-
-
-def _refuse() -> NoReturn:
+def refuse_selection() -> NoReturn:
     raise UnsupportedOpError(f"indexing by a traced boolean mask: {_ADVICE}", LINE.get() or user_line())
-
-
-def _reduced(function: Any, neutral: Any) -> Callable[[Selection], Any]:
-    return lambda chosen: function(chosen.filled(neutral))
-
-
-def _mean(chosen: Selection) -> Any:
-    count = np.sum(TracedArray(build.broadcast_to(chosen._mask, chosen.full.shape)))
-    total = np.sum(chosen.filled(0), dtype=None if chosen.dtype.kind == "f" else np.float64)
-    return total / count.astype(total.dtype)
-
-
-def _truth(function: Any, neutral: bool) -> Callable[[Selection], Any]:
-    return lambda chosen: function(Selection(truth(chosen.full), chosen.mask, chosen.first).filled(neutral))
-
-
-def _count(chosen: Selection) -> Any:
-    return np.sum(Selection(build.cast(truth(chosen.full), int64), chosen.mask, chosen.first).filled(0))
-
-
-_REDUCTIONS: dict[Any, Callable[[Selection], Any]] = {
-    np.sum: _reduced(np.sum, 0),
-    np.prod: _reduced(np.prod, 1),
-    np.mean: _mean,
-    np.any: _truth(np.any, False),
-    np.all: _truth(np.all, True),
-    np.count_nonzero: _count,
-}
