@@ -103,6 +103,35 @@ def own_scaled(m: Match) -> bool:
     return program_sum(m) and m.value(m.a) is None
 
 
+def whole_power(m: Match) -> bool:
+    """the exponent is a whole number of 5 to 64, or of a float's that are negative, -3 to -64"""
+    value = m.value(m.p)
+    if value is None or not math.isfinite(value) or value != int(value):
+        return False
+    return 5 <= value <= 64 or (bool(m.root.dtype.is_float) and -64 <= value <= -3)
+
+
+def _by_squares(m: Match) -> Node:
+    """The product of those repeated squares that the exponent's bits name; other powers of the same base share them."""
+    value = m.value(m.p)
+    assert value is not None
+    left, square, product = abs(int(value)), m.x, None
+    while True:
+        if left & 1:
+            product = square if product is None else call("mul", product, square)
+        left >>= 1
+        if not left:
+            break
+        square = call("square", square)
+    assert product is not None
+    return product if value > 0 else call("reciprocal", product)
+
+
+def _whole_powers(mk: Maker) -> Node:
+    x = mk.tensor(3, 4)
+    return call("pow", x, build.scalar(mk.random.choice([*range(5, 65), *range(-64, -2)]), x))
+
+
 def _rsqrt_of_sum(m: Match) -> Node | None:
     """The reciprocal root of a sum that is not -0."""
     (base, _) = next((f for _, f in m.forms(m.root, "pow") if m.value(f[1]) == -0.5), (None, None))
@@ -264,7 +293,16 @@ pow_one = rewrite(op("pow", x, 1), x, numerics="exact")
 pow_two = rewrite(op("pow", x, 2), op("square", x))
 pow_three = rewrite(op("pow", x, 3), x * op("square", x))
 pow_four = rewrite(op("pow", x, 4), op("square", op("square", x)))
+pow_whole = rewrite(
+    op("pow", x, p),
+    _by_squares,
+    where=whole_power,
+    example=_whole_powers,
+    doc="x⁷ = x·x²·(x²)²",
+)
 pow_half = rewrite(op("pow", x, 0.5), op("sqrt", x))
+pow_three_halves = rewrite(op("pow", x, 1.5), x * op("sqrt", x))
+pow_minus_three_halves = rewrite(op("pow", x, -1.5), op("reciprocal", x * op("sqrt", x)))
 pow_minus_one = rewrite(op("pow", x, -1), op("reciprocal", x), where=floats)
 pow_minus_two = rewrite(op("pow", x, -2), op("reciprocal", op("square", x)), where=floats)
 pow_minus_half = family(
