@@ -161,28 +161,32 @@ def test_exp_of_masked_scores_does_not_underflow(kind: str, lanes: int) -> None:
         assert not underflows(value), value
 
 
-def test_float32_powers_that_have_a_float32_are_exact() -> None:
+@pytest.mark.parametrize("lanes", [LANES, 4])
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_powers_that_have_a_float_are_exact(kind: str, lanes: int) -> None:
     """Squares and cubes of integers, roots of squares, first powers: what users compare with ``==``."""
     whole = np.stack(np.meshgrid(np.arange(-300, 4097), np.arange(25))).reshape(2, -1)
     squares = np.stack([np.arange(4097) ** 2, np.full(4097, 0.5)])
-    same = np.stack([samples("f32"), np.ones_like(samples("f32"))])
-    for x, y in (pair.astype(np.float32) for pair in (whole, squares, same)):
+    same = np.stack([samples(kind), np.ones_like(samples(kind))])
+    for x, y in (pair.astype(KINDS[kind]) for pair in (whole, squares, same)):
         with np.errstate(all="ignore"):
-            power = np.power(x.astype(np.float64), y)
-            exact = power == power.astype(np.float32)
+            power = np.power(x.astype(np.longdouble), y)
+            exact = power == power.astype(KINDS[kind])
             assert exact.sum() > 4000
-        np.testing.assert_array_equal(function("pow", "f32")(x, y)[exact], power[exact])
+        np.testing.assert_array_equal(function("pow", kind, lanes)(x, y)[exact], power[exact])
 
 
-@pytest.mark.parametrize("spread", [1e-7, 1e-3, 1.0, 15.0])
-def test_float32_powers_are_within_a_unit(spread: float) -> None:
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+@pytest.mark.parametrize("spread", [1e-7, 1e-3, 0.05, 1.0, 15.0])
+def test_powers_are_within_a_unit(spread: float, kind: str) -> None:
     """Where errors of the logarithm grow: bases near 1 with great exponents, and the rest."""
     rng = np.random.default_rng(8)
-    x = np.exp(rng.normal(size=200_000) * spread).astype(np.float32)
-    y = (rng.uniform(-100, 100, 200_000) / spread).astype(np.float32)  # about half of the powers are finite
+    limit = 100 if kind == "f32" else 800
+    x = np.exp(rng.normal(size=200_000) * spread).astype(KINDS[kind])
+    y = (rng.uniform(-limit, limit, 200_000) / spread).astype(KINDS[kind])  # about half of the powers are finite
     with np.errstate(all="ignore"):
-        got, exact = function("pow", "f32")(x, y), np.power(x.astype(np.float64), y)
-        rounded = exact.astype(np.float32)
+        got, exact = function("pow", kind)(x, y), np.power(x.astype(np.longdouble), y)
+        rounded = exact.astype(KINDS[kind])
     finite = np.isfinite(got) & np.isfinite(rounded)
     assert ulp_error(got[finite], exact[finite]).max() <= 1
     assert (np.isinf(got) == np.isinf(rounded)).all()
@@ -204,16 +208,39 @@ def test_erf(kind: str, bound: float) -> None:
     assert ulp_error(got[normal], exact[normal]).max() <= bound
 
 
-def test_special_powers() -> None:
-    """Every pair of the numbers that C names in its definition of pow."""
-    numbers = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e30, -1e30, 2.0**24 + 2, 1e-40]
-    grid = np.array([*numbers, np.inf, -np.inf, np.nan], np.float32)
+@pytest.mark.parametrize("lanes", [LANES, 4])
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_special_powers(kind: str, lanes: int) -> None:
+    """Every pair of the numbers that C names in its definition of pow, and where rounding errors might be too great."""
+    info = np.finfo(KINDS[kind])
+    sizes = [0.0, 1.0, 0.5, 2.0, 3.0, 0.1, info.max, 2.0 ** (info.nmant + 1) - 1, 2.0 ** (info.nmant + 1) + 2]
+    sizes += [info.tiny / 8, info.smallest_subnormal, 1 + info.eps, 1 - info.epsneg, 1e19, 1e30, np.inf]
+    grid = np.array([*sizes, *(-size for size in sizes), np.nan], KINDS[kind])
     x, y = (g.reshape(-1) for g in np.meshgrid(grid, grid))
     with np.errstate(all="ignore"):
-        got, want = function("pow", "f32")(x, y), np.power(x.astype(np.float64), y).astype(np.float32)
-    np.testing.assert_allclose(got, want, rtol=np.finfo(np.float32).eps)  # infinities and NaN in the same places
+        got, exact = function("pow", kind, lanes)(x, y), np.power(x.astype(np.longdouble), y)
+        want = exact.astype(KINDS[kind])
     number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.isnan(got), ~number)
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
     np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
+    finite = np.isfinite(want)
+    assert ulp_error(got[finite], exact[finite]).max() <= 1
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("f32", 2), ("f64", 4)])
+def test_special_values_of_erf(kind: str, bound: float) -> None:
+    """Its slope at 0 is 2/√π, which subnormal numbers show."""
+    info = np.finfo(KINDS[kind])
+    small = np.array([info.smallest_subnormal, info.tiny / 8, info.tiny, 1e-30], KINDS[kind])
+    x = np.concatenate([small, -small])
+    exact = x * (2 / np.sqrt(np.longdouble(np.pi)))
+    assert ulp_error(function("erf", kind)(x), exact).max() <= bound
+    whole = np.array([0.0, -0.0, np.inf, -np.inf, 6.0, -6.0, info.max], KINDS[kind])
+    got = function("erf", kind)(whole)
+    np.testing.assert_array_equal(got, [0, 0, 1, -1, 1, -1, 1])
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(whole))
+    assert np.isnan(function("erf", kind)(np.full(4, np.nan, KINDS[kind]))).all()
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])

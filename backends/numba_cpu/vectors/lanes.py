@@ -8,6 +8,7 @@ no fast-math flags, so results do not depend on the compiler's taste.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -200,18 +201,32 @@ class Lanes(Flow):
         return self.intrinsic("copysign", magnitude, sign)
 
     def has_lookup(self, x: Value) -> bool:
-        """Whether :meth:`lookup` can give values like ``x``."""
-        return self.kind(x) == "f32" and self.lanes % 16 == 0 and "avx512f" in cpu_features()
+        """Whether :meth:`lookup` of values like ``x`` is an instruction, for tables of two registers."""
+        return self.lanes % (64 // BYTES[self.kind(x)]) == 0 and "avx512f" in cpu_features()
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
-        """Entries of a table of 32 float32, which two registers hold, chosen by the low 5 bits of each lane."""
-        register = ir.VectorType(ELEMENTS["f32"], 16)
+        """Entries of a table of 32 float32 or 16 float64, chosen by the low bits of each lane of ``index``."""
+        kind = "f32" if self.kind(index) == "i32" else "f64"
+        entries, half = [ir.Constant(ELEMENTS[kind], number) for number in table], len(table) // 2
+        if not self.has_lookup(index):
+            index = self.b.and_(index, self.like(index, len(table) - 1))
+            place, zero = self._constant(entries), ir.Constant(I32, 0)
+            return self.by_lane(lambda lane: self.b.load(self.b.gep(place, [zero, lane], inbounds=True)), index)
         low, high = (
-            ir.Constant(register, [ir.Constant(ELEMENTS["f32"], number) for number in table[i : i + 16]])
-            for i in (0, 16)
+            ir.Constant(ir.VectorType(ELEMENTS[kind], half), part) for part in (entries[:half], entries[half:])
         )
-        name = "llvm.x86.avx512.vpermi2var.ps.512"
-        return self.join([self.call(name, register, low, part, high) for part in self.chunks(16, index)])
+        name = f"llvm.x86.avx512.vpermi2var.{'ps' if kind == 'f32' else 'pd'}.512"
+        return self.join([self.call(name, low.type, low, part, high) for part in self.chunks(half, index)])
+
+    def _constant(self, entries: Sequence[Value]) -> Value:
+        """Where these numbers lie in the module."""
+        array = ir.Constant(ir.ArrayType(entries[0].type, len(entries)), list(entries))
+        name = "table." + hashlib.sha256(str(array).encode()).hexdigest()[:16]
+        found = self.b.module.globals.get(name)
+        if found is None:
+            found = ir.GlobalVariable(self.b.module, array.type, name)
+            found.initializer, found.global_constant, found.linkage = array, True, "internal"
+        return found
 
     # comparison and choice
 

@@ -1,11 +1,14 @@
 """Vectorized powers as LLVM code: 2 to the y·log₂|x|, and by squaring for integers.
 
 The logarithm of a float32 is made in float64, to 36 bits, for an error there grows with the exponent; the rest is in
-float32. Accuracy is stated and polynomials are fitted as in ``vmath``; signs and special cases are C's.
+float32. That of a float64 is a sum of two, whose errors an fma knows. Accuracy is stated and polynomials are fitted as
+in ``vmath``; signs and special cases are C's.
 """
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal, localcontext
 from typing import Any
 
 from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
@@ -18,15 +21,48 @@ _EXP2 = (
     *(0.6931471807045325, 0.24022651066561676, 0.05550410365990017, 0.009618038131988903, 0.0013333935056767615),
     *(0.0001546675633581303, 1.519615625261284e-05),
 )
+# log(1 + r) = r - r²/2 + r³·P(r) on |r| ≤ 0.0331
+_LOG1P = (
+    *(0.3333333333333333, -0.24999999999998704, 0.199999999999953, -0.166666666762809, 0.1428571430480241),
+    *(-0.12499976380786142, 0.11111077824200175, -0.10023661248492835, 0.0911715287017456),
+)
+# 2ʳ = 1 + r·ln 2 + r²·P(r) on |r| ≤ ½
+_EXP2_F64 = (
+    *(0.24022650695910122, 0.055504108664820744, 0.009618129107596966, 0.0013333558146683688, 0.00015403530454084836),
+    *(1.5252733549535317e-05, 1.3215436602010883e-06, 1.0178183472438211e-07, 7.07358025148284e-09),
+    4.4364867934196503e-10,
+)
+# ln 2 and its reciprocal, each the sum of two
+_LN2 = (0.6931471805599453, 2.3190468138462996e-17)
+_LOG2E = (1.4426950408889634, 2.0355273740931033e-17)
+# Sixteen parts of an octave that begins here, by the leading bits of the distance to it, and reciprocals of numbers
+# in them: of so few bits that products with numbers of a part differ from 1 by a float64, and 1 around 1
+_OCTAVE, _PART = 0x3FE5860000000000, 48
+_RECIPROCALS = (
+    *(1.4375, 1.375, 1.34375, 1.28125, 1.21875, 1.1875, 1.15625, 1.09375, 1.0625, 1.03125, 1.0, 0.9375),
+    *(0.890625, 0.84375, 0.796875, 0.765625),
+)
+
+
+def _minus_logs() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """-log₂ of the reciprocals as sums of two: the first of so few bits that it can be added to a whole number."""
+    with localcontext() as context:
+        context.prec = 50
+        exact = [-Decimal(c).ln() / Decimal(2).ln() for c in _RECIPROCALS]
+        first = [math.ldexp(round(math.ldexp(float(number), 40)), -40) for number in exact]
+        return tuple(first), tuple(float(number - Decimal(high)) for number, high in zip(exact, first, strict=True))
+
+
+_MINUS_LOGS = _minus_logs()
 
 
 def pow(e: Lanes, x: Value, y: Value) -> Value:
-    """(1, 1) ulp; exact where the power is a float32. Integers: modulo 2 to the width; exponents are not negative."""
+    """(1, 1) ulp; exact where the power is a float. Integers: modulo 2 to the width; exponents are not negative."""
     match e.kind(x):
-        case "f32":
-            return _float_power(e, x, y)
-        case "f64":
+        case "f64" if "fma" not in cpu_features():
             return e.libm("pow", x, y)
+        case "f32" | "f64":
+            return _float_power(e, x, y)
     return _integer_power(e, x, y)
 
 
@@ -57,10 +93,63 @@ def _exp2(e: Lanes, t: Value) -> Value:
     return scale(e, power, e.add(n, e.like(n, ROUND["f32"])), n)
 
 
+def _double_log2(e: Lanes, x: Value) -> tuple[Value, Value]:
+    """log₂ of float64 as a sum of two, for 0 < x < ∞."""
+    small = e.compare("<", x, e.like(x, 2.0**-1022))
+    bits = e.bits(e.select(small, e.mul(x, e.like(x, 2.0**54)), x))
+    distance = e.b.sub(bits, e.like(bits, _OCTAVE))
+    whole = e.b.ashr(distance, e.like(bits, 52))
+    part = e.b.and_(e.b.lshr(distance, e.like(bits, _PART)), e.like(bits, 15))
+    m = e.floats(e.b.sub(bits, e.b.shl(whole, e.like(bits, 52))))
+    n = e.cast(e.select(small, e.b.sub(whole, e.like(bits, 54)), whole), "f64")
+    first, second = (e.lookup(table, part) for table in _MINUS_LOGS)
+    r = e.fma(m, e.lookup(_RECIPROCALS, part), e.like(m, -1.0))
+    # log(1 + r), the first two terms with the rounding errors of product and sum
+    half = e.mul(r, e.like(r, -0.5))
+    square = e.mul(r, half)
+    high = e.add(r, square)
+    low = e.add(e.add(e.sub(r, high), square), e.fma(r, half, e.b.fneg(square)))
+    low = e.fma(e.mul(e.mul(r, r), r), e.poly(r, _LOG1P), low)
+    both = e.add(high, low)
+    high, low = both, e.add(e.sub(high, both), low)
+    product = e.mul(high, e.like(high, _LOG2E[0]))
+    rest = e.fma(high, e.like(high, _LOG2E[0]), e.b.fneg(product))
+    rest = e.add(e.fma(high, e.like(high, _LOG2E[1]), rest), e.fma(low, e.like(low, _LOG2E[0]), second))
+    start = e.add(n, first)
+    total = e.add(start, product)
+    return total, e.add(e.add(e.sub(start, total), product), rest)
+
+
+def _double_power(e: Lanes, x: Value, y: Value) -> Value:
+    """Float64 x^y for x ≥ 0; 0, infinity and NaN as in C but for y = 0."""
+    high, low = _double_log2(e, x)
+    y = e.at_most(e.at_least(y, -(2.0**66)), 2.0**66)  # beyond 2^±1100 for any x but 1
+    t = e.mul(y, high)
+    rest = e.at_most(e.at_least(e.fma(y, low, e.fma(y, high, e.b.fneg(t))), -1.0), 1.0)  # great where t will be cut
+    t = e.select(e.compare("<", x, e.like(x, float("inf"))), t, e.mul(y, x))
+    t = e.select(e.compare("==", x, e.like(x, 0.0)), e.mul(y, e.like(y, float("-inf"))), t)
+    t = e.at_most(e.at_least(t, -1100.0), 1100.0)
+    magic = e.like(t, ROUND["f64"])
+    rounded = e.add(t, magic)
+    n = e.sub(rounded, magic)
+    whole = e.sub(t, n)
+    r = e.add(whole, rest)
+    low = e.add(e.sub(whole, r), rest)
+    # 2ʳ = 1 + r·ln 2 + r²·P, the first two terms with the rounding errors of product and sum
+    product = e.mul(r, e.like(r, _LN2[0]))
+    error = e.fma(r, e.like(r, _LN2[0]), e.b.fneg(product))
+    error = e.fma(low, e.like(low, _LN2[0]), e.fma(r, e.like(r, _LN2[1]), error))
+    start = e.add(product, e.like(product, 1.0))
+    error = e.add(e.add(e.sub(e.like(start, 1.0), start), product), error)
+    power = e.add(start, e.fma(e.mul(r, r), e.poly(r, _EXP2_F64), error))
+    return scale(e, power, rounded, n)
+
+
 def _float_power(e: Lanes, x: Value, y: Value) -> Value:
     one, half = e.like(x, 1.0), e.mul(y, e.like(y, 0.5))
     size = e.abs(x)
-    result = _exp2(e, e.mul(e.cast(y, "f64"), _log2(e, size)))
+    single = e.kind(x) == "f32"
+    result = _exp2(e, e.mul(e.cast(y, "f64"), _log2(e, size))) if single else _double_power(e, size, y)
     # anything to the 0 and 1 to anything are 1, NaN included
     unit = e.b.or_(e.compare("==", y, e.like(y, 0.0)), e.compare("==", size, one))
     result = e.select(unit, one, result)
