@@ -83,6 +83,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "linalg.cross": (X, X[::-1]),
     "linalg.tensorinv": (X.reshape(3, 3), 1),
     "linalg.tensorsolve": (X, V[:3]),
+    "bincount": (np.abs(N).astype(np.uint8).ravel(), None, 256),
 }
 SQUARE = ("diag_indices_from", "tril_indices_from", "triu_indices_from", "cov", "corrcoef", "fft2", "ifft2", "rfft2")
 INTEGERS = ("bitwise_left_shift", "bitwise_right_shift", "left_shift", "right_shift")

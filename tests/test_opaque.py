@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -329,3 +330,27 @@ def test_outside_of_tracing_nothing_changes() -> None:
 def test_what_has_no_axes_is_looked_up_too() -> None:
     x = np.array(0.5)
     same(eqsat.optimize(lambda x: scipy.special.digamma(np.abs(x) + 1.5), strict=True)(x), scipy.special.digamma(2.0))
+
+
+def test_counts_have_a_length_that_is_known_or_asked_for() -> None:
+    def counts(x: Any, w: Any) -> Any:
+        return np.bincount(x, minlength=4) * 2, np.bincount(x, w).sum()
+
+    rng = np.random.default_rng(2)
+    f = eqsat.optimize(counts, cache=False, check_speed=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for top in (3, 4, 7, 4, 9, 3, 12, 20):
+            x, w = rng.integers(0, top, 50), rng.standard_normal(50)
+            for got, want in zip(f(x, w), counts(x, w), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12)
+        with pytest.raises(ValueError, match="negative"):
+            f(x - 5, w)
+    image = rng.integers(0, 256, 99).astype(np.uint8)
+    exact = eqsat.optimize(lambda x: np.bincount(x, minlength=256) + 1, cache=False, strict=True)
+    np.testing.assert_array_equal(exact(image), np.bincount(image, minlength=256) + 1)
+    np.testing.assert_array_equal(exact(image[:0]), np.ones(256))
+    with pytest.raises(eqsat.UnsupportedOpError, match="strict=True"):
+        eqsat.optimize(lambda x: np.bincount(x), cache=False, strict=True)(x)
+    with pytest.raises(ValueError, match="weights and list"):
+        eqsat.optimize(lambda x, w: np.bincount(x, w, 256), cache=False, strict=True)(image, rng.random(3))

@@ -13,9 +13,7 @@ import eqsat
 from eqsat.frontends.trace import run_by_reference
 from tests.programs import PROGRAMS, Program
 
-REFUSED: dict[str, str] = {
-    "equalize_histogram": "np.bincount, whose shape depends on values",
-}
+REFUSED: dict[str, str] = {}
 """Programs that do not run yet, and why. One that does must leave the table."""
 
 COMPILED = (

@@ -16,6 +16,7 @@ import numpy as np
 from eqsat.frontends import trace as _registrations  # noqa: F401
 from eqsat.frontends.libraries import MODULES as LIBRARIES
 from eqsat.frontends.libraries import WRITTEN
+from eqsat.frontends.lookups import STEPS
 from eqsat.frontends.registry import FUNCTIONS, REFUSED, SIZED, full_name
 from eqsat.frontends.ufuncs import PAIRS, SCIPY, UFUNCS, Builder
 from eqsat.ir import build
@@ -101,7 +102,8 @@ def _row(module: ModuleType, name: str, function: Any) -> Row:
     if function in UFUNCS:
         return Row(module.__name__, name, _elementwise(function, UFUNCS[function]), note)
     if function in FUNCTIONS or function in PAIRS:
-        return Row(module.__name__, name, "kernel" if function.__name__ in OPERATORS else "rewrite", note)
+        kind: Kind = "opaque" if function in STEPS else "kernel" if function.__name__ in OPERATORS else "rewrite"
+        return Row(module.__name__, name, kind, note)
     if note:
         return Row(module.__name__, name, "sized" if full in SIZED else "refused", note)
     if name in _OTHER:

@@ -1,17 +1,21 @@
-"""Functions that look numbers up in tables and choose among arrays: searchsorted, interp, isin, choose, piecewise…"""
+"""Functions that look numbers up in tables and choose among arrays: searchsorted, interp, isin, choose, bincount…"""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.convert import holds_traced, lift, together, traced, truth, zeros
+from eqsat.frontends.guards import told
 from eqsat.frontends.indexing import take
 from eqsat.frontends.joins import array_of
-from eqsat.frontends.registry import implements
+from eqsat.frontends.opaque import step
+from eqsat.frontends.registry import SIZED, implements
 from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
 from eqsat.frontends.ufuncs import apply
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
@@ -155,3 +159,30 @@ def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Trace
     if known.ndim != 1:
         raise ValueError("condition must be a 1-d array")
     return take(a, known.nonzero()[0], axis=0 if axis is None and traced(a).ndim == 1 else axis)
+
+
+def counted(x: np.ndarray, weights: np.ndarray | None, length: int) -> np.ndarray:
+    """``np.bincount`` of numbers below ``length``; what is counted beyond is left out."""
+    return np.bincount(x, weights, minlength=length)[:length]
+
+
+@implements(np.bincount)
+def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
+    """A step, whose length Python asks for, unless ``minlength`` holds all numbers of the type."""
+    values = lift(x)
+    least = operator.index(minlength)
+    if values.type.ndim != 1 or values.dtype.kind not in ("int", "bool") or least < 0:
+        return step(np.bincount, (TracedArray(values), weights, least), {}, "np.bincount")  # which raises NumPy's error
+    kinds = {"|b1": 2, "|u1": 1 << 8, "<u2": 1 << 16}
+    if values.type.size and least < kinds.get(values.dtype.numpy.str, 1 << 62):
+        top = build.cast(build.reduce("reduce_max", values, (0,)), int64)
+        needed = call("maximum", call("add", top, scalar(1, top)), scalar(least, top))
+        found = told(CURRENT.get(), needed, int)
+        if found is None:
+            raise UnsupportedOpError(SIZED["numpy.bincount"], LINE.get())
+        least = found
+    return step(counted, (TracedArray(values), weights, least), {}, "np.bincount")
+
+
+STEPS = frozenset({np.bincount})
+"""Functions with an implementation that is a step."""
