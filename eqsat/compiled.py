@@ -21,7 +21,6 @@ from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.direct import direct_call, naming_copies
 from eqsat.explained import steps_of
-from eqsat.forks import IMPORTING
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
 from eqsat.held import Held, all_held, native
@@ -34,8 +33,9 @@ from eqsat.options import Options
 from eqsat.plain import PlainProgram
 from eqsat.plan.backend import Executable, backend
 from eqsat.plan.plan import Plan
+from eqsat.planned import planned
 from eqsat.progress import Progress, Tell, tell
-from eqsat.remembered import Record, report_of
+from eqsat.remembered import Given, Record, report_of
 from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.speed import Speed, compared, wanted
 from eqsat.verify.bounds import OutputError
@@ -57,7 +57,8 @@ class Compiled:
     was traced and its arguments, which verification runs once. ``paths``: programs for calls of these types where
     Python is told other values, this one among them, the latest first; ``refused``: what NumPy runs of them, by the
     first values that Python is told; both are those of the ``first`` one. ``speed``: beside the function itself, where
-    that was timed.
+    that was timed. ``lengths``: the bounds of a length for which its kernels were made, where they take that as an
+    argument: ``given`` is what it is made of in place of a search.
     Making one raises ``OutOfTime`` when ``deadline`` passes; what was compiled until then is in the cache.
     """
 
@@ -69,6 +70,7 @@ class Compiled:
         machine: Machine,
         deadline: Deadline,
         plain: Plain,
+        given: Given | None = None,
     ) -> None:
         self.traced = traced
         self.fn = plain.fn
@@ -84,12 +86,17 @@ class Compiled:
         self.cached = False
         self.errors: list[OutputError] = []
         self.speed: Speed | None = None
-        given = traced.given(leaves)
-        self.constant_nodes = {traced.graph.inputs[i]: native(given[i]) for i in traced.const}
+        self.lengths: tuple[int, int] | None = None
+        arrays = traced.given(leaves)
+        self.constant_nodes = {traced.graph.inputs[i]: native(arrays[i]) for i in traced.const}
         start = time.perf_counter()
         cached = nullcontext() if options.cache else store.bypassed()
         with Progress() as progress, cached, naming_copies(self.traced, leaves):
-            self._compile([native(given[i]) for i in free], plain, progress, deadline)
+            examples = [native(arrays[i]) for i in free]
+            if given is None:
+                self._compile(examples, plain, progress, deadline)
+            else:
+                self._take(given, examples, progress, deadline)
         self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if traced.as_given else None
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
@@ -169,6 +176,13 @@ class Compiled:
             emitted = backend(self.options.backend).kept(record.emitted)
             kept = {**asdict(replace(record, emitted=dict(emitted))), "key": key, "verified": verified}
             plans.put(PLAN, key, kept, name=self.traced.name, arguments=self.signature())
+
+    def _take(self, given: Given, examples: list[np.ndarray], progress: Tell, deadline: Deadline) -> None:
+        self._load(given.record, deadline)
+        self.lengths = given.lengths
+        if self.options.verify and not given.verified:
+            progress("verify")
+            self.errors = self._verify(examples, None, None, deadline)
 
     def _timed(self) -> bool:
         """Whether NumPy is to run the function where that is faster."""
@@ -270,25 +284,8 @@ class Compiled:
 
     def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
-        with IMPORTING:
-            from eqsat.rules import select
-            from eqsat.schedule import installed_loop_rules
-            from eqsat.search import SearchOptions, search
-
-        deadline.check("loading the rules")
-        rules = select(self.options.numerics, self.options.disable)
-        fuse = any(rule.id == "fuse.read_store" for rule in rules)
-        loops = {rule.id for rule in installed_loop_rules()}
-        no_loops = tuple(sorted(loops & set(self.options.disable)))
-        target = backend(self.options.backend).target(self.machine, self.threads)
-        options = SearchOptions(
-            rules, target, self.options.search_seconds, fuse=fuse, threads=self.threads, no_loops=no_loops
-        )
         const = frozenset(self.constant_nodes)
-        plan = search(self.traced.graph, const, self.machine, options, progress, deadline)
-        with IMPORTING:
-            from eqsat.tune import tune
-        return tune(plan, self.options, self.machine, options, progress, deadline)
+        return planned(self.traced.graph, const, self.options, self.machine, progress, deadline)
 
     def _leaves(self) -> dict[str, ConstArray]:
         """The program's own constants, by digest."""

@@ -83,6 +83,7 @@ def explanation(program: Compiled, name: str, call: Plain | None, why: Callable[
         threads=program.team,
         operators=operator_work(graph),
         roofs=roofs(program.machine, program.team),
+        lengths=program.lengths,
         guards=[str(guard) for guard in program.traced.guards],
         _why=why,
     )

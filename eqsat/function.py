@@ -24,6 +24,7 @@ from eqsat.frontends.shapes_only import with_examples
 from eqsat.frontends.trace import const_inputs
 from eqsat.frontends.tracing import CURRENT
 from eqsat.growth import Growth
+from eqsat.lengths import Lengths
 from eqsat.locks import compiling, fresh_in_forks, locked, patience
 from eqsat.making import Maker
 from eqsat.methods import BoundMethod
@@ -268,11 +269,30 @@ class OptimizedFunction:
             varying = None if again else self._vary(args, kwargs, key)
             if varying is not None:
                 return varying
-            self._misses += 1
-            program = self._maker.make(args, kwargs, leaves)
+            program, new = self._make(args, kwargs, leaves, key, again)
+            self._misses += new
+            self._hits += not new
             self._keep(key, program)
-        self._growth.compiled(key, len(self._programs.get(key, ())))
+        if new:
+            self._growth.compiled(key, len(self._programs.get(key, ())))
         return program
+
+    def _make(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key, again: bool
+    ) -> tuple[Compiled | PlainProgram, bool]:
+        """A program, and whether more than its driver was made."""
+        maker = self._maker
+        ranges, changing = maker.ranges, None if again else maker.lengths.changing(key)
+        program = maker.make(args, kwargs, leaves, changing)
+        if not isinstance(program, Compiled) or program.lengths is None:
+            if isinstance(program, Compiled):
+                maker.lengths.compiled(key)
+            return program, True
+        assert changing is not None
+        if maker.ranges > ranges:
+            names = self._spec.leaf_names(self._spec.trees(args, kwargs)[0])
+            self._growth.became_arguments([(names[i], axis) for i, axis in changing.axes], *program.lengths)
+        return program, maker.ranges > ranges
 
     def _vary(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Varying | None:
         """A program for all values of Python numbers that have changed often enough, where there can be one."""
@@ -346,6 +366,7 @@ class OptimizedFunction:
         """
         self._programs = Programs(self.options.programs)  # another thread may be adding to the former ones
         self._numbers = Numbers(self._spec)
+        self._maker.lengths = Lengths(self._maker.lengths.names)
         self._last = self._latest = None
         self._hits = self._misses = 0
         backends.release()

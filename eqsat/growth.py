@@ -71,6 +71,18 @@ class Growth:
                 str(VALUES),
             )
 
+    def became_arguments(self, axes: Sequence[tuple[str, int]], low: int, high: int) -> None:
+        """Say of a length that it is one, once."""
+        if "lengths" not in self._warned:
+            which = ", ".join(f"axis {axis} of {path!r}" for path, axis in axes[:4]) + (", …" if len(axes) > 4 else "")
+            self._warn(
+                "lengths",
+                f"one length ({which}): from here on it is an argument of kernels for lengths of {low} to {high}, and "
+                "so on",
+                "Nothing is to be done if that is meant; a few lengths, such as powers of two, are traced less often",
+                str(VALUES),
+            )
+
     def _count_numbers(self, ends: list[tuple[str, Any]]) -> None:
         values, rest = _numbers_of(ends)
         if not values:
@@ -87,7 +99,7 @@ class Growth:
             )
 
     def _count_lengths(self, ends: list[tuple[str, Any]]) -> None:
-        shapes = {path: part[0] for path, part in ends if _is_array(part)}
+        shapes = {path: part[0] for path, part in ends if is_array(part)}
         for length in sorted({n for shape in shapes.values() for n in shape}):
             masked = tuple(
                 (path, tuple(None if n == length else n for n in part[0]), part[1:]) if path in shapes else (path, part)
@@ -95,7 +107,7 @@ class Growth:
             )
             count = self._lengths.get(masked, 0) + 1
             _remember(self._lengths, masked, count)
-            if count > PROGRAMS:
+            if count > PROGRAMS and "lengths" not in self._warned:
                 axes = [f"axis {a} of {path!r}" for path, shape in shapes.items() for a in _places(shape, length)]
                 which = ", ".join(axes[:4]) + (", …" if len(axes) > 4 else "")
                 self._warn(
@@ -135,7 +147,7 @@ def _places(shape: Sequence[int], length: int) -> list[int]:
     return [axis for axis, n in enumerate(shape) if n == length]
 
 
-def _is_array(part: Any) -> bool:
+def is_array(part: Any) -> bool:
     return isinstance(part, tuple) and len(part) > 1 and isinstance(part[0], tuple) and isinstance(part[1], np.dtype)
 
 
@@ -146,7 +158,7 @@ def _is_number(part: Any) -> bool:
 def _ends(part: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The arrays and static values in a part of a key (see ``pytree.flatten_value``), each with its path."""
     kind = part[0]
-    if _is_array(part) or not isinstance(kind, type):
+    if is_array(part) or not isinstance(kind, type):
         yield path, part
     elif issubclass(kind, dict):
         for key, child in zip(part[2], part[3], strict=True):

@@ -12,6 +12,7 @@ from eqsat import forks
 from eqsat.aside import load
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
+from eqsat.cost.machine import Machine
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.errors import (
     BoundsError,
@@ -29,10 +30,12 @@ from eqsat.errors import (
 from eqsat.frontends.pytree import ArgSpec
 from eqsat.frontends.trace import Traced, trace
 from eqsat.growth import user_level
+from eqsat.lengths import Changing, Lengths, served
 from eqsat.locks import measuring
 from eqsat.options import Options
 from eqsat.paths import MOST_PATHS, fixes
 from eqsat.plain import REFUSED, SLOW, SLOWER, WRONG, PlainProgram, out_of_budget, refusal, signature
+from eqsat.plan.sized import Misfit
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
@@ -56,9 +59,14 @@ class Maker:
         self.fn = fn
         self.spec = spec
         self.options = options
+        self.lengths = Lengths([p.name for p in spec.parameters])
+        self.ranges = 0
         self._told: set[str] = set()
 
-    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Compiled | PlainProgram:
+    def make(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], changing: Changing | None = None
+    ) -> Compiled | PlainProgram:
+        """The program of a call; of kernels for other lengths, too, where there are such that fit."""
         with measuring():
             machine = machine_model.load()  # measured on first use ever, which the budget does not count
         start = time.monotonic()
@@ -76,6 +84,9 @@ class Maker:
                 guarded=not self.options.strict,
             )
             plain = Plain(self.fn, args, kwargs, self.spec)
+            served = None if changing is None else self._served(changing, traced, leaves, plain, machine, deadline)
+            if served is not None:
+                return served
             made = Compiled(traced, leaves, self.options, machine, deadline, plain)
             if made.speed is not None and made.speed.loses:
                 names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
@@ -98,6 +109,30 @@ class Maker:
         log.info("%s", program)
         warnings.warn(str(program), BudgetWarning, stacklevel=user_level())
         return program
+
+    def _served(
+        self,
+        changing: Changing,
+        traced: Traced,
+        leaves: Sequence[Any],
+        plain: Plain,
+        machine: Machine,
+        deadline: Deadline,
+    ) -> Compiled | None:
+        """The program of kernels that take the length as an argument; None where the call needs one of its own."""
+        new = not self.lengths.known(changing)
+        found = served(self.lengths, changing, plain, self.options, machine, deadline)
+        if found is None or traced.guards:
+            return None
+        try:
+            given = found.given(traced, leaves, changing.length, deadline)
+            made = Compiled(traced, leaves, self.options, machine, deadline, plain, given)
+        except (Misfit, VerificationError, ValueError) as error:
+            log.info("a program of its own for length %d: %r", changing.length, error)
+            return None
+        found.verified(given)
+        self.ranges += new
+        return made
 
     def refused(
         self,

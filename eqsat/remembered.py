@@ -22,6 +22,15 @@ class Record:
     report: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Given:
+    """A program that needs no search; its kernels are for lengths within ``lengths``. ``verified``: so they are."""
+
+    record: Record
+    lengths: tuple[int, int]
+    verified: bool
+
+
 def report_of(plan: Plan, traced: Traced, kinds: Sequence[str]) -> dict[str, Any]:
     r = plan.report
     return {

@@ -18,6 +18,7 @@ from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.execution import recycler
 from eqsat.plan.plan import Plan
+from eqsat.plan.sized import Alike
 from eqsat_backends.numba_cpu.compiling.jit import OPERATORS, forget, helpers, prepare
 from eqsat_backends.numba_cpu.compiling.objects import host, package_fingerprint, unload
 from eqsat_backends.numba_cpu.printing.emission import Emission
@@ -63,7 +64,12 @@ class NumbaCpuBackend:
             yield compilers
 
     def emit(
-        self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Compilers | None = None
+        self,
+        plan: Plan,
+        machine: Machine,
+        deadline: Deadline = NEVER,
+        helpers: Compilers | None = None,
+        alike: Alike | None = None,
     ) -> dict[str, Any]:
         """Printed modules of every step, compiled; the plan's wiring; and how each step of the plan is run.
 
@@ -72,7 +78,7 @@ class NumbaCpuBackend:
         another version, or another process, may do better.
         """
         aside("importing Numba", deadline, prepare)
-        emission = Emission(dict(plan.types), machine, deadline, helpers)
+        emission = Emission(dict(plan.types), machine, deadline, helpers, alike)
         emission.run(plan.steps)
         return {
             "types": {str(n): type_to_json(t) for n, t in emission.types.items()},

@@ -22,6 +22,7 @@ from eqsat.ir.sources import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, as_after, first_trip, trips_of
+from eqsat.plan.sized import Alike
 
 
 class NumpyBackend:
@@ -41,7 +42,14 @@ class NumpyBackend:
         """None are needed."""
         return nullcontext()
 
-    def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: None = None) -> dict[str, Any]:
+    def emit(
+        self,
+        plan: Plan,
+        machine: Machine,
+        deadline: Deadline = NEVER,
+        helpers: None = None,
+        alike: Alike | None = None,
+    ) -> dict[str, Any]:
         """The plan itself, which is not for keeping."""
         return {"plan": plan, "volatile": True, "kinds": ["numpy"] * len(plan.steps)}
 

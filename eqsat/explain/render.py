@@ -197,6 +197,12 @@ def _search(report: Explanation) -> str:
     late = f"; stopped by the clock in {s['extractions_late']}" if s["extractions_late"] else ""
     chance = "; another run may find another program, as the clock stopped this one"
     stops = (", ".join(s["stops"]) or "nothing to search") + chance * bool(late or "seconds" in s["stops"])
+    if report.lengths is not None:
+        low, high = report.lengths
+        return (
+            f"search: for lengths of {low} to {high}, which kernels take as an argument ({s['operators']} operators, "
+            f"{s['enodes']} e-nodes, stopped by {stops}); made for this one in {seconds(report.compile_seconds)}"
+        )
     if report.cached:
         return (
             f"search: remembered from an earlier process ({s['operators']} operators, {s['enodes']} e-nodes, "

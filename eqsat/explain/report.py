@@ -79,6 +79,7 @@ class Explanation:
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
     ``operators``: work of each operator as written; ``roofs``: limits of the threads that run it (see :meth:`plot`).
     ``guards``: what holds in the calls that the program is for, besides their arguments' types.
+    ``lengths``: the bounds of a length that the kernels take as an argument; None where they are for one length.
     ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
     ``numpy``: seconds that the function itself takes, run by NumPy on the same arguments as ``measured``. ``untimed``:
     why that, or anything, was not timed.
@@ -102,6 +103,7 @@ class Explanation:
     operators: Sequence[Work] = ()
     roofs: Roofs | None = None
     guards: Sequence[str] = ()
+    lengths: tuple[int, int] | None = None
     _why: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property

@@ -15,6 +15,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
 from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
+from eqsat.plan.sized import Alike
 
 Direct = Callable[[Sequence[np.ndarray]], "Sequence[np.ndarray] | None"]
 """A program on arrays as they come: fresh outputs, or None, with nothing run, where any array does not fit."""
@@ -64,12 +65,21 @@ class Backend(Protocol):
         """Whatever may get ready while a program of so many operators is searched, and makes ``emit`` faster, and the
         program's first run. ``results``: what that returns, if it is to be run at once."""
 
-    def emit(self, plan: Plan, machine: Machine, deadline: Deadline = NEVER, helpers: Any = None) -> dict[str, Any]:
+    def emit(
+        self,
+        plan: Plan,
+        machine: Machine,
+        deadline: Deadline = NEVER,
+        helpers: Any = None,
+        alike: Alike | None = None,
+    ) -> dict[str, Any]:
         """For a machine, everything but the constants' values, as JSON data: what a later process loads.
 
         ``kinds``: how each step of the plan is run: as a ``kernel``, as kernels one per stage (``stages``) or
         through the ``reference``. ``volatile``: not for keeping, it holds more than JSON data.
-        Raises ``OutOfTime`` past ``deadline``. ``helpers``: from :meth:`helpers`, entered.
+        Raises ``OutOfTime`` past ``deadline``. ``helpers``: from :meth:`helpers`, entered. ``alike``: the same
+        plan at other lengths, which may then have the same kernels: their integers that are others there are arguments
+        (``sizes`` of a step). ``ValueError`` where that cannot be.
         """
 
     def kept(self, emitted: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -150,9 +150,13 @@ class Tabulator:
                 if tensor in self.known:
                     place[position] = len(slots)
                     slots.append(Constant(self.constant(tensor, position, entry["packs"])))
+            own: tuple[int, ...] = ()
+            if entry.get("sizes"):
+                own = (len(slots),)
+                slots.append(Constant(np.array(entry["sizes"], np.int64)))
             addresses = self.code(entry)
             keep.append(addresses)
-            steps += [Step(addresses[phase], (*place, *scratch, status)) for phase in entry["phases"]]
+            steps += [Step(addresses[phase], (*place, *scratch, status, *own)) for phase in entry["phases"]]
         return steps, keep
 
 

@@ -40,8 +40,8 @@ class _Product:
     per_row: int
 
 
-def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
-    """Print a group of several stages by a nest (see ``eqsat.ir.nest``).
+def emit(group: KernelGroup, nest: Nest, target: Target, varying: frozenset[int] = frozenset()) -> Emitted:
+    """Print a group of several stages by a nest (see ``eqsat.ir.nest``). ``varying``: see ``emit.emit_group``.
 
     Raises:
         ValueError: the nest is not a legal one of the group.
@@ -49,7 +49,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     check(nest, group, target.lanes(), target.registers)
     simple = simplify(group)
     stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
-    return _Blocks(replace(simple, stages=stages), nest, target).emit()
+    return _Blocks(replace(simple, stages=stages), nest, target, varying).emit()
 
 
 def _without_unit_steps(kernel: Kernel) -> Kernel:
@@ -63,12 +63,13 @@ def _without_unit_steps(kernel: Kernel) -> Kernel:
 
 
 class _Blocks:
-    def __init__(self, group: KernelGroup, nest: Nest, target: Target) -> None:
+    def __init__(self, group: KernelGroup, nest: Nest, target: Target, varying: frozenset[int]) -> None:
         self.group, self.nest = group, nest
         vectors = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
         wide = any(group.stages[t.stage].kernel.body.dtype.bits == 64 for t in tiles(nest) if t.name in PRODUCTS)
         self.lanes = vectors.pop() if vectors else target.lanes(64 if wide else 32)
-        self.p, self.module = Printer(self.lanes), Module(f"{group.name}: {show(nest)}")
+        self.p = Printer(self.lanes, varying=varying)
+        self.module = Module(f"{group.name}: {show(nest)}")
         self.scratch, self.shared = Scratch(), Scratch()
         self.bases = [f"x{i}" for i in range(len(group.operands))]
         first = group.stages[0].kernel.extents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +17,11 @@ from eqsat.ir.serialize import nodes_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.plan import KernelStep, ReferenceStep, Repeat
+from eqsat.plan.sized import Alike
 from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_modules, source_key
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
+from eqsat_backends.numba_cpu.printing.sizes import Sizes
 
 log = logging.getLogger("eqsat")
 
@@ -30,15 +32,23 @@ class Emission:
     """The steps of a plan as data for ``load``; ``of`` says which step of the plan each belongs to."""
 
     def __init__(
-        self, types: dict[int, TensorType], machine: Machine, deadline: Deadline, helpers: Compilers | None
+        self,
+        types: dict[int, TensorType],
+        machine: Machine,
+        deadline: Deadline,
+        helpers: Compilers | None,
+        alike: Alike | None = None,
     ) -> None:
         self.types = types
         self.machine = machine
         self.deadline = deadline
         self.helpers = helpers
+        self.alike = alike
         self.steps: list[dict[str, Any]] = []
         self.kinds: list[str] = []
         self.volatile = False
+        self.values: list[list[int]] = []
+        """What each kernel takes as its varying integers."""
 
     def run(self, steps: Sequence[KernelStep | ReferenceStep]) -> None:
         kernels = [(step.group, step.nest, step.label) for step in steps if isinstance(step, KernelStep)]
@@ -55,21 +65,50 @@ class Emission:
     def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
         """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
         known: dict[tuple[int, int], Emitted | None] = {}  # by identity: layers have groups in common
-        printed = []
+        printed: list[Emitted | None] = []
         for group, nest, label in groups:
             self.deadline.check("printing kernels")
             if (id(group), id(nest)) not in known:
-                known[id(group), id(nest)] = _print(group, nest, self.machine, label)
+                varying = self.alike.varying[len(printed)] if self.alike is not None else frozenset()
+                known[id(group), id(nest)] = _print(group, nest, self.machine, label, varying)
             printed.append(known[id(group), id(nest)])
+        if self.alike is not None and None in printed:
+            raise ValueError("a nest has no kernel at this length")
+        values = self._lift(groups, printed) if self.alike is not None else {}
         modules = [(p.source, p.phases) for p in printed if p is not None]
         compiled = compile_modules(modules, self.deadline, self.helpers)
         made: list[_Kernel | None] = []
         for emitted, (_, _, label) in zip(printed, groups, strict=True):
             code = compiled[emitted.source, emitted.phases] if emitted is not None else None
             if isinstance(code, KernelCompileError):
+                if self.alike is not None:
+                    raise ValueError(f"a kernel takes no length as an argument: {code}")
                 _refuse(label, code)
             made.append((emitted, code) if emitted is not None and isinstance(code, Code) else None)
+            self.values.append(values.get(len(self.values), []))
         return made
+
+    def _lift(
+        self, groups: Sequence[tuple[KernelGroup, Nest | None, str]], printed: list[Emitted | None]
+    ) -> dict[int, list[int]]:
+        """Replace modules by those whose integers are arguments, which are returned."""
+        assert self.alike is not None
+        alike, sizes = self.alike, Sizes(self.alike.known)
+        values: dict[int, list[int]] = {}
+        for number, ((group, _, label), emitted) in enumerate(zip(groups, printed, strict=True)):
+
+            def others(number: int = number, label: str = label) -> Iterator[Emitted]:
+                for plan in alike.others():
+                    step = plan.steps[number]
+                    assert isinstance(step, KernelStep)
+                    made = _print(step.group, step.nest, self.machine, label, alike.varying[number])
+                    if made is not None:
+                        yield made
+
+            if emitted is not None:
+                words = len(group.operands) + 3
+                printed[number], values[number] = sizes.lifted(number, emitted, words, others)
+        return values
 
     def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
         if isinstance(step, ReferenceStep):
@@ -79,7 +118,9 @@ class Emission:
             return
         if kernel is not None:
             self.kinds.append("kernel")
-            self.steps.append({**_as_data(kernel, step.group, step.tensors), "of": number})
+            data = _as_data(kernel, step.group, step.tensors)
+            own = {"sizes": self.values[number]} if self.alike is not None else {}
+            self.steps.append({**data, **own, "of": number})
             return
         kind, self.volatile = "stages", True
         parts = fallback.split(step.group, step.tensors, self._fresh)
@@ -100,12 +141,14 @@ class Emission:
         return number
 
 
-def _print(group: KernelGroup, nest: Nest | None, machine: Machine, label: str) -> Emitted | None:
+def _print(
+    group: KernelGroup, nest: Nest | None, machine: Machine, label: str, varying: frozenset[int] = frozenset()
+) -> Emitted | None:
     """A group's printed module; None, with a warning, where there is none."""
     from eqsat_backends.numba_cpu.printing.emit import emit_group
 
     try:
-        return emit_group(group, nest, machine)
+        return emit_group(group, nest, machine, varying)
     except Exception as error:  # whatever an emitter refuses, the reference can still run
         _refuse(label, error)
         return None

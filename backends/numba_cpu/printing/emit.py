@@ -11,9 +11,12 @@ from eqsat_backends.numba_cpu.target import target_of
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 
 
-def emit_group(group: KernelGroup, nest: Nest | None, machine: Machine) -> Emitted:
+def emit_group(
+    group: KernelGroup, nest: Nest | None, machine: Machine, varying: frozenset[int] = frozenset()
+) -> Emitted:
     """The printed module of a group, for the vectors and caches of ``machine``, by its nest.
 
+    ``varying``: extents for which what is left over of blocks is printed alike, whatever it is.
     Without a nest (where there is no e-graph to search) by a simple one.
     """
     target = target_of(machine)
@@ -21,11 +24,11 @@ def emit_group(group: KernelGroup, nest: Nest | None, machine: Machine) -> Emitt
     if all(tile.name not in PRODUCTS for tile in tiles(nest)):
         from eqsat_backends.numba_cpu.printing import loops
 
-        return loops.emit(group, nest, target=target)
+        return loops.emit(group, nest, target=target, varying=varying)
     if len(group.stages) == 1:
         from eqsat_backends.numba_cpu.printing import contract
 
         return contract.emit(group, nest, target)
     from eqsat_backends.numba_cpu.printing import blocks
 
-    return blocks.emit(group, nest, target)
+    return blocks.emit(group, nest, target, varying)

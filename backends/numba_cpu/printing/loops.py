@@ -30,12 +30,17 @@ __all__ = ["emit"]
 
 
 def emit(
-    group: KernelGroup, nest: Nest | None = None, *, lanes: int | None = None, target: Target | None = None
+    group: KernelGroup,
+    nest: Nest | None = None,
+    *,
+    lanes: int | None = None,
+    target: Target | None = None,
+    varying: frozenset[int] = frozenset(),
 ) -> Emitted:
     """Source of a kernel group without contractions.
 
     ``nest``: how it runs (see ``eqsat.ir.nest``); by default by plain nests. ``lanes``: lanes of every vector of those,
-    a power of two; by default what the registers of ``target`` hold.
+    a power of two; by default what the registers of ``target`` hold. ``varying``: see ``emit.emit_group``.
     A result may share its buffer with an input only if the group is one map, and every load of that input
     walks it just as the result is stored. Buffers are aligned to 64 bytes.
 
@@ -52,19 +57,19 @@ def emit(
         and not isinstance(nest, Seq)
         and any(stage.kernel.results for stage in group.stages)
     ):
-        return blocks.emit(group, nest, target or host())
-    return _Writer(group, nest).emit()
+        return blocks.emit(group, nest, target or host(), varying)
+    return _Writer(group, nest, varying).emit()
 
 
 class _Writer:
     """Writes the phases of one group."""
 
-    def __init__(self, group: KernelGroup, nest: Nest) -> None:
+    def __init__(self, group: KernelGroup, nest: Nest, varying: frozenset[int]) -> None:
         self.group = group
         empty = not any(stage.kernel.results for stage in group.stages)
         found = [(apart(group, 1)[0], nest)] if empty else phases(group, nest)
         self.kernels = [(simplify(replace(one, shared=0)), own) for one, own in found]
-        self.p = Printer(tiles(nest)[0].lanes)
+        self.p = Printer(tiles(nest)[0].lanes, varying=varying)
         self.name = re.sub(r"\W", "_", group.name) or "kernel"
         self.names: list[str] = []
         self.shared_bytes = 0

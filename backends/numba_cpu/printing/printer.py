@@ -122,8 +122,9 @@ class _Scope:
 class Printer:
     """Source text of kernels with ``lanes`` lanes to a vector. ``status``: variable with the status word's address."""
 
-    def __init__(self, lanes: int, status: str = "status") -> None:
+    def __init__(self, lanes: int, status: str = "status", varying: frozenset[int] = frozenset()) -> None:
         self.lanes = lanes
+        self.varying = varying
         self.status = status
         self._scopes = [_Scope(0, frozenset())]
         self._names = 0

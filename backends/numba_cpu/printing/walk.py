@@ -80,7 +80,8 @@ class Walk:
     def print(self, shared: tuple[str, ...]) -> None:
         """Print the nest at these positions of the shared axes."""
         self.at = [*shared, *("0" for _ in self.extents[len(shared) :])]
-        self.end, self.unit = [str(extent) for extent in self.extents], list(self.extents)
+        self.end = [str(extent) for extent in self.extents]
+        self.unit = [1 if extent in self.p.varying else extent for extent in self.extents]
         self.run = [(0, extent) for extent in self.extents]
         if self.column is not None and self.rows.window is not None:
             window = self.rows.window
@@ -125,6 +126,7 @@ class Walk:
         innermost = not _has(loop.body, loop.axis)
         whole = extent // tile * tile if innermost else extent
         part = loop.parallel or loop.block < extent or a == self.column
+        generic = innermost and extent in p.varying and self.tiles is None and not loop.cyclic
         if loop.cyclic:
             low, high = f"{loop.step} * tid", str(extent)
         elif loop.parallel:
@@ -135,10 +137,13 @@ class Walk:
         elif part and not high.isidentifier():
             high = p.fresh("high")
             p.bind(high, self.end[a])
-        until = high if whole == extent else f"min({high}, {whole})" if part else str(whole)
+        until = f"min({high}, {whole})" if part else str(whole)
+        if whole == extent and not generic:
+            until = high
         before, within = (self.at[a], self.end[a], self.unit[a]), self.run[a]
         even = self.unit[a] % loop.step == 0
-        for start, stop in runs(whole, loop.step, seams(self.kernels, a) if loop.peel else ()) if whole else []:
+        parts = runs(whole, loop.step, seams(self.kernels, a) if loop.peel else ()) if whole else [(0, 0)] * generic
+        for start, stop in parts:
             i = p.fresh(f"{loop.axis}{suffix}_")
             step = f", {loop.step} * nt" if loop.cyclic else f", {loop.step}" if loop.step != 1 else ""
             first = low if start == 0 else f"max({low}, {start})" if part else str(start)
@@ -152,15 +157,30 @@ class Walk:
                 self.end[a] = f"{i} + {loop.step}" if even else f"min({i} + {loop.step}, {high})"
                 body()
         self.run[a] = within
-        if whole < within[1]:
-            self.at[a], self.count[a] = str(whole), extent - whole
+        if whole < within[1] or (generic and within[1] == extent):
             with ExitStack() as stack:
                 if part:
                     mine = f"tid == {whole // loop.step} % nt" if loop.cyclic else f"{high} > {whole}"
                     stack.enter_context(p.scope(f"if {mine}:"))
-                body()
+                self._left(a, whole, tile, body) if generic else self._at(a, str(whole), extent - whole, body)
             self.count[a] = tile
         self.at[a], self.end[a], self.unit[a] = before
+
+    def _at(self, axis: int, position: str, count: int, body: Callable[[], None]) -> None:
+        self.at[axis], self.count[axis] = position, count
+        body()
+
+    def _left(self, axis: int, whole: int, tile: int, body: Callable[[], None]) -> None:
+        """What whole tiles leave over, however much: a loop over vectors, and a part of one, which may be empty."""
+        extent, unit = self.extents[axis], self.p.lanes if axis == self.vector else 1
+        end = extent // unit * unit
+        if unit < tile:
+            i = self.p.fresh("left_")
+            with self.p.scope(f"for {i} in range({whole}, {end}, {unit}):", i):
+                self.p.reach(i, whole, max(end, whole + 1))
+                self._at(axis, i, unit, body)
+        if unit > 1:
+            self._at(axis, str(end), extent - end, body)
 
     def _chunks(self) -> list[tuple[str, str | None]]:
         """Position of the first lane, and how many lanes are in use (None: all), of each vector of the tile."""
@@ -168,7 +188,7 @@ class Walk:
             return [("0", None)]
         lanes, left, first = self.p.lanes, self.count[self.vector], self.at[self.vector]
         found: list[tuple[str, str | None]] = []
-        for offset in range(0, left, lanes):
+        for offset in range(0, max(left, 1), lanes):  # of none, no lane
             position = str(int(first) + offset) if first.isdigit() else f"{first} + {offset}" if offset else first
             found.append((position, str(left - offset) if left - offset < lanes else None))
         return found
