@@ -132,6 +132,8 @@ def _find(sequence: list[Node], graph: Graph) -> tuple[dict[Node, Node], list[No
             users[operand].append(node)
     outputs = set(graph.outputs)
     for start, end, period in _runs(labels):
+        if all(node.op == "view" for node in sequence[start : start + period]):
+            continue  # a loop would only copy them
         position = {node: p for p, node in enumerate(sequence)}
         for first in _cuts(sequence, users, outputs, position, start, period):
             roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period)

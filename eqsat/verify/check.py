@@ -41,7 +41,9 @@ MEMORY_FACTOR = 1.5
 """Verification takes at most this many times the memory of the program (arguments, results, intermediates), or
 ``LEAST_MEMORY`` where that is more."""
 SHARE_SECONDS = 0.25
-"""Time, as estimated from the program's work, that draws beyond the first two may take, and the plain function."""
+"""Time, as estimated from the work, that draws beyond the first two may take, and the plain function."""
+NOISE_SECONDS = 1.0
+"""Time, as estimated, that rounding noise may take in those draws."""
 ENDLESS_SECONDS = 1e9
 SHARE = 0.1
 """Part of the time spent so far that the plain function may take where that is more."""
@@ -273,17 +275,18 @@ def _more(judge: Judge, own: Seen, main: Kind) -> None:
     if judge.numerics != "approximates":
         kinds += [(draws.NAN,), (draws.INF,)]
     kinds += [(k,) for k in (draws.POSITIVE, draws.LIKE) if k is not main]
-    left = SHARE_SECONDS
+    left, noise = SHARE_SECONDS, NOISE_SECONDS
     for ladder in kinds:
         for kind in ladder:
             left -= judge.seconds
-            if left < 0:
+            if left < 0 or noise < 0:
                 return
-            start = time.monotonic()
+            start, noised = time.monotonic(), judge.noised
             try:
                 seen = _valid(judge, kind)
             except OutOfTime:
                 log.info("verified on fewer arguments than usual: the budget is spent")
                 return
+            noise -= judge.noised - noised
             if judge.deadline.left < 2 * (time.monotonic() - start) or (seen is not None and seen.tells(own)):
                 break

@@ -48,6 +48,8 @@ from eqsat.verify.suspects import Seen, Survey, Suspect
 
 LONG_SECONDS = 0.3
 """Estimated time of a draw from which fewer runs with noise have to do."""
+ESCAPES = 4
+"""How many evaluations show what escapes."""
 DEAR_SECONDS = 1.5
 """Estimated time of a draw after which no second one follows, if the caller's own arguments tell enough, and the
 reference is evaluated in float64 only."""
@@ -123,6 +125,9 @@ class Judge:
     drawn: Sequence[Sequence[Box]] | None = field(init=False, default=None)
     """For each output the blocks that are compared, where a dear program is computed alike everywhere."""
 
+    noised: float = field(init=False, default=0.0)
+    """Estimated time of the evaluations with changed values so far, which suspects ask for."""
+
     def __post_init__(self) -> None:
         # Inside a composite there is rounding, too.
         self.simple = Graph(self.graph.inputs, tuple(without_composites(self.graph.outputs)))
@@ -163,7 +168,15 @@ class Judge:
     @property
     def noise(self) -> Noise:
         """What rounding explains, on its draws."""
-        return Noise(self.simple.outputs, self.plan, self.seed, self.seconds >= LONG_SECONDS, self.deadline)
+        long = self.seconds >= LONG_SECONDS
+        return Noise(self.simple.outputs, self.plan, self.seed, long, self._once, self._spend, self.deadline)
+
+    @cached_property
+    def _once(self) -> float:
+        return reference_seconds(self.simple)
+
+    def _spend(self, seconds: float) -> None:
+        self.noised += seconds
 
     def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
         output = self.simple.outputs[number]
@@ -376,7 +389,7 @@ class Judge:
         )
         known = Escapes(undefined=not tame, special=lossy)
         free = replace(known, range=not tame and not ordered)
-        places = self.noise.places(suspects)
+        places = self.noise.places(suspects, 2 * ESCAPES)
         moved = moves(places, self.plan, look.bound, free, self.deadline)
         if free.range and (look.plain is not None or bounded):
             held = moves(places, self.plan, look.bound, known, self.deadline)

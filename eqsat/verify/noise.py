@@ -7,7 +7,7 @@ wrong by itself with what that noise does to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
 from eqsat.verify.blocks import Storage
 from eqsat.verify.bounds import GROSS, GROSS_FACTOR, ULPS, OutputError, Scale, among, compare, least_move
-from eqsat.verify.boxes import Box, part
+from eqsat.verify.boxes import Box, part, volume
 from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
 from eqsat.verify.suspects import Suspect
 from eqsat.verify.ties import jumps_before, nearly_right
@@ -30,6 +30,8 @@ MORE_SAMPLES = 144
 """Where positions among near ties decide, which few samples show too little of."""
 NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
+NOISY = 3.0
+"""Times as long as the reference alone that an evaluation with changed values takes."""
 TAME = 16.0
 """Times as far as all others together that one of so many evaluations with noise moves one of a million elements at
 most, where the noise has no heavy tail (7 normal numbers are all below 1/r of another with probability of ~r^-7)."""
@@ -48,11 +50,19 @@ class Noise:
     seed: int
     long: bool
     """Whether a draw takes so long that fewer runs have to do."""
+    once: float
+    """Estimated seconds of an evaluation of the whole reference."""
+    spend: Callable[[float], None]
+    """Told the estimated seconds of evaluations with changed values."""
     deadline: Deadline
 
-    def places(self, suspects: Sequence[Suspect]) -> list[tuple[Node, Box]]:
-        """Outputs and blocks of suspects."""
-        return [(self.outputs[s.output], s.box) for s in suspects]
+    def places(self, suspects: Sequence[Suspect], evaluations: int) -> list[tuple[Node, Box]]:
+        """Outputs and blocks of suspects, which are about to be evaluated so often with changed values."""
+        places = [(self.outputs[s.output], s.box) for s in suspects]
+        parts = [1.0 if node in self.plan.stored else volume(box) / node.type.size for node, box in places]
+        stored = any(node in self.plan.stored for node, _ in places)
+        self.spend(NOISY * evaluations * self.once * (1.0 if stored else min(1.0, sum(parts))))
+        return places
 
     def errors(
         self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
@@ -71,19 +81,23 @@ class Noise:
 
     def undetermined(self, suspect: Suspect, bound: dict[Node, np.ndarray]) -> bool:
         """Whether noise moves half of the elements that are finite by as much as their own value."""
-        (moves,) = element_noise(self.places([suspect]), self.plan, bound, deadline=self.deadline)
+        (moves,) = element_noise(self.places([suspect], 2 * RUNS), self.plan, bound, deadline=self.deadline)
         size = np.abs(np.asarray(suspect.exact, np.float64))
         told = np.isfinite(size) & ((size > 0) | (moves.worst > 0))
-        return bool(told.any()) and bool(np.mean(moves.worst[told] >= size[told]) >= 0.5)
+        lost = np.isfinite(moves.worst) & (moves.worst >= size)  # what noise makes infinite may do so through a mask
+        return bool(told.any()) and bool(np.mean(lost[told]) >= 0.5)
 
     def _under_noise(
         self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
     ) -> list[OutputError]:
         if not suspects:
             return []
-        places = self.places(suspects)
         runs = 1 if self.long else RUNS
-        noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
+        rounds = suspects[0].ours.dtype.kind == "f"
+        places = self.places(suspects, 2 * runs * rounds + SAMPLES)
+        noise = [0.0] * len(places)
+        if rounds:
+            noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
         errors = [
             replace(s.error, allowed=s.error.allowed + NOISE_FACTOR * n) for s, n in zip(suspects, noise, strict=True)
         ]
@@ -124,8 +138,8 @@ class Noise:
         """The error of the worst element of each that is wrong by itself, whatever rounding does to it."""
         if not suspects:
             return []
-        places = self.places(suspects)
         runs = RUNS if self.long else GROSS_RUNS
+        places = self.places(suspects, 2 * runs)
         reach = self._reach(suspects, places, bound, runs)
         wrong = [s.gross() for s in suspects]
         with np.errstate(all="ignore"):
