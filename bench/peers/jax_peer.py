@@ -108,6 +108,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def _program(workload: Workload, inputs: Inputs) -> Run | None:
     """A NumPy program with JAX's functions for NumPy's and SciPy's; None where it assigns to arrays, say."""
     if workload.changes:
+        logging.getLogger("bench").info(
+            "jax refuses %s: it assigns to %s in place", workload.name, ", ".join(workload.changes)
+        )
         return None
     function = workload.function
     names = {"np": jnp}
