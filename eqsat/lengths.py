@@ -8,6 +8,7 @@ lengths say; then its kernels are those that are there, and the length is one of
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import math
@@ -46,6 +47,9 @@ RATIO = 4
 SEARCHED = 8
 """Lengths at most for which a plan is searched, until there are three plans that differ in numbers alone."""
 
+BYTES = 256 << 20
+"""Arguments of the longest length at most: a plan is verified for it, too."""
+
 GRAIN = 64
 """Elements that loops mostly take at once: what a kernel looks like depends on what is left over."""
 
@@ -68,6 +72,11 @@ class Changing:
         while low * RATIO <= self.length:
             low *= RATIO
         return low, low * RATIO - 1
+
+    def nbytes(self, leaves: Sequence[np.ndarray], length: int) -> Iterator[int]:
+        """Of the arrays that ``resized`` makes."""
+        changed = collections.Counter(number for number, _ in self.axes)
+        return (leaf.nbytes * length ** changed[i] // self.length ** changed[i] for i, leaf in enumerate(leaves))
 
     def resized(self, leaves: Sequence[Any], length: int) -> list[np.ndarray]:
         """Arrays of another length, of the elements of these."""
@@ -155,6 +164,9 @@ class Range:
         trees, leaves = plain.spec.trees(plain.args, plain.kwargs)
         if any(leaves[number].ndim <= axis for number, axis in of.axes):
             raise Misfit("arguments that are not the arrays of a key")
+
+        if sum(of.nbytes(leaves, self.high)) > BYTES:
+            raise Misfit("large arrays, which take longer than compiling")
 
         def of_length(length: int) -> tuple[Traced, Plain]:
             args, kwargs = plain.spec.call_with(trees, of.resized(leaves, length))

@@ -93,6 +93,21 @@ def test_shorter_and_empty_lengths_have_programs_of_their_own() -> None:
     assert lengths_of(f, normal(0, 3)) is None and lengths_of(f, normal(1, 3)) is None
 
 
+SOFTMAX = eqsat.optimize(lambda x, y: eqsat.nn.softmax(x * 2, axis=0).T @ y, **QUICK)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 70), st.lists(st.integers(0, 3), max_size=6))
+def test_any_lengths_in_any_order(start: int, steps: list[int]) -> None:
+    lengths = np.cumsum([start, *steps]).tolist()
+    check(SOFTMAX, lambda n: (normal(n, 3)[:, ::-1], normal(n, 2)), [n for n in lengths if n])
+
+
+def test_large_arrays_keep_programs_of_their_own() -> None:
+    f = calls(lambda x: x[0] * 2, lambda n: (np.broadcast_to(np.float32(1), (1 << 16, n)),), range(300, 304), **QUICK)
+    assert f.cache_info().misses == VALUES + 1 and f._latest[0]().lengths is None
+
+
 def test_two_threads_and_scratch() -> None:
     def normalized(x: Any) -> Any:
         return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + np.float32(1e-5))
