@@ -293,6 +293,23 @@ def test_nothing_is_packed_again_and_again_from_a_slow_space(threads: int) -> No
     assert packed <= 3 * 4 * 1024**2  # 8 blocks of rows that pack the second factor each read eleven times as much
 
 
+@pytest.mark.parametrize("dtype", [float32, float64])
+def test_a_long_product_multiplies_by_a_block_that_stays_in_the_second_cache(dtype: DType) -> None:
+    """Not by all of the packed factor, from a slow space, for every few rows of the first."""
+    slow = tuple(
+        replace(level, read_gbs=18.0, copy_gbs=15.0) if level.shared else level
+        for level in machine(l1=48 << 10, l2=2 << 20, l3=480 << 20).levels
+    )
+    at = schedule(gemm(2000, 2000, 2000, dtype=dtype), target_of(replace(DESK, levels=slow))).nest
+    sizes = {"k": 2000, "n": 2000}
+    while not (isinstance(at, Pack) and at.operand == "b"):
+        assert isinstance(at, Loop | Pack)
+        if isinstance(at, Loop):
+            sizes[at.axis] = min(at.step, sizes.get(at.axis, at.step))
+        at = at.body
+    assert sizes["k"] * sizes["n"] * dtype.itemsize <= 1 << 20
+
+
 def test_pieces_of_rows_from_a_slow_space_are_waited_for() -> None:
     # panels of 32 columns of rows of 12 KB: read where they lie, they cost what their copy waits, and more
     group, host = gemm(64, 3072, 3072), target_of(DESK)

@@ -84,7 +84,8 @@ def loop_steps(
         control += c.RESTART
     piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
     if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
-        control += n * pages.slots * slot  # results go out as pieces of rows
+        last = sizes.get(f"k{stage}", 1) / max(form.extent("k"), 1)  # of its steps, which others only add to sums
+        control += n * last * pages.slots * slot  # results go out as pieces of rows
     return kept * (n // step + share), ceil_div(n, step) * control
 
 

@@ -168,9 +168,11 @@ def contraction_blocks(
         rows, columns = tiles[0]
         deep = max([k if k <= 2 * CHAIN else 0, *steps["k"]])  # what a cached block is deep
         for cache in target.middle:
-            most = cache.capacity * BLOCK_SHARE / (deep * size)
-            steps["m"].append(_fill(most, rows, m))
-            steps["n"].append(_fill(most, columns, n))
+            room = cache.capacity * BLOCK_SHARE / size
+            steps["m"].append(_fill(room / deep, rows, m))
+            steps["n"].append(_fill(room / deep, columns, n))
+            if k >= 3 * CHAIN:  # a block of half that depth is wider: the first factor is read less often
+                steps["n"].append(_fill(room / depth, columns, n))
         most = target.caches[-1].capacity * BLOCK_SHARE / (k * size)
         if n > most:
             steps["n"].append(_fill(most, columns, n))
