@@ -96,10 +96,8 @@ def digest(inputs: Inputs) -> int:
     """A checksum of shapes, dtypes and values."""
     found = 0
     for leaf in leaves(inputs):
-        found = zlib.crc32(
-            np.ascontiguousarray(leaf).reshape(-1).view(np.uint8),
-            zlib.crc32(f"{leaf.shape} {leaf.dtype}".encode(), found),
-        )
+        content = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        found = zlib.crc32(content.data, zlib.crc32(f"{leaf.shape} {leaf.dtype}".encode(), found))
     return found
 
 

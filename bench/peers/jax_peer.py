@@ -113,7 +113,7 @@ def _program(workload: Workload, inputs: Inputs) -> Run | None:
         )
         return None
     function = workload.function
-    names = {"np": jnp}
+    names: dict[str, Any] = {"np": jnp}
     for name, value in function.__globals__.items():
         if isinstance(value, np.ufunc):
             names[name] = getattr(jax.scipy.special, name, value)
