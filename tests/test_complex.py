@@ -132,3 +132,23 @@ def test_an_empty_part_of_a_view() -> None:
 
     z = numbers(np.random.default_rng(4), (1, 8, 1), np.complex128)
     check(lambda *a: (fn(*a),), lambda *a: (eqsat.optimize(fn)(*a),), z, rtol=1e-12)
+
+
+def test_python_computes_with_a_complex_number_before_a_float64_scalar() -> None:
+    """NumPy's float64 is Python's float as well: ``1j * x`` is a Python number, which takes the type of any array."""
+
+    def before(x: Any, y: Any) -> Any:
+        return y + 1j * x.sum()
+
+    def after(x: Any, y: Any) -> Any:
+        return y + x.sum() * 1j, y + 1j * x, 1j * y.sum() + y
+
+    x, y = np.arange(3.0), np.ones(3, np.float32)
+    assert before(x, y).dtype == np.complex64
+    with pytest.raises(eqsat.errors.UnsupportedOpError, match="write the scalar first"):
+        eqsat.optimize(before, strict=True, cache=False)(x, y)
+    with pytest.warns(eqsat.errors.EqsatWarning, match="Python number"):
+        assert eqsat.optimize(before, cache=False)(x, y).dtype == np.complex64
+    for got, want in zip(eqsat.optimize(after, strict=True, cache=False)(x, y), after(x, y), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-6)

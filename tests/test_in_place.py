@@ -671,6 +671,15 @@ def test_scalars_have_no_memory_to_share() -> None:
 
     held(fn, np.arange(5.0)[::-1].copy())
 
+    def all_of_it(x: Any) -> Any:
+        total, first = x.sum(), x[0]
+        array, own = total[...], first[...]
+        np.reshape(array, -1).fill(1)
+        own += 2
+        return total, array + 0 * x, first, own + 0 * x
+
+    held(all_of_it, np.arange(5.0))
+
 
 @pytest.mark.parametrize(
     ("written", "added"),

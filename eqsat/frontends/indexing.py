@@ -144,6 +144,10 @@ def getitem(x: TracedArray, index: Any) -> Any:
         copied = TracedArray(found.view.node)  # an array without axes names a place as an int does, and NumPy copies
         copied.is_element = found.element
         return copied
+    if x.is_scalar and not found.view.shape:
+        shown = TracedArray(found.view.node)  # an array without axes, and its own: a scalar has no memory to share
+        shown.is_scalar = False
+        return shown
     return found.view
 
 

@@ -59,6 +59,13 @@ def _compared(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
 
 def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: Operators, other: object) -> Any:
+        if type(other) is complex and self.is_scalar and self.dtype == np.float64:
+            # Its scalars are Python's floats, too, so that Python computes, and its number takes any array's type.
+            raise UnsupportedOpError(
+                "a Python complex number before a scalar of type float64 makes a Python number: write the scalar "
+                f"first (x * {other!r}), or np.{ufunc.__name__}",
+                user_line(),
+            )
         return call_ufunc(ufunc, other, self) if _is_operand(other) else NotImplemented
 
     return operator

@@ -199,13 +199,13 @@ def _parts(d: Draft) -> Made:
     x = d.pick(lambda v: v.kind in "fc")
     if x.kind == "c":
         # Copies: what is written to a complex array later is not seen in views of its parts.
-        forms = ("{}.real.copy()", "-np.imag({})", "np.conj({})", "{}.conj()", "np.abs({})", "np.exp(1j * {}.real)")
+        forms = ("{}.real.copy()", "-np.imag({})", "np.conj({})", "{}.conj()", "np.abs({})", "np.exp({}.real * 1j)")
         form = d.choose(forms)
         return Made(form.format(x.name), exact=x.exact and "abs" not in form and "exp" not in form)
     y = d.partner(x)
     if y.kind == "c":
         raise Reject
-    return Made(d.choose(("{} + 1j * {}", "{1} * np.exp(1j * np.tanh({0}))")).format(x.name, y.name))
+    return Made(d.choose(("{} + {} * 1j", "{1} * np.exp(np.tanh({0}) * 1j)")).format(x.name, y.name))
 
 
 @_operator("logical")
