@@ -146,7 +146,7 @@ def test_the_least_recently_used_program_is_forgotten() -> None:
 def test_programs_are_forgotten_while_other_threads_add_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     f = eqsat.optimize(lambda x: x * 2, programs=4, threads=1)
     made = f.compile(np.ones(3))
-    monkeypatch.setattr(f, "_compile", lambda *of: copy.copy(made))
+    monkeypatch.setattr(f, "_make", lambda *of: (copy.copy(made), True))
     monkeypatch.setattr(f, "_growth", mock.Mock())
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

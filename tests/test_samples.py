@@ -10,10 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat import nn
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
+from eqsat.ir.complexes import as_real
 from eqsat.ir.composite import without_composites
 from eqsat.verify import blocks as by_blocks
 from eqsat.verify import boxes, draws, judge, samples
@@ -41,14 +43,15 @@ def test_the_piece_that_holds_an_element(shape: list[int], most: int, data: st.D
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_parts_have_the_values_of_the_whole(drawn: Program, limit: int, double: bool, data: st.DataObject) -> None:
     given = drawn.arrays()
-    fn = drawn.function(nn, {i.name: given[i.name] for i in drawn.inputs if i.captured})
+    fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
     args = tuple(given[name] for name in drawn.parameters)
+    real = [as_real(a) for a in args]
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_blocks, "BLOCK", 40)
         patch.setattr(by_blocks, "SMALL", 16)
         graph = trace(fn, args).graph
         outputs = without_composites(graph.outputs)
-        bound = {n: np.ascontiguousarray(v).reshape(n.shape) for n, v in zip(graph.inputs, args, strict=True)}
+        bound = {n: np.ascontiguousarray(v).reshape(n.shape) for n, v in zip(graph.inputs, real, strict=True)}
         places = []
         for node in outputs:
             pieces = Pieces(whole(node.shape), data.draw(st.integers(1, 20)))

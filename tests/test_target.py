@@ -85,9 +85,9 @@ def test_emitters_are_given_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_pat
     seen = []
     emit = emitters.emit_group
 
-    def noted(group: Any, nest: Any, machine: Any = None) -> Any:
+    def noted(group: Any, nest: Any, machine: Any = None, *more: Any) -> Any:
         seen.append(machine)
-        return emit(group, nest, machine)
+        return emit(group, nest, machine, *more)
 
     monkeypatch.setattr(emitters, "emit_group", noted)
     monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))

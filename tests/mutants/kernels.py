@@ -25,7 +25,7 @@ def in_kernels(change: Callable[[Kernel], Kernel]) -> Apply:
     def apply(patch: pytest.MonkeyPatch) -> None:
         sound = emit.emit_group
 
-        def faulty(group: KernelGroup, nest: Any, machine: Any = None) -> Any:
+        def faulty(group: KernelGroup, nest: Any, machine: Any = None, *more: Any) -> Any:
             stages = tuple(replace(stage, kernel=change(stage.kernel)) for stage in group.stages)
             return sound(replace(group, stages=stages), None, machine)
 
