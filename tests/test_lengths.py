@@ -19,8 +19,8 @@ from eqsat.growth import VALUES
 from eqsat.lengths import LEAST, RATIO
 from eqsat.plan import sized
 from eqsat.plan.sized import Misfit, fitted
-from eqsat_backends.numba_cpu.printing.emitted import Emitted
-from eqsat_backends.numba_cpu.printing.sizes import Sizes
+from eqsat.plan.texts import Known, named
+from eqsat_backends.numba_cpu.printing.sizes import reading
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
 KERNELS: dict[str, Any] = {"threads": 1, "check_speed": False}
@@ -268,27 +268,27 @@ def kernel_1(args, tid, nt):
 @settings(max_examples=30)
 @given(st.lists(st.integers(17, 31), min_size=2, max_size=6, unique=True))
 def test_printed_integers_are_arguments(lengths: list[int]) -> None:
-    def printed(n: int) -> Emitted:
-        text = MODULE.format(n=n, whole=n // 16 * 16, stride=4 * n, rest=n % 16)
-        return Emitted(text, ("kernel_0", "kernel_1"))
+    def printed(n: int) -> str:
+        return MODULE.format(n=n, whole=n // 16 * 16, stride=4 * n, rest=n % 16)
 
-    sizes, texts = Sizes({}), set()
+    known: Known = {}
+    texts = set()
     for n in lengths:
-        made, values = sizes.lifted(0, printed(n), 5, lambda: map(printed, lengths))
-        texts.add(made.source)
-        found = made.source
+        source, values = named(0, printed(n), known, lambda: map(printed, lengths))
+        found = reading(source, 5)
+        texts.add(found)
         assert "word(args, 5)" in found and "1e-05" in found and "f32x16" in found and ", 16):" in found
         lines = [line for line in found.splitlines() if " = word(sizes, " not in line and "word(args, 5)" not in line]
         text = "\n".join(lines)
         for place, value in enumerate(values):
             text = text.replace(f"size_{place}", str(value))
-        assert text.split() == printed(n).source.partition('"""\n')[2].split()
+        assert text.split() == printed(n).partition('"""\n')[2].split()
     assert len(texts) == 1
 
 
 def test_integers_outside_of_functions_are_refused() -> None:
-    def printed(n: int) -> Emitted:
-        return Emitted(f"x = {n}\n\n\ndef kernel_0(args, tid, nt):\n    store(x, 1)\n", ("kernel_0",))
+    def printed(n: int) -> str:
+        return f"x = {n}\n\n\ndef kernel_0(args, tid, nt):\n    store(x, 1)\n"
 
     with pytest.raises(ValueError, match="outside of phases"):
-        Sizes({}).lifted(0, printed(3), 4, lambda: [printed(4)])
+        reading(named(0, printed(3), {}, lambda: [printed(4)])[0], 4)

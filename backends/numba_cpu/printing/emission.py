@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from eqsat.compilers import Compilers
@@ -18,10 +19,11 @@ from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.plan import KernelStep, ReferenceStep, Repeat
 from eqsat.plan.sized import Alike
+from eqsat.plan.texts import named
 from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_modules, source_key
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
-from eqsat_backends.numba_cpu.printing.sizes import Sizes
+from eqsat_backends.numba_cpu.printing.sizes import reading
 
 log = logging.getLogger("eqsat")
 
@@ -65,7 +67,7 @@ class Emission:
     def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
         """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
         known: dict[tuple[int, int], Emitted | None] = {}  # by identity: layers have groups in common
-        printed: list[Emitted | None] = []
+        printed = list[Emitted | None]()
         for group, nest, label in groups:
             self.deadline.check("printing kernels")
             if (id(group), id(nest)) not in known:
@@ -93,21 +95,20 @@ class Emission:
     ) -> dict[int, list[int]]:
         """Replace modules by those whose integers are arguments, which are returned."""
         assert self.alike is not None
-        alike, sizes = self.alike, Sizes(self.alike.known)
-        values: dict[int, list[int]] = {}
+        alike, values = self.alike, dict[int, list[int]]()
+
+        def others(number: int, label: str) -> Iterator[str]:
+            for plan in alike.others():
+                step = plan.steps[number]
+                assert isinstance(step, KernelStep)
+                made = _print(step.group, step.nest, self.machine, label, alike.varying[number])
+                if made is not None:
+                    yield made.source
+
         for number, ((group, _, label), emitted) in enumerate(zip(groups, printed, strict=True)):
-
-            def others(number: int = number, label: str = label) -> Iterator[Emitted]:
-                for plan in alike.others():
-                    step = plan.steps[number]
-                    assert isinstance(step, KernelStep)
-                    made = _print(step.group, step.nest, self.machine, label, alike.varying[number])
-                    if made is not None:
-                        yield made
-
             if emitted is not None:
-                words = len(group.operands) + 3
-                printed[number], values[number] = sizes.lifted(number, emitted, words, others)
+                source, values[number] = named(number, emitted.source, alike.known, partial(others, number, label))
+                printed[number] = replace(emitted, source=reading(source, len(group.operands) + 3))
         return values
 
     def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
@@ -118,9 +119,8 @@ class Emission:
             return
         if kernel is not None:
             self.kinds.append("kernel")
-            data = _as_data(kernel, step.group, step.tensors)
             own = {"sizes": self.values[number]} if self.alike is not None else {}
-            self.steps.append({**data, **own, "of": number})
+            self.steps.append({**_as_data(kernel, step.group, step.tensors), **own, "of": number})
             return
         kind, self.volatile = "stages", True
         parts = fallback.split(step.group, step.tensors, self._fresh)

@@ -137,9 +137,7 @@ class Walk:
         elif part and not high.isidentifier():
             high = p.fresh("high")
             p.bind(high, self.end[a])
-        until = f"min({high}, {whole})" if part else str(whole)
-        if whole == extent and not generic:
-            until = high
+        until = high if whole == extent and not generic else f"min({high}, {whole})" if part else str(whole)
         before, within = (self.at[a], self.end[a], self.unit[a]), self.run[a]
         even = self.unit[a] % loop.step == 0
         parts = runs(whole, loop.step, seams(self.kernels, a) if loop.peel else ()) if whole else [(0, 0)] * generic
