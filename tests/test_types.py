@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable
@@ -162,6 +163,18 @@ def test_casts_wrap_around(source: np.dtype) -> None:
             y = np.clip(np.nan_to_num(x), 0, 100)
         with np.errstate(all="ignore"):
             same(outcome(lambda y, t=target: run_by_reference(lambda z: z.astype(t), (y,), {}), y), y.astype(target))
+
+
+@pytest.mark.parametrize("source", [np.float16, np.float32, np.float64])
+def test_kernels_cast_numbers_below_zero_and_above_signed_ones_as_c_does(source: Any) -> None:
+    x = np.array([-1.5, -0.5, 3, -300.25, 2.0**31, 2.0**32 - 2**8, 2.0**63, 2.0**62, 2.0**64 - 2**40, -(2.0**62)] * 2)
+    defined = {np.uint8: 31, np.uint16: 31, np.uint32: 32, np.int64: 63, np.uint64: 65}  # C leaves the rest undefined
+    for size, target in itertools.product((3, 20), defined):
+        with np.errstate(all="ignore"):
+            y = x[np.abs(x) < min(2.0 ** defined[target], np.finfo(source).max)][:size].astype(source)
+            want = y.astype(target)
+            got = eqsat.optimize(lambda y, t=target: np.negative(-y).astype(t), strict=True, cache=False)(y)
+        np.testing.assert_array_equal(got, want, err_msg=f"{target.__name__} {size}")
 
 
 def _everything(a: Any, b: Any) -> tuple[Any, ...]:

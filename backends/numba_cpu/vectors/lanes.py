@@ -297,13 +297,14 @@ class Lanes(Flow):
             if "f16" in (source, kind) and not cpu_features() & {"f16c", "neon"}:
                 return self._from_half(value) if source == "f16" else self._to_half(value)
             return self.b.fpext(value, target) if BYTES[kind] > BYTES[source] else self.b.fptrunc(value, target)
-        if "f16" in (source, kind) or (source in FLOATS and BYTES[kind] < 4):
-            # as C does: small types by way of a wider one, in which what is out of their range wraps around
-            return self.cast(self.cast(value, "f32" if "f16" in (source, kind) else "i32"), kind)
+        if "f16" in (source, kind) or (source in FLOATS and (BYTES[kind] < 4 or kind == "u32")):
+            # as C does: by way of a wider type, in which what is out of range wraps around
+            wider = "f32" if "f16" in (source, kind) else "i64" if kind == "u32" else "i32"
+            return self.cast(self.cast(value, wider), kind)
         if source in FLOATS:
-            if kind == "u32":
-                return self.b.trunc(self.b.fptosi(value, self.type("i64")), target)
-            return self.b.fptosi(value, target) if kind[0] == "i" else self.b.fptoui(value, target)
+            number = self.b.fptosi(value, target)
+            large = self.compare(">=", value, self.like(value, 2.0**63)) if kind == "u64" else None
+            return number if large is None else self.select(large, self.b.fptoui(value, target), number)
         if kind in FLOATS:
             return self.b.sitofp(value, target) if source[0] == "i" else self.b.uitofp(value, target)
         if BYTES[source] == BYTES[kind] and source != "b1":
