@@ -19,6 +19,7 @@ from numpy import zeros
 import eqsat
 from eqsat.errors import EqsatError, ReadOnlyError, UnsupportedOpError, VerificationError
 from eqsat.frontends.boxes import Box, Write, assembled, common, evenly, frame_for, place, positions
+from eqsat.frontends.registry import FUNCTIONS
 from eqsat.frontends.trace import trace
 from eqsat.ir import build, views
 from eqsat.ir.evaluate import evaluate, evaluate_nodes
@@ -295,6 +296,66 @@ def same(got: Any, want: Any) -> None:
             np.testing.assert_array_equal(got, want)
     else:
         assert got == want
+
+
+WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "alone": lambda f, x: f(x),
+    "an axis": lambda f, x: f(x, 0),
+    "two axes": lambda f, x: f(x, 0, 1),
+    "an order": lambda f, x: f(x, (1, 0)),
+    "a shape": lambda f, x: f(x, (4, 4)),
+    "a count": lambda f, x: f(x, 2),
+    "a keyword": lambda f, x: f(x, axis=0),
+    "not copied": lambda f, x: f(x, copy=False),
+    "labels": lambda f, x: f("ij->ji", x),
+    "a diagonal": lambda f, x: f("ii->i", x),
+    "its type": lambda f, x: f(x, x.dtype),
+}
+
+
+def numpys_views() -> list[Any]:
+    """Functions that are traced, and methods, whose result shares memory with their argument when NumPy runs them."""
+    functions = {f"{f.__module__}.{f.__name__}": f for f in FUNCTIONS if type(f) is type(np.ravel)}
+    found = []
+    for name, function in sorted(functions.items()):
+        ways = 0
+        for way, call in WAYS.items():
+            x = np.arange(16.0).reshape(4, 4)
+            try:
+                with np.errstate(all="ignore"):
+                    views = leaves(call(function, x))
+            except Exception:
+                continue
+            shared = any(np.shares_memory(view, x) for view in views) and all(view.dtype == x.dtype for view in views)
+            ways += shared
+            if shared and ways <= 2:  # as many as are worth their time
+                found.append(pytest.param(function, call, id=f"{name}, {way}"))
+    return found
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [part for inner in value for part in leaves(inner)]
+    return [value] if getattr(value, "ndim", 0) else []
+
+
+@pytest.mark.parametrize(("function", "call"), numpys_views())
+def test_views_are_those_of_numpy(function: Any, call: Any) -> None:
+    def written(x: Any) -> Any:
+        views = leaves(call(function, x))
+        x += 1
+        return [view * 2 for view in views]
+
+    def write(x: Any) -> Any:
+        for view in leaves(call(function, x))[:1]:
+            view[...] = 7
+        return x * 1
+
+    x = np.arange(16.0).reshape(4, 4)
+    held(written, x, strict=True)
+    view = leaves(call(function, x))[0]
+    if view.flags.writeable and function not in (np.broadcast_arrays, np.meshgrid):  # NumPy means to forbid these
+        held(write, x, strict=True)
 
 
 def test_arguments_are_changed_as_by_numpy() -> None:

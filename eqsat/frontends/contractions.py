@@ -20,6 +20,7 @@ from eqsat.frontends.convert import (
     together,
     traced,
     truth,
+    view_of,
 )
 from eqsat.frontends.reductions import sum_
 from eqsat.frontends.registry import call as np_call
@@ -27,11 +28,12 @@ from eqsat.frontends.registry import implements
 from eqsat.frontends.shapes import diagonal, diagonal_node
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.ufuncs import apply
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.spec import make_spec
-from eqsat.ir.types import bool_, int64
+from eqsat.ir.types import bool_, int64, row_major
+from eqsat.ir.views import ViewMap
 
 Label = str | int
 
@@ -176,10 +178,23 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any
     if rest:
         check_casts("einsum", arrays, dtype, casting)
     try:
+        if len(arrays) == 1 and set(labels[0]) == set(result):  # NumPy makes a view, and ignores a dtype
+            return view_of(arrays[0], _strides_of(arrays[0].shape, labels[0], result), "einsum")
         return TracedArray(einsum_nodes([lift(a, dtype) for a in arrays], labels, result))
     except ValueError as error:
         listed = ", ".join(map(str, shapes))
         raise ShapeError(f"einsum {subscripts!r} of shapes {listed}: {error}", LINE.get()) from None
+
+
+def _strides_of(shape: Sequence[int], names: Sequence[Label], result: Sequence[Label]) -> ViewMap:
+    """What one operand shows where nothing is summed, as a view: axes in another order, and diagonals."""
+    extents: dict[Label, int] = {}
+    steps: dict[Label, int] = {}
+    for name, n, step in zip(names, shape, row_major(tuple(shape)), strict=True):
+        if extents.setdefault(name, n) != n:
+            raise ValueError(f"label {name!r} repeats over sizes {extents[name]} and {n}")
+        steps[name] = steps.get(name, 0) + step
+    return views.strided([extents[name] for name in result], [steps[name] for name in result], 0)
 
 
 def _interleaved(operands: Sequence[Any]) -> tuple[str, list[Any]]:

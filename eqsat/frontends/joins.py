@@ -28,6 +28,7 @@ from eqsat.frontends.convert import (
     view_of,
 )
 from eqsat.frontends.registry import implements
+from eqsat.frontends.shapes import broadcast_to, swapaxes
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.ufuncs import apply
 from eqsat.ir import build, complexes
@@ -200,9 +201,10 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     swap = indexing == "xy" and n > 1
     grids = []
     for i, x in enumerate(axes):
-        grid = build.reshape(x.node, [x.size if j == i else 1 for j in range(n)])
-        grid = grid if sparse else build.broadcast_to(grid, shape)
-        grids.append(TracedArray(build.transpose(grid, [1, 0, *range(2, n)]) if swap else grid))
+        grid = reshaped(x, [x.size if j == i else 1 for j in range(n)])
+        grid = grid if sparse else broadcast_to(grid, shape)
+        grid = swapaxes(grid, 0, 1) if swap else grid
+        grids.append(TracedArray(grid.node) if copy else grid)
     return tuple(grids)
 
 
@@ -272,13 +274,17 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> TracedArray:
     node = lift(x)
     if not node.dtype.is_float:
-        return TracedArray(node)
+        return TracedArray(node) if copy else traced(x)
     limits = np.finfo(node.dtype.numpy)
     result = call("where", call("isnan", node), lift(nan, node.dtype), node)
     for bound, value, other in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
         replacement = scalar(other, node) if value is None else lift(value, node.dtype)
         result = call("where", call("eq", node, scalar(bound, node)), replacement, result)
-    return TracedArray(result)
+    array = traced(x)
+    if copy or array.is_scalar:
+        return TracedArray(result)
+    array[...] = TracedArray(result)
+    return array[()]
 
 
 @implements(np.isclose)
