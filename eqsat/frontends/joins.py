@@ -284,7 +284,8 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if copy or array.is_scalar:
         return TracedArray(result)
     array[...] = TracedArray(result)
-    return array[()]
+    written: TracedArray = array[()]
+    return written
 
 
 @implements(np.isclose)
