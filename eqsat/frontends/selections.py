@@ -3,7 +3,7 @@
 A selection keeps the whole array and the mask. What NumPy would do to the chosen elements is done to all of them, and
 only what becomes of them together needs the mask: reductions (:mod:`eqsat.frontends.selected`), and ``x[mask] = …`` of
 a selection by the same mask. What asks for more, such as their places, makes an array of them, in a trace for calls in
-which they are as many (:mod:`eqsat.frontends.sized`).
+which they are as many (:mod:`eqsat.frontends.value_shapes`).
 """
 
 from __future__ import annotations

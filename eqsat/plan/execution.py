@@ -28,6 +28,10 @@ from eqsat.plan.tabulate import Packs, Table, Tabulator
 from eqsat.plan.trips import copied
 
 
+TIMED_TRIPS = 16
+"""Most trips of a step that are timed in one call."""
+
+
 class SegmentedExecutable(ABC):
     """Segments of compiled steps with reference steps between them, from emitted data (see :mod:`eqsat.plan.chain`).
 
@@ -244,7 +248,9 @@ class SegmentedExecutable(ABC):
         crossing = set(self.types)
         steps = self.emitted["steps"]
         loops = [Repeat(**r) for r in self.emitted.get("repeats", ())]
-        segments = [chains.segment([step], crossing) for step in steps]
+        trips = trips_of(len(steps), loops)
+        runs = [min(count, TIMED_TRIPS) for count in trips]  # in one call, whose own cost is not each trip's
+        segments = [chains.segment([step] * count, crossing) for step, count in zip(steps, runs, strict=True)]
         for _ in range(repeat + 1):
             row = []
             for number, segment in enumerate(segments):
@@ -259,9 +265,8 @@ class SegmentedExecutable(ABC):
                         as_after(loop, values)
             times.append(row)
         total = [0.0] * len(self.emitted["kinds"])
-        trips = trips_of(len(steps), loops)
         for number, (step, column) in enumerate(zip(steps, zip(*times[1:], strict=True), strict=True)):
-            total[step["of"]] += trips[number] * statistics.median(column)
+            total[step["of"]] += trips[number] / runs[number] * statistics.median(column)
         return total
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.errors import EqsatWarning, UnsupportedOpError
-from eqsat.frontends.sized import Fitted, shapes_code
+from eqsat.frontends.value_shapes import Fitted, shapes_code
 from eqsat.paths import MOST_PATHS
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
