@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
 from eqsat.verify import fuzz, operators
-from eqsat.verify.drafts import DTYPES, Value
+from eqsat.verify.drafts import DTYPES, Draft, Made, Value
 from eqsat.verify.minimise import minimise
 from eqsat.verify.operators import OPERATORS
 from eqsat.verify.program_check import check
@@ -175,6 +175,14 @@ def test_every_operator_is_drawn() -> None:
         if not any(s.op == name for program in made for s in program.steps):
             silent.append(name)
     assert silent == []
+
+
+def test_a_step_that_no_memory_holds_is_not_drawn() -> None:
+    draft = Draft()
+    draft.add_input(Input("v0", "np.ones(4)"))
+    assert not draft.add("ones", lambda draft: Made("np.ones((2**20, 2**20, 2**10))"))
+    assert draft.add("negative", lambda draft: Made("-v0"))
+    assert [step.op for step in draft.steps] == ["negative"]
 
 
 def test_shrinking_reaches_a_small_program() -> None:

@@ -19,10 +19,10 @@ from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.convert import foreign_meaning, known_dtype, lift
 from eqsat.frontends.guards import told
 from eqsat.frontends.registry import full_name
-from eqsat.frontends.value_shapes import Fitted, shapes_code
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.tracing import CURRENT, Trace, Unsized
+from eqsat.frontends.value_shapes import Fitted, shapes_code
 from eqsat.ir.complexes import as_complex, as_real, joined, of_parts
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import LINE, topological
@@ -75,8 +75,8 @@ def step(
     """The result of a function on traced arrays, as a node for each array in it.
 
     ``sized``: the shapes of its results depend on values; the trace is for calls in which they are the same
-    (:mod:`eqsat.frontends.value_shapes`). Raises what the function itself raises on the values of the call that is compiled;
-    ``UnsupportedOpError`` where it writes to its arguments, or returns something else than numbers and arrays.
+    (:mod:`eqsat.frontends.value_shapes`). Raises what the function itself raises on the values of the call that is
+    compiled; ``UnsupportedOpError`` where it writes to its arguments or returns something else than numbers and arrays.
     """
     before = LINE.set(user_line())
     try:

@@ -27,7 +27,6 @@ from eqsat.plan.plan import Repeat, as_after, first_trip, trips_of
 from eqsat.plan.tabulate import Packs, Table, Tabulator
 from eqsat.plan.trips import copied
 
-
 TIMED_TRIPS = 16
 """Most trips of a step that are timed in one call."""
 

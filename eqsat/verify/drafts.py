@@ -208,7 +208,16 @@ class Draft:
         try:
             made = build(self)
             (self._write if made.target else self._define)(op, made)
-        except (Reject, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError):
+        except (
+            Reject,
+            ValueError,
+            TypeError,
+            IndexError,
+            OverflowError,
+            ZeroDivisionError,
+            MemoryError,
+            np.linalg.LinAlgError,
+        ):
             del self.inputs[inputs:], self.values[values:]
             return False
         return True
