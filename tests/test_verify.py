@@ -481,9 +481,10 @@ def test_interpreting_in_pieces(m: int, n: int, k: int, points: int, combine: An
 PRINTED = tuple(
     name
     for name, builder in OPERATORS.items()
-    if builder.__module__.endswith((".operators", ".shape_operators")) and name not in ("parts", "compound")
+    if builder.__module__.endswith((".operators", ".shape_operators", ".write_operators"))
+    and name not in ("parts", "compound")
 )
-"""What NumPy has a function for: scattered writes, loops, steps of libraries and complex numbers are listed only."""
+"""Loops, steps of libraries and complex numbers are listed only."""
 
 
 @given(programs(2, 12, PRINTED))

@@ -142,6 +142,10 @@ def expression(node: Node, args: Sequence[str]) -> str:
         return " ".join(("+ " if sign > 0 else "- ") + arg for sign, arg in zip(attrs, args, strict=True)).lstrip("+ ")
     if node.op == "wrap_index":
         return f"np.where({args[0]} < 0, {args[0]} + {attrs}, {args[0]})"
+    if node.op == "scatter":
+        change = "out.__setitem__(" if attrs == "set" else f"np.{attrs}.at(out, "
+        write = f"{change}{args[1]}, {args[2]})"
+        return f"[out := np.array({args[0]}), {write}][0]"
     form = _NUMPY_NAMES.get(node.op)
     if form is not None:
         return form.format(*args, attrs=attrs)
