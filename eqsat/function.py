@@ -114,6 +114,11 @@ class OptimizedFunction:
             return self._run_plain(refused, args, kwargs)
         if compiling.get():
             return self._within()(*args, **kwargs)
+        plain = self._programs.plain(key)
+        if plain is not None:
+            self._hits += 1
+            self._took(plain, leaves)
+            return self.fn(*args, **kwargs)
         program = self._program(args, kwargs, leaves, key, patience(self.options.budget))
         if program is None:
             return self.fn(*args, **kwargs)
