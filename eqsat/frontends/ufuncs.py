@@ -12,6 +12,7 @@ import numpy as np
 from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.convert import is_weak, known_dtype, lift, literal, traced, truth
+from eqsat.frontends.scans import RUNNING, running, short
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
@@ -420,6 +421,10 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         a, b = (traced(value) for value in inputs)
         left = TracedArray(build.reshape(a.node, (*a.shape, *[1] * b.ndim)))
         return apply(ufunc, (left, b), **given)
+    if method == "accumulate" and ufunc in RUNNING and len(inputs) == 1 and not given.keys() - {"axis"}:
+        found = _running(ufunc, inputs[0], given.get("axis", 0))
+        if found is not None:
+            return found
     table = {"reduce": REDUCE, "accumulate": ACCUMULATE}.get(method, {})
     function = table.get(ufunc)
     if function is None:
@@ -433,3 +438,12 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         if isinstance(given["axis"], tuple):
             (given["axis"],) = given["axis"]
     return registry.call(function, *inputs, **given)
+
+
+def _running(ufunc: np.ufunc, value: Any, axis: Any) -> TracedArray | None:
+    """``ufunc.accumulate`` in steps that double; None where NumPy takes less time for it, or refuses it."""
+    node = lift(value)
+    if not isinstance(axis, int) or not -node.type.ndim <= axis < node.type.ndim or node.dtype.kind == "complex":
+        return None
+    axis %= node.type.ndim
+    return TracedArray(running(RUNNING[ufunc], node, axis)) if short(node, axis) else None
