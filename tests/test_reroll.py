@@ -128,6 +128,25 @@ def along(x: Array) -> Array:
     return x
 
 
+def pooled(x: Array) -> Array:
+    """Loops inside of one another over windows of an argument, each result written to its place."""
+    out = np.empty((x.shape[0] // 2, x.shape[1] // 3, x.shape[2]), x.dtype)
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = x[2 * i : 2 * i + 2, 3 * j : 3 * j + 3].max(axis=(0, 1))
+    return out
+
+
+def by_blocks(a: Array, b: Array) -> Array:
+    """Three loops inside of one another; the innermost adds up."""
+    n, c = 4, np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    for i in range(0, a.shape[0], n):
+        for j in range(0, b.shape[1], n):
+            for k in range(0, a.shape[1], n):
+                c[i : i + n, j : j + n] += a[i : i + n, k : k + n] @ b[k : k + n, j : j + n]
+    return c
+
+
 PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
     (shortest_paths, (normal(60, 60),)),
     (along, (normal(90, 7),)),
@@ -141,6 +160,8 @@ PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
     (backwards, (normal(100, 5),)),
     (rows, (normal(100, 7),)),
     (fibonacci, (normal(3, 3), normal(3, 3, seed=1))),
+    (pooled, (normal(24, 30, 3),)),
+    (by_blocks, (normal(32, 36), normal(36, 40, seed=1))),
 ]
 EACH = pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=[fn.__name__ for fn, _ in PROGRAMS])
 
@@ -301,6 +322,44 @@ def test_random_recurrences(passed: int, data: st.DataObject) -> None:
         before = unrolled(f, args, monkeypatch)
         monkeypatch.setattr(reroll, "PASSED_BYTES", passed)
         graph = trace(f, args).graph
+    for one, other in zip(evaluate(before, args), evaluate(graph, args), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def depth(graph: Graph) -> int:
+    """How many loops are inside of one another."""
+    return max((1 + depth(found.body) for found in loops(graph)), default=0)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_random_loops_inside_of_loops(data: st.DataObject) -> None:
+    """Windows of arguments that two loops move, forwards or backwards, results that each writes, sums of a third."""
+    n, m = data.draw(st.integers(8, 12)), data.draw(st.integers(8, 12))
+    by, across = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
+    back, transposed, summed = (data.draw(st.booleans()) for _ in range(3))
+    odd = data.draw(st.sampled_from([None, (0, 0), (3, 4), (n - 1, m - 1), (n // 2, 0)]))
+
+    def f(x: Array, w: Array) -> tuple[Array, Array]:
+        out = np.zeros((m, n) if transposed else (n, m), x.dtype)
+        total = w[0]
+        for i in range(n):
+            for j in range(m):
+                k = m - 1 - j if back else j
+                part = x[by * i : by * i + 2, across * k : across * k + 3] * w
+                if (i, j) == odd:
+                    part = -part
+                value = part.sum() + x[i, j]
+                if summed:
+                    total = total * np.float32(0.5) + part[1]
+                out[(j, i) if transposed else (i, j)] = value
+        return out, total
+
+    args = (normal(2 * n * by + 2, 2 * m * max(across, 1) + 3), normal(2, 3))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        before = unrolled(f, args, monkeypatch)
+        graph = trace(f, args).graph
+    assert odd is not None or not across or depth(graph) == 2
     for one, other in zip(evaluate(before, args), evaluate(graph, args), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -23,7 +23,7 @@ from eqsat.scoped import Scoped
 LEVEL: Scoped[int] = Scoped(0)
 """How many bodies of loops and branches, each inside of another, are being traced."""
 
-MOST_WRITES = 512
+MOST_WRITES = 1024
 """Writes that are kept apart; more are put together."""
 
 

@@ -19,7 +19,7 @@ from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop
 from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
-from eqsat.ir.reroll_body import Body, Read, whole_of
+from eqsat.ir.reroll_body import Body, Read, of_their_base, stacking_wholes, whole_of
 from eqsat.ir.views import ViewMap, view_map
 
 __all__ = ["LEAST_NODES", "LEAST_TRIPS", "rerolled"]
@@ -38,15 +38,17 @@ PASSED_BYTES, TURNS = 1 << 14, 4
 """Bytes of a value from which trips that only pass it on to the next are as many as it takes in one, up to so many."""
 
 
-def rerolled(graph: Graph, order: Sequence[Node] = ()) -> Graph:
+def rerolled(graph: Graph, order: Sequence[Node] = (), times: int = 1) -> Graph:
     """The graph with its repetitions as loops; the graph itself where there are none worth it.
 
     ``order``: the operators in the order in which they were traced, as far as that is known. Without it, their order
-    is that of the graph, in which iterations may lie interleaved and stay undiscovered.
+    is that of the graph, in which iterations may lie interleaved and stay undiscovered. ``times``: how often the graph
+    runs, as the body of a loop.
     """
+    least = -(-LEAST_NODES // times)
     while True:
         sequence = _sequence(graph, order)
-        found = None if len(sequence) < LEAST_NODES else _find(sequence, graph)
+        found = None if len(sequence) < least else _find(sequence, graph, times)
         if found is None:
             return graph
         replaced, rest = found
@@ -122,7 +124,7 @@ def _merged(parts: Sequence[Node], axis: int) -> list[Node]:
     return merged
 
 
-def _find(sequence: list[Node], graph: Graph) -> tuple[dict[Node, Node], list[Node]] | None:
+def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, Node], list[Node]] | None:
     """The repetition with most operators: what stands for its nodes, and all others."""
     numbers: dict[Hashable, int] = {}
     labels = np.array([numbers.setdefault(_label(node), len(numbers)) for node in sequence])
@@ -131,18 +133,27 @@ def _find(sequence: list[Node], graph: Graph) -> tuple[dict[Node, Node], list[No
         for operand in dict.fromkeys(node.inputs):
             users[operand].append(node)
     outputs = set(graph.outputs)
-    for start, end, period in _runs(labels):
+    for start, end, period in _runs(labels, -(-LEAST_NODES // times)):
         if all(node.op == "view" for node in sequence[start : start + period]):
             continue  # a loop would only copy them
         position = {node: p for p, node in enumerate(sequence)}
         for first in _cuts(sequence, users, outputs, position, start, period):
-            roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period)
-            replaced = roll.run()
-            if replaced is None:
+            made: tuple[_Roll, dict[Node, Node]] | None = None
+            roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, times)
+            while True:
+                replaced = roll.run()
+                if replaced is not None:
+                    made = roll, replaced
+                inner = roll.trips * roll.period
+                if roll.trips < 2 or end - first < LEAST_TRIPS * inner:
+                    break
+                roll = replace(roll, period=inner, trips=(end - first) // inner, carries=[])  # goes on behind the break
+            if made is None:
                 continue
+            roll, replaced = made
             turns = roll.turns()
             if turns > 1:  # as in Lam, "Software pipelining" (1988): unrolled so often, values need no copies
-                longer = _Roll(sequence, position, users, outputs, first, turns * period, roll.trips // turns)
+                longer = replace(roll, period=turns * roll.period, trips=roll.trips // turns, carries=[])
                 again = longer.run()
                 if again is not None:
                     roll, replaced = longer, again
@@ -150,7 +161,7 @@ def _find(sequence: list[Node], graph: Graph) -> tuple[dict[Node, Node], list[No
     return None
 
 
-def _runs(labels: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def _runs(labels: np.ndarray, least: int) -> Iterator[tuple[int, int, int]]:
     """Stretches in which labels repeat, with their period: those with most operators first."""
     places: dict[int, list[int]] = defaultdict(list)
     for position, label in enumerate(labels.tolist()):
@@ -167,7 +178,7 @@ def _runs(labels: np.ndarray) -> Iterator[tuple[int, int, int]]:
         same = np.flatnonzero(np.diff(np.concatenate([[0], labels[:-period] == labels[period:], [0]]).astype(np.int8)))
         for start, end in zip(same[::2].tolist(), same[1::2].tolist(), strict=True):
             length = end - start + period
-            if length >= max(LEAST_NODES, LEAST_TRIPS * period):
+            if length >= max(least, LEAST_TRIPS * period):
                 stretches.append((start, start + length, period))
     yield from sorted(stretches, key=lambda run: (run[0] - run[1], run[2], run[0]))
 
@@ -229,12 +240,13 @@ class _Roll:
     first: int
     period: int
     trips: int
+    times: int = 1
     carries: list[tuple[int, int]] = field(default_factory=list)
     """The values that are carried: (place in an iteration, trips since)."""
 
     def run(self) -> dict[Node, Node] | None:
         """What stands for the loop's nodes; None where there is no loop."""
-        while self.trips >= LEAST_TRIPS and self.trips * self.period >= LEAST_NODES:
+        while self.trips >= LEAST_TRIPS and self.times * self.trips * self.period >= LEAST_NODES:
             broken = self._made()
             if not isinstance(broken, int):
                 return broken
@@ -301,7 +313,8 @@ class _Roll:
             return Read("carried" if distance else "inner", nodes[:distance], source, distance)
         inside = next((t for t, spot in enumerate(spots) if spot is not None), None)
         if inside is not None:
-            return inside if inside >= LEAST_TRIPS else 0
+            gone = next(t for t in range(inside, self.trips) if spots[t] is None)
+            return inside if inside >= LEAST_TRIPS else gone
         if all(node is nodes[0] for node in nodes):
             return Read("fixed", nodes[:1])
         return self._rows(nodes)
@@ -328,6 +341,7 @@ class _Roll:
     # the loop
 
     def _build(self, reads: list[list[Read]], moves: dict[int, int]) -> dict[Node, Node] | int:
+        reads = of_their_base(reads, moves)
         initial = self._initial(reads)
         if initial is None:
             return 0
@@ -341,17 +355,19 @@ class _Roll:
         start = self._starting(carries, initial)
         first = [self.at(0, place) for place in range(self.period)]
         made = Body(first, self.trips, reads, moves, carries, stacked)
-        body = rerolled(*made.run())
+        body, shown = stacking_wholes(rerolled(*made.run(), self.times * self.trips), len(carries))
         nodes = loop(Loop(self.trips, body, len(carries), tuple(made.steps)), [*start, *made.others])
         replaced: dict[Node, Node] = {}
         for place, distance in finals:
             replaced[self.at(self.trips - distance, place)] = nodes[carries.index((place, distance))]
         for number, place in enumerate(stacked):
-            whole = nodes[len(carries) + number]
+            result, part = shown[number]
+            whole = nodes[len(carries) + result]
             for trip in range(self.trips):
                 node = self.at(trip, place)
                 if node not in replaced:
-                    replaced[node] = build.row(whole, trip)
+                    row = build.row(whole, trip)
+                    replaced[node] = row if part is None else build.view(row, part)
         return replaced
 
     def carried_keys(self, reads: list[list[Read]]) -> set[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,10 @@ from eqsat.ir.node import ConstArray, Graph, Node, intern, remade
 from eqsat.ir.types import TensorType, int64
 from eqsat.ir.views import ViewMap
 
-__all__ = ["Body", "Read", "whole_of"]
+__all__ = ["Body", "Read", "of_their_base", "stacking_wholes", "whole_of"]
+
+LEAST_VIEWS = 8
+"""Views of one tensor that a body reads from which they are told as views of it: as many trips as a loop has at least."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,38 @@ def _joined(node: Node) -> Iterator[tuple[Node, ViewMap]]:
             if both is not None:
                 yield below, both
         starts[node.attrs] += operand.shape[node.attrs]
+
+
+def of_their_base(reads: list[list[Read]], moves: Mapping[int, int]) -> list[list[Read]]:
+    """What is the same on every trip, as views of one tensor where many are: a loop inside of this one may move there."""
+    fixed = {r.nodes[0] for place, slots in enumerate(reads) for r in slots if r.kind == "fixed" and place not in moves}
+    views_of: dict[Node, set[Node]] = defaultdict(set)
+    for node in fixed:
+        if isinstance(node.attrs, ViewMap) and node.type.size:
+            views_of[node.inputs[0]].add(node)
+    inside = set[Node]().union(*(found for found in views_of.values() if len(found) >= LEAST_VIEWS))
+
+    def seen(read: Read) -> Read:
+        return replace(read, kind="view") if read.kind == "fixed" and read.nodes[0] in inside else read
+
+    return [slots if place in moves else list(map(seen, slots)) for place, slots in enumerate(reads)]
+
+
+def stacking_wholes(body: Graph, carries: int) -> tuple[Graph, list[tuple[int, ViewMap | None]]]:
+    """The body, stacking values once instead of views that show about all of one together, as those of the rows of a
+    loop inside; and what each stacked output is: which of those that are stacked now, and the view of it."""
+    shown: dict[Node, int] = defaultdict(int)
+    for node in body.outputs[carries:]:
+        if isinstance(node.attrs, ViewMap) and node.inputs[0].op != "input":
+            shown[node.inputs[0]] += node.type.nbytes
+    wholes = {node for node, nbytes in shown.items() if nbytes >= node.type.nbytes}
+    stacked: dict[Node, int] = {}
+    found: list[tuple[int, ViewMap | None]] = []
+    for node in body.outputs[carries:]:
+        part = node.attrs if isinstance(node.attrs, ViewMap) and node.inputs[0] in wholes else None
+        kept = node if part is None else node.inputs[0]
+        found.append((stacked.setdefault(kept, len(stacked)), part))
+    return Graph(body.inputs, (*body.outputs[:carries], *stacked), body.names), found
 
 
 class Body:
