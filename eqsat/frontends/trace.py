@@ -329,12 +329,11 @@ def traceable(fn: Function) -> Function:
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if CURRENT.get() is None:
-            return run_by_reference(fn, args, kwargs)
-        try:
-            spec.flatten(args, kwargs)
-        except TracedArgument:
-            return located(spec.name, fn, *args, **kwargs)
-        return run_by_reference(fn, args, kwargs)
+        if CURRENT.get() is not None:
+            try:
+                spec.flatten(args, kwargs)
+            except TracedArgument:
+                return located(spec.name, fn, *args, **kwargs)
+        return located(spec.name, run_by_reference, fn, args, kwargs)
 
     return run  # type: ignore[return-value]
