@@ -16,7 +16,7 @@ from scipy import ndimage, signal
 
 import eqsat
 from eqsat import nn
-from eqsat.errors import ShapeError
+from eqsat.errors import EqsatError, OptionError, ShapeError, UnsupportedDTypeError
 from eqsat.frontends.trace import trace
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import calls_of
@@ -377,3 +377,78 @@ def test_compiled_as_on_arrays(name: str) -> None:
     compiled = eqsat.optimize(fn, strict=True, threads=1)
     same(compiled(IMAGE, KERNEL, ROW), fn(IMAGE, KERNEL, ROW), 16)
     assert not calls_of(trace(fn, (IMAGE, KERNEL, ROW)).graph.outputs)
+
+
+# Bad input
+
+X, W, V = np.ones((2, 4, 6, 5)), np.ones((6, 2, 3, 3)), np.ones((6, 4, 3, 3))
+
+WRONG: dict[str, tuple[type[EqsatError], Callable[[Any], Any], str]] = {
+    "groups": (ShapeError, lambda x: nn.conv2d(x, W[:5], groups=2), r"groups=2 does not divide the 5 channels"),
+    "channels": (ShapeError, lambda x: nn.conv2d(x, W, groups=3), r"\(2, 4, 6, 5\) has 4 channels, .* 2 · 3 = 6"),
+    "kernel": (
+        ShapeError,
+        lambda x: nn.conv2d(x, W, groups=2, dilation=(1, 3)),
+        r"spans \(3, 7\), more than .* \(6, 5\)",
+    ),
+    "empty": (ShapeError, lambda x: nn.conv2d(x[:, :, :0], W, groups=2), r"more than the padded input \(0, 5\)"),
+    "empty kernel": (ShapeError, lambda x: nn.conv2d(x, W[:, :, :, :0], groups=2), r"\(6, 2, 3, 0\) is empty"),
+    "bias": (ShapeError, lambda x: nn.conv2d(x, W, x[0, 0, 0], groups=2), r"bias must have shape \(6,\) .* not \(5,\)"),
+    "rank": (ShapeError, lambda x: nn.conv3d(x[0], W), r"axes N, C, D, H, W or C, D, H, W, not the shape \(4, 6, 5\)"),
+    "weight": (ShapeError, lambda x: nn.conv2d(x, W[0]), r"4 in all, not the shape \(2, 3, 3\)"),
+    "layout": (OptionError, lambda x: nn.conv2d(x, W, layout="HWNC"), "'NCHW', 'NHWC', not 'HWNC'"),
+    "padding": (OptionError, lambda x: nn.conv2d(x, V, padding=-1), "padding must be at least 0, not -1"),
+    "same": (OptionError, lambda x: nn.conv2d(x, W, None, 2, "same", 1, 2), "padding='same' is for stride 1"),
+    "stride": (OptionError, lambda x: nn.conv2d(x, V, None, 0), "stride must be at least 1, not 0"),
+    "numbers": (OptionError, lambda x: nn.conv2d(x, V, None, (1, 2, 3)), r"has 3 numbers for 2 axes"),
+    "fraction": (OptionError, lambda x: nn.conv2d(x, V, None, 1.5), "stride must be an integer"),
+    "nothing": (OptionError, lambda x: nn.conv2d(x, None), "must be arrays, not None"),
+    "bool": (UnsupportedDTypeError, lambda x: nn.conv2d(x > 0, W > 0), "conv2d of bool"),
+    "transposed": (ShapeError, lambda x: nn.conv_transpose2d(x, W), r"\(2, 4, 6, 5\) has 4 channels, .* takes 6"),
+    "transposed groups": (ShapeError, lambda x: nn.conv_transpose2d(x, W[:4], groups=3), "does not divide the 4"),
+    "nothing left": (ShapeError, lambda x: nn.conv_transpose2d(x, W[:4], None, 1, 4), r"leave a result of \(0, -1\)"),
+    "output_padding": (OptionError, lambda x: nn.conv_transpose2d(x, W[:4], None, 2, 0, 2), r"\(2, 2\) must be less"),
+    "half": (ShapeError, lambda x: nn.max_pool2d(x, 3, 1, 2), r"padding \(2, 2\) is more than half .* \(3, 3\)"),
+    "window": (ShapeError, lambda x: nn.avg_pool2d(x, (2, 6)), r"no window of \(2, 6\)"),
+    "no space": (ShapeError, lambda x: nn.adaptive_avg_pool2d(x[..., :0], 2), "without elements"),
+    "divisor": (OptionError, lambda x: nn.avg_pool2d(x, 2, divisor_override=0), "must not be 0"),
+    "statistics": (ShapeError, lambda x: nn.batch_norm(x, x[0, 0, 0], x[0, 0, 0]), r"shape \(4,\) .* not \(5,\)"),
+    "group_norm": (ShapeError, lambda x: nn.group_norm(x, 3), "num_groups=3 does not divide the 4 channels"),
+    "mode": (OptionError, lambda x: nn.interpolate(x, 3, mode="cubic"), "not 'cubic'"),
+    "mode's rank": (ShapeError, lambda x: nn.interpolate(x, 3, mode="linear"), "is for 1 axes of space"),
+    "corners": (OptionError, lambda x: nn.interpolate(x, 3, align_corners=True), "align_corners is of linear modes"),
+    "size": (OptionError, lambda x: nn.interpolate(x), "either size or scale_factor"),
+    "scale": (ShapeError, lambda x: nn.interpolate(x, scale_factor=0.1), "has no elements"),
+    "shuffle": (ShapeError, lambda x: nn.pixel_shuffle(x, 3), "4 channels .* 3 × 3"),
+    "unshuffle": (ShapeError, lambda x: nn.pixel_unshuffle(x, 2), "does not divide the extents 6 × 5"),
+    "reflect": (ShapeError, lambda x: nn.pad(x, (5, 0), "reflect"), "at most 4 elements beside axis 3"),
+    "cut": (ShapeError, lambda x: nn.pad(x, (-3, -3)), "cuts more"),
+    "odd": (ShapeError, lambda x: nn.pad(x, (1, 2, 3)), "must have a pair"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_names_the_line(name: str) -> None:
+    kind, fn, message = WRONG[name]
+    for call in (lambda: fn(X), lambda: eqsat.optimize(fn, strict=True)(X)):
+        with pytest.raises(kind, match=message) as caught:
+            call()
+        where = caught.value.where
+        assert where is not None and where.file == __file__ and "nn." in where.text
+
+
+def test_options_may_be_numpys_integers() -> None:
+    same(nn.max_pool2d(X, np.int64(2), padding=(np.int8(1), 0)), nn.max_pool2d(X, 2, padding=(1, 0)))
+    same(nn.group_norm(X, np.int64(2), eps=np.float32(0.5)), nn.group_norm(X, 2, eps=0.5))
+
+
+def test_nothing_in_a_batch_gives_nothing() -> None:
+    got = eqsat.optimize(lambda x: nn.max_pool2d(nn.conv2d(x, W, groups=2), 2), strict=True, threads=1)(X[:0])
+    assert got.shape == (0, 6, 2, 1)
+
+
+def test_complex_convolutions() -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal((2, 1, n)) + 1j * random.standard_normal((2, 1, n)) for n in (7, 3))
+    want = np.array([[np.convolve(row[0], kernel[0, ::-1], "valid") for kernel in w] for row in x])
+    same(nn.conv1d(x, w), want, 8)

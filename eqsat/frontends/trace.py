@@ -315,10 +315,12 @@ def _changes(
     return tuple(written), tuple(own)
 
 
-def run_by_reference(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``fn`` of NumPy arrays, traced and evaluated by the reference interpreter."""
+def run_by_reference(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, guarded: bool = False
+) -> Any:
+    """``fn`` of NumPy arrays, traced (``guarded``: as in :func:`trace`) and evaluated by the reference interpreter."""
     spec = ArgSpec(fn)
-    traced = trace(fn, args, kwargs, spec=spec)
+    traced = trace(fn, args, kwargs, spec=spec, guarded=guarded)
     leaves, _ = spec.flatten(args, kwargs)
     return traced.rebuild(evaluate(traced.graph, traced.given(leaves)), leaves)
 
@@ -334,6 +336,6 @@ def traceable(fn: Function) -> Function:
                 spec.flatten(args, kwargs)
             except TracedArgument:
                 return located(spec.name, fn, *args, **kwargs)
-        return located(spec.name, run_by_reference, fn, args, kwargs)
+        return located(spec.name, run_by_reference, fn, args, kwargs, guarded=True)  # integers may be NumPy's
 
     return run  # type: ignore[return-value]

@@ -30,12 +30,14 @@ Padding = Ints | Sequence[tuple[int, int]] | str
 """Zeros around images: a number, one for each axis of space, a pair before and after for each, 'same' or 'valid'."""
 
 
-def operands(name: str, *given: Any) -> list[Node | None]:
-    """Arrays in their common type; None stays None."""
-    dtype = promote(*(value for value in given if value is not None))
+def operands(name: str, input: Any, weight: Any, bias: Any) -> tuple[Node, Node, Node | None]:
+    """Arrays in their common type; a bias of None stays it."""
+    if input is None or weight is None:
+        misuse(f"{name}: input and weight must be arrays, not None")
+    dtype = promote(*(value for value in (input, weight, bias) if value is not None))
     if dtype == bool_:
         raise UnsupportedDTypeError(f"{name} of bool: cast before with x.astype(…)", LINE.get() or user_line())
-    return [None if value is None else lift(value, dtype) for value in given]
+    return lift(input, dtype), lift(weight, dtype), None if bias is None else lift(bias, dtype)
 
 
 def contracted(
@@ -113,7 +115,6 @@ def _convolution(
     layout: str | None,
 ) -> TracedArray:  # fmt: skip
     node, w, b = operands(name, input, weight, bias)
-    assert node is not None and w is not None
     x = images(name, node, layout, rank)
     check_weight(name, w, rank, "out_channels, in_channels / groups")
     (parts,) = per_axis(name, "groups", groups, 1, 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from eqsat.errors import OptionError, ShapeError, UnsupportedDTypeError
+from eqsat.errors import EqsatError, OptionError, ShapeError, UnsupportedDTypeError
 from eqsat.frontends.convert import lift
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
@@ -100,7 +100,9 @@ def per_axis(name: str, option: str, value: Any, rank: int, least: int) -> tuple
     """An option's value for each axis of space."""
     try:
         given = [operator.index(v) for v in value] if isinstance(value, (tuple, list)) else [operator.index(value)]
-    except TypeError:
+    except TypeError as error:
+        if isinstance(error, EqsatError):
+            raise
         misuse(f"{name}: {option} must be an integer, or one for each of {rank} axes, not {value!r}")
     if len(given) not in (1, rank):
         misuse(f"{name}: {option}={value!r} has {len(given)} numbers for {rank} axes of space")

@@ -12,7 +12,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import Node
 from eqsat.ir.types import DType, float16, float32, float64
-from eqsat.nn.images import Images, images, misfit, numbers, per_axis
+from eqsat.nn.images import Images, images, misfit, misuse, numbers, per_axis
 
 __all__ = ["batch_norm", "group_norm", "instance_norm"]
 
@@ -51,8 +51,8 @@ def batch_norm(
     """
     x, (mean, var, w, b), dtype = _parts("batch_norm", input, layout, running_mean, running_var, weight, bias)
     if mean is None or var is None:
-        misfit("batch_norm: running_mean and running_var are needed")
-    root = call("sqrt", call("add", var, scalar(float(eps), var)))
+        misuse("batch_norm: running_mean and running_var must be arrays, not None")
+    root = call("sqrt", call("add", var, lift(eps, var.dtype)))
     scale = call("div", scalar(1, root) if w is None else w, root)
     offset = call("mul", mean, scale)
     shift = call("neg", offset) if b is None else call("sub", b, offset)
@@ -80,7 +80,7 @@ def _normalized(
 
     centered = call("sub", cut, mean(cut))
     variance = mean(call("square", centered))
-    normed = call("div", centered, call("sqrt", call("add", variance, scalar(float(eps), cut))))
+    normed = call("div", centered, call("sqrt", call("add", variance, lift(eps, cut.dtype))))
     return TracedArray(build.cast(_scaled(x.of(build.reshape(normed, shape)), w, b), dtype))
 
 

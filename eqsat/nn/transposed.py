@@ -67,7 +67,6 @@ def _transposed(
     groups: Any, dilation: Any, layout: str | None,
 ) -> TracedArray:  # fmt: skip
     node, w, b = operands(name, input, weight, bias)
-    assert node is not None and w is not None
     x = images(name, node, layout, rank)
     check_weight(name, w, rank, "in_channels, out_channels / groups")
     (parts,) = per_axis(name, "groups", groups, 1, 1)
