@@ -113,6 +113,11 @@ class Memory:
             self._write(map, value)
         self.touch()
 
+    def become(self, node: Node) -> None:
+        """Have another value without a write of the user's: what a loop leaves there."""
+        self._node, self._writes = node, []
+        self.version += 1
+
     def touch(self) -> None:
         """Note a write: who shares the memory reads it anew, and who may share it must not."""
         line = user_line()

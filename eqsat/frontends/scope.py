@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from eqsat.frontends.builtin import ORIGINALS, builtin
 from eqsat.frontends.creation import OF_ORIGINAL, is_users
 from eqsat.frontends.known import captured
+from eqsat.frontends.steps import shown_range
 from eqsat.frontends.tracing import Trace
 
 
@@ -102,7 +104,7 @@ class _Globals(dict[str, Any]):
         try:
             value = self._live[name]
         except KeyError:
-            return builtin(name)
+            return shown_range(sys._getframe(1)) if name == "range" else builtin(name)
         return self._scopes.shown(value)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from eqsat.deadline import NEVER, Deadline
+from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import OptionError
 
 # Imported for their registrations.
@@ -51,10 +51,12 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
+from eqsat.frontends.steps import Retraced, Unlike
 from eqsat.frontends.traced_loops import check_closed
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.tracing import CURRENT, Trace, Unsized
 from eqsat.ir import build, complexes
+from eqsat.ir.absorb import absorbed
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import with_bodies
 from eqsat.ir.node import LINES, Graph, Node, Source
@@ -197,7 +199,26 @@ def trace(
     """
     start = time.perf_counter()
     spec = spec or ArgSpec(fn)
-    kwargs = kwargs or {}
+    barred: frozenset[object] = frozenset()
+    while True:
+        try:
+            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, barred, start)
+        except Retraced as again:
+            barred |= again.barred
+
+
+def _traced(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    const: Sequence[str],
+    spec: ArgSpec,
+    deadline: Deadline,
+    guarded: bool,
+    barred: frozenset[object],
+    start: float,
+) -> Traced:
+    """As :func:`trace`; ``Retraced`` where it is to be done again, with more loops whose steps are all traced."""
     _, key = spec.flatten(args, kwargs)
     trees, leaves = spec.trees(args, kwargs)
     names = spec.leaf_names(trees)
@@ -213,6 +234,7 @@ def trace(
         for (n, _), a in zip(given, leaves, strict=True)
     }
     trace_of = Trace(deadline, values, guarded=guarded)
+    trace_of.barred = barred
     found_lines: dict[Node, Source] = {}
     before, lines_before = CURRENT.set(trace_of), LINES.set(found_lines)
     try:
@@ -233,12 +255,20 @@ def trace(
         rows = trace_of.rows
         guards = tuple(trace_of.guards or ())
         outputs.extend(guard.node for guard in guards)
+        if trace_of.standing or trace_of.misused:
+            raise Unlike
         if trace_of.bound:
             check_closed(outputs)
         made = frozenset(i for i, node in enumerate(outputs) if node.dtype.kind == "complex")
         order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
         graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
+        graph = absorbed(graph) if trace_of.stood else graph
         graph = rerolled(graph, order)
+    except (Exception, Unlike) as error:
+        loops = frozenset(trace_of.standing or trace_of.stood)
+        if isinstance(error, OutOfTime) or not loops:
+            raise
+        raise Retraced(loops) from None
     finally:
         CURRENT.reset(before)
         LINES.reset(lines_before)

@@ -59,7 +59,7 @@ def on_users_line() -> Iterator[None]:
 
 
 @dataclass
-class _Body:
+class TracedBody:
     """A body that was traced: its inputs, and what it returned."""
 
     carries: list[Node]
@@ -118,7 +118,7 @@ def begun(value: Any, type: TensorType) -> Node:
 
 def settled_body(
     name: str, f: Callable[[Any, Any], Any], tree: Tree, given: Sequence[Any], rows: Tree, operands: Sequence[Node]
-) -> tuple[list[TensorType], _Body]:
+) -> tuple[list[TensorType], TracedBody]:
     """The types that are carried, and the body of these: a number is of the type that the first trip makes of it."""
     types = [None if is_weak(leaf) else type_of(leaf) for leaf in given]
     body = _traced(name, f, tree, given, types, rows, operands)
@@ -138,7 +138,7 @@ def _traced(
     types: Sequence[TensorType | None],
     rows: Tree,
     operands: Sequence[Node],
-) -> _Body:
+) -> TracedBody:
     """The body on inputs of its own; numbers of no type yet are passed as they are."""
     carries = [fresh_input(type or TensorType((), known_dtype(float))) for type in types]
     inputs = [fresh_input(TensorType(node.shape[1:], node.dtype)) for node in operands]
@@ -155,7 +155,7 @@ def _traced(
         made = tree_of(y, stacked, is_leaf)
         # What they are now: later writes to them are not the body's.
         outputs, stacked = ([TracedArray(lift(v)) for v in values] for values in (outputs, stacked))
-    return _Body(carries, inputs, after_tree, outputs, made, stacked)
+    return TracedBody(carries, inputs, after_tree, outputs, made, stacked)
 
 
 def _small(node: Node) -> bool:
@@ -169,7 +169,7 @@ def _small(node: Node) -> bool:
 class Closing:
     """A body as a graph of its own: what it reads from outside becomes operands of the loop."""
 
-    body: _Body
+    body: TracedBody
     trips: int
     reverse: bool
     rows: Sequence[Node]

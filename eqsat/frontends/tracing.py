@@ -26,12 +26,14 @@ class Trace:
     running functions on them. ``shown``: what stands for a value from outside, such as a helper function, and
     ``inside`` for the one that is traced; ``original``: what such a stand-in was made of. ``bound``: how many inputs
     bodies of loops were given.
+    ``barred``: loops whose steps are all traced; ``standing``: those of which one step is traced for others just now,
+    ``stood``: of which one was; ``misused``: whether such a step was asked for its number.
     ``guards``: values that Python asked for, which the trace is for; None where it may not.
     """
 
     __slots__ = (
-        "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "original", "rows", "shown", "thread",
-        "values",
+        "barred", "bound", "deadline", "disorderly", "file", "guards", "inside", "misused", "nodes", "original", "rows",
+        "shown", "standing", "stood", "thread", "values",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +42,10 @@ class Trace:
         self.deadline = deadline
         self.nodes: list[Node] = []
         self.bound = 0
+        self.barred: frozenset[object] = frozenset()
+        self.standing: list[object] = []
+        self.stood: list[object] = []
+        self.misused = False
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
