@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from eqsat.cache import bypassed
-from eqsat.deadline import Deadline, OutOfTime
+from eqsat.deadline import Deadline, OutOfTime, Pace
 from eqsat.progress import tell
 from eqsat.scoped import carried
 
@@ -152,8 +152,9 @@ class Compilers:
         """The outcomes as they come; each task has one.
 
         Raises:
-            OutOfTime: the deadline has passed.
+            OutOfTime: the deadline has passed, or would be missed by far.
         """
+        pace = Pace("compiling kernels", len(tasks), deadline)
         with self._news:
             self._waiting.extend(tasks)
             self._news.notify_all()
@@ -164,6 +165,7 @@ class Compilers:
             if isinstance(outcome, BaseException):
                 raise outcome
             yield outcome
+            pace.step()
 
     def _next(self, deadline: Deadline) -> Outcome | BaseException:
         while True:

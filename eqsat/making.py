@@ -99,7 +99,7 @@ class Maker:
         except OutOfTime as out:
             names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
             told, seconds = signature(self.spec.name, names, leaves), time.monotonic() - start
-            why = out_of_budget(self.options.budget, str(out), seconds)
+            why = out_of_budget(self.options.budget, out, seconds)
             program = PlainProgram(self.fn, told, traced, why, SLOW, seconds)
         except Exception as error:
             fits = isinstance(error, _REFUSALS) or (traced is None and not isinstance(error, OptionError))

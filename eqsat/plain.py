@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from eqsat.deadline import OutOfTime, TooMuchWork
 from eqsat.errors import ConcretizationError, EqsatError, UnsupportedOpError, VerificationError
 from eqsat.explain.report import Explanation
 from eqsat.explain.work import Work, naive_peak, naive_work
@@ -87,9 +88,11 @@ class PlainProgram:
         return f"# NumPy runs {self.signature}: {' '.join(self.why.split())}\n"
 
 
-def out_of_budget(budget: float, work: str, seconds: float) -> str:
-    """Why NumPy runs a function that was not compiled in time; ``work``: what was being done then."""
-    return f"the budget of {budget:g} s was spent while {work}, after {seconds:.2f} s"
+def out_of_budget(budget: float, out: OutOfTime, seconds: float) -> str:
+    """Why NumPy runs a function that was not compiled in time; ``out`` says what was being done then."""
+    if isinstance(out, TooMuchWork):
+        return f"the budget of {budget:g} s would be missed by far while {out}, given up after {seconds:.2f} s"
+    return f"the budget of {budget:g} s was spent while {out}, after {seconds:.2f} s"
 
 
 def refusal(error: Exception) -> str:

@@ -11,7 +11,7 @@ from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.machine import Machine
 from eqsat.cost.roofline import reference_seconds, roofline_of
 from eqsat.cost.target import Target
-from eqsat.deadline import NEVER, Deadline
+from eqsat.deadline import NEVER, Deadline, Pace
 from eqsat.egraph.engine import usable
 from eqsat.egraph.saturate import TRIED, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
@@ -147,6 +147,7 @@ def _search(
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions if isinstance(region, Region)})
     usable(deadline)  # imports egglog, which is not the search's time
+    pace = Pace("searching", distinct, deadline)
     for region in regions:
         if isinstance(region, LoopRegion):
             body = region.loop.body
@@ -162,6 +163,7 @@ def _search(
             progress("search: region", len(found), distinct)
             share = max(1 / (distinct - len(found)), GREED)
             found[key] = _search_region(region, machine, options, share, work, lowered, report, deadline)
+            pace.step()
         deadline.check("placing kernels")
         _place(region, found[key], assembly, lowered)
     report.distinct_regions += len(found)
@@ -399,9 +401,10 @@ def _arrange(
         else:
             items.extend(split_masked(item, assembly.value, assembly.buffer, price))
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
+    groups = {id(item.group) for item in items if not isinstance(item, Piece)}
+    pace = Pace("searching schedules", len(groups), deadline)
     for number, item in enumerate(items):
         progress("search: schedule of kernel", number, len(items))
-        deadline.check("searching schedules")
         if isinstance(item, Piece):
             other = assembly.others[item.key]
             if isinstance(other, ReferenceStep):
@@ -419,6 +422,7 @@ def _arrange(
             if usable():
                 found = schedule(item.group, target, disable=options.no_loops, deadline=deadline)
             known[id(item.group)] = label, found
+            pace.step()
         label, scheduled = known[id(item.group)]
         if scheduled is None:  # kernels are printed by a nest that takes no search
             steps.append(KernelStep(item.group, item.tensors, None, label))

@@ -16,7 +16,7 @@ import numpy as np
 
 from eqsat.ir import build, views
 from eqsat.ir.identity import identity
-from eqsat.ir.loop import Loop, loop
+from eqsat.ir.loop import Loop, loop, of_loop
 from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
 from eqsat.ir.reroll_body import Body, Read, of_their_base, stacking_wholes, whole_of
@@ -142,7 +142,7 @@ def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, No
             roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, times)
             while True:
                 replaced = roll.run()
-                if replaced is not None:
+                if replaced is not None and (made is None or roll.nested):
                     made = roll, replaced
                 inner = roll.trips * roll.period
                 if roll.trips < 2 or end - first < LEAST_TRIPS * inner:
@@ -243,6 +243,8 @@ class _Roll:
     times: int = 1
     carries: list[tuple[int, int]] = field(default_factory=list)
     """The values that are carried: (place in an iteration, trips since)."""
+    nested: bool = False
+    """Whether it has a loop inside, else what is unrolled there would be found again in every trip."""
 
     def run(self) -> dict[Node, Node] | None:
         """What stands for the loop's nodes; None where there is no loop."""
@@ -356,6 +358,7 @@ class _Roll:
         first = [self.at(0, place) for place in range(self.period)]
         made = Body(first, self.trips, reads, moves, carries, stacked)
         body, shown = stacking_wholes(rerolled(*made.run(), self.times * self.trips), len(carries))
+        self.nested = any(of_loop(node) is not None for node in body.nodes())
         nodes = loop(Loop(self.trips, body, len(carries), tuple(made.steps)), [*start, *made.others])
         replaced: dict[Node, Node] = {}
         for place, distance in finals:

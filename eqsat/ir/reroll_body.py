@@ -17,7 +17,7 @@ from eqsat.ir.views import ViewMap
 __all__ = ["Body", "Read", "of_their_base", "stacking_wholes", "whole_of"]
 
 LEAST_VIEWS = 8
-"""Views of one tensor that a body reads from which they are told as views of it: as many trips as a loop has at least."""
+"""Views of one tensor in a body, from so many on told as views of it: a loop inside has as many trips at least."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _joined(node: Node) -> Iterator[tuple[Node, ViewMap]]:
 
 
 def of_their_base(reads: list[list[Read]], moves: Mapping[int, int]) -> list[list[Read]]:
-    """What is the same on every trip, as views of one tensor where many are: a loop inside of this one may move there."""
+    """What is the same on every trip, as views of one tensor where many are: a loop inside may move there."""
     fixed = {r.nodes[0] for place, slots in enumerate(reads) for r in slots if r.kind == "fixed" and place not in moves}
     views_of: dict[Node, set[Node]] = defaultdict(set)
     for node in fixed:
