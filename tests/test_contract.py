@@ -351,6 +351,8 @@ NESTS: list[Nest] = [
     Pack("b", Loop("m", 60, 28, Loop("n", 70, 32, Loop("m", 28, 14, DEEP)), True), piece=7),
     Loop("n", 70, 64, Pack("b", Loop("m", 60, 28, Loop("n", 64, 32, Loop("m", 28, 14, DEEP))), fused=True), True),
     Loop("k", 200, 64, Pack("b", Loop("m", 60, 14, Loop("n", 70, 32, FMA)), fused=True, prefetch=16)),
+    Loop("k", 200, 64, Loop("m", 60, 14, Loop("n", 70, 32, replace(FMA, claim=True)))),
+    Loop("m", 60, 14, Loop("n", 70, 32, Loop("k", 200, 64, replace(FMA, claim=True)))),
     Loop("n", 70, 64, Loop("k", 200, 8, TileOp("update", (("m", 60), ("n", 32), ("k", 8)))), True),
 ]
 

@@ -443,7 +443,6 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, tile), True), fused=True), "factor b .* is not copied by the"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), piece=16), True), "factor b .* in pieces of k"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), prefetch=16), True), "factor b .* and no tile copies it"),
-        (Loop("n", 70, 32, Loop("m", 60, 14, Loop("k", 200, 64, replace(tile, claim=True)))), "a part of its sums"),
         (Seq((Loop("n", 70, 32, inner),)), "sequence"),
         (Loop("n", 70, 32, inner, cyclic=True), "threads do not share the loop over n"),
     ]

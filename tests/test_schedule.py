@@ -37,6 +37,7 @@ from eqsat.schedule import (
     least_of,
     schedule,
 )
+from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import decode
 from eqsat.schedule.loop_price import total_seconds
 from eqsat.schedule.price import Pricer
@@ -545,6 +546,19 @@ def test_no_schedule_beats_the_least_that_one_can_take(at: Machine, threads: int
     for name, group in GROUPS.items():
         target = target_of(at, threads)
         assert 0 < least_of(group, target).seconds(target) <= 1.02 * schedule(group, target).predicted_seconds, name
+
+
+def test_tiles_ask_for_the_sums_that_they_add_to_where_no_private_cache_holds_them() -> None:
+    target = target_of(DESK)
+
+    def claims(rows: int, k: int) -> bool:
+        tile = TileOp("fma", (("m", 14), ("n", 32), ("k", k)))
+        nest = Loop("k", 1024, k, Loop("m", rows, 14, Loop("n", 256, 32, tile)))
+        (tile,) = tiles(with_copies(nest, problem_of(gemm(rows, 256, 1024), target), target))
+        return tile.claim
+
+    assert target.middle[0].capacity < 4096 * 256 * 4
+    assert claims(4096, 512) and claims(14, 1024) and not claims(140, 512)
 
 
 def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None:

@@ -100,7 +100,8 @@ class TileOp:
     ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none. Of
     ``fma``, in a loop over m (1), of the second factor's panel that the loops around read next, a share each step.
     ``ahead``: of ``fma``, software prefetch of its own panel so many steps of k further on; 0: none.
-    ``claim``: of ``fma``, it asks for the cache lines of its results, where they lie in rows, before it multiplies.
+    ``claim``: of ``fma``, it asks for the cache lines of its results, where they lie in rows, or of the stored sums
+    that it adds to, before it multiplies.
     """
 
     name: str

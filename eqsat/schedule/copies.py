@@ -15,7 +15,7 @@ from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.tiles import round_up
 
-__all__ = ["cuts", "fusible", "with_copies"]
+__all__ = ["fusible", "with_copies"]
 
 
 def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Random | None = None) -> Nest:
@@ -27,16 +27,19 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
     def choose(best: int, legal: tuple[int, ...]) -> int:
         return draws.choice(legal) if draws is not None else best
 
-    def walk(at: Nest, packed: frozenset[int], cut: bool) -> Nest:
+    def walk(at: Nest, packed: frozenset[int], sums: int | None) -> Nest:
+        """``sums``: how many a loop over k around leaves in scratch, in all; None: the tiles' are whole."""
         match at:
             case Seq(bodies):
-                return Seq(tuple(walk(body, packed, cut) for body in bodies))
+                return Seq(tuple(walk(body, packed, sums) for body in bodies))
             case Loop(axis, block, step, body):
-                return replace(at, body=walk(body, packed, cut or (axis == "k" and step < block)))
+                if sums is None and axis == "k" and step < block:
+                    sums = covers(body, "m") * covers(body, "n")
+                return replace(at, body=walk(body, packed, sums))
             case Pack(operand, body, ahead):
                 name, _, number = operand.partition("@")
                 stage = int(number) if number else tiles(body)[0].stage
-                body = walk(body, packed | {stage} if name == "b" else packed, cut)
+                body = walk(body, packed | {stage} if name == "b" else packed, sums)
                 direct = name == "b" and problem.stages[stage].factors[1].direct
                 at = replace(at, body=body, fused=False, prefetch=0, piece=0)
                 if direct and not ahead and is_parallel(body):
@@ -51,12 +54,13 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 size = form.dtype.itemsize
                 far = once and form.extent("k") * form.extent("n") * size > c.STREAM_BYTES
                 most = max(1, c.STREAM_AHEAD // (columns * size))
-                claim = not cut and form.extent("k") >= c.CLAIM_STEPS
                 steps = choose(most if far else 0, (0, 3, most))
-                return replace(at, ahead=steps, claim=bool(choose(claim, (0, not cut))))
+                afar = sums is None or sums * size > target.middle[0].capacity
+                claim = choose(afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
+                return replace(at, ahead=steps, claim=bool(claim))
         return at
 
-    return walk(nest, frozenset(), False)
+    return walk(nest, frozenset(), None)
 
 
 def fusible(body: Nest) -> bool:
@@ -68,6 +72,8 @@ def fusible(body: Nest) -> bool:
     return isinstance(body, TileOp) and body.name == "fma" and "m" in axes and "b" not in axes
 
 
-def cuts(loops: tuple[tuple[str, int], ...]) -> bool:
-    """Whether loops (axis, step) with several steps leave a tile with a part of its sums."""
-    return any(axis == "k" for axis, _ in loops)
+def covers(nest: Nest, axis: str) -> int:
+    """Positions of ``axis`` that the nest of one tile covers."""
+    while isinstance(nest, Loop | Pack) and not (isinstance(nest, Loop) and nest.axis == axis):
+        nest = nest.body
+    return nest.block if isinstance(nest, Loop) else tiles(nest)[0].size(axis)

@@ -8,7 +8,7 @@ from eqsat.ir.axes import simplify
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.ir.siblings import are_siblings
-from eqsat.schedule.copies import cuts, fusible
+from eqsat.schedule.copies import fusible
 from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
@@ -191,8 +191,6 @@ class _Check:
             )
         if tile.name == "update" and (tile.ahead or tile.claim):
             raise ValueError(f"stage {tile.stage}: a rank update asks for nothing ahead")
-        if tile.claim and cuts(here.loops):
-            raise ValueError(f"stage {tile.stage}: a tile asks for its results' lines, and leaves a part of its sums")
         lanes = max(1, self.lanes * 4 // form.dtype.itemsize)
         rows = min(tile.size("m"), max(1, form.extent("m")))
         columns = round_up(min(tile.size("n"), max(1, form.extent("n"))), lanes)

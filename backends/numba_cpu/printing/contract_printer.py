@@ -169,13 +169,14 @@ class ContractPrinter(ContractPacking):
         return address(self.store_base, (size, str(kernel.store_offset)), *terms), step["m"] * size
 
     def claim(self, target: Target) -> None:
-        """Print the request for the cache lines that the tile's results go to: they arrive while it multiplies."""
-        if target.place is None:
+        """Print the request for the cache lines that the tile stores to or adds to: they arrive while it multiplies."""
+        place = (target.base, target.row) if self.sums else target.place
+        if place is None:
             return
         self.module.use("tiles.micro_kernels", "claim_rows")
-        width = self.columns * self.c.kernel.out.dtype.itemsize
-        claim = self.module.define("claim", f"claim_rows({width}, {target.place[1]})")
-        self.p.line(f"{claim}({target.place[0]}, {target.rows})")
+        size = self.size if self.sums else self.c.kernel.out.dtype.itemsize
+        claim = self.module.define("claim", f"claim_rows({self.columns * size}, {place[1]})")
+        self.p.line(f"{claim}({place[0]}, {target.rows})")
 
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
