@@ -429,3 +429,30 @@ def test_no_loop_copies_rows_alone() -> None:
     assert all(any(node.inputs and node.op != "view" for node in each.body.nodes()) for each in found)
     (got,) = evaluate(graph, [z])
     np.testing.assert_allclose(got, channels(z), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("product", "copies"),
+    [
+        (lambda x, w: (x @ w) @ x, 0),
+        (lambda x, w: x.T @ (x @ w), 0),
+        (lambda x, w: np.einsum("ij,i->j", x, x @ w), 0),
+        (lambda x, w: (x.T * (x @ w)).sum(axis=1), 1),  # element by element
+        (lambda x, w: x[::20].T @ (x[::20] @ w), 2),  # a small part of it
+        (lambda x, w: (x.T @ np.stack([x @ w, x @ w + 1], axis=1)).sum(axis=1), 1),  # of two columns
+    ],
+)
+def test_products_with_vectors_read_the_matrix_itself(product: Callable[[Array, Array], Array], copies: int) -> None:
+    """Views that stay the same are made once for all trips, unless a product reads each element once, in any order."""
+
+    def steps(x: Array, w: Array) -> Array:
+        for _ in range(40):
+            w = np.tanh(product(x, w) * 0.01) + w * 0.5 - 0.1
+        return w
+
+    args = (normal(40, 30), normal(30, seed=1))
+    graph = trace(steps, args).graph
+    (operands,) = {node.inputs for node in graph.nodes() if of_loop(node) is not None}
+    assert sum(node.op == "view" and node.type.ndim == 2 for node in operands) == copies
+    expected = steps(*(a.astype(np.float64) for a in args))
+    np.testing.assert_allclose(evaluate(graph, args)[0], expected, rtol=1e-3, atol=1e-4)

@@ -11,6 +11,7 @@ import numpy as np
 from eqsat.ir import build, views
 from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, intern, remade
+from eqsat.ir.spec import Spec
 from eqsat.ir.types import TensorType, int64
 from eqsat.ir.views import ViewMap
 
@@ -102,6 +103,16 @@ def stacking_wholes(body: Graph, carries: int) -> tuple[Graph, list[tuple[int, V
     return Graph(body.inputs, (*body.outputs[:carries], *stacked), body.names), found
 
 
+def _walks(node: Node, slot: int) -> bool:
+    """Whether an operator walks a view as well as a copy that is made once for all trips: a product with a vector does,
+    which reads each element once and has no use for another order."""
+    operand = node.inputs[slot]
+    if not isinstance(node.attrs, Spec) or not isinstance(operand.attrs, ViewMap):
+        return False
+    own, other = (node.attrs.a, node.attrs.b) if slot == 0 else (node.attrs.b, node.attrs.a)
+    return set(other) < set(own) and operand.inputs[0].type.size <= operand.type.size
+
+
 class Body:
     """The graph of one trip of so many, the operators of the ``first`` among them."""
 
@@ -143,13 +154,15 @@ class Body:
                     made.append(self._moving(inside(read), node, self.moves[place]))
                 continue
             operands = []
-            for read in self.reads[place]:
+            for slot, read in enumerate(self.reads[place]):
                 if read.kind in ("inner", "carried"):
                     operands.append(inside(read))
                 elif read.kind == "view":
                     operands.append(self._view(read.nodes[0].inputs[0], read.nodes[0], read.step))
                 elif read.kind == "table":
                     operands.append(self._row(read.nodes))
+                elif _walks(node, slot):
+                    operands.append(self._view(read.nodes[0].inputs[0], read.nodes[0], 0))
                 else:
                     operands.append(self._fixed(read.nodes[0]))
             made.append(remade(node, tuple(operands)))
