@@ -122,8 +122,11 @@ class Call:
             if noted is not None:
                 raise Raised(self.name) from error
             raise
-        leaves: list[Any] = []
-        result = take_apart(found, is_result, leaves)
+        if type(found) is np.ndarray and type(self.result) is Slot:
+            leaves, result = [found], self.result
+        else:
+            leaves = []
+            result = take_apart(found, is_result, leaves)
         values = [as_real(np.asarray(leaf)) for leaf in leaves]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._expected or result != self.result:

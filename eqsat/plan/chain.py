@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
+from eqsat.ir.evaluate import evaluator
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.loop import runs_of
 from eqsat.ir.node import ConstArray, Node
@@ -43,6 +47,11 @@ class Segment:
     call: Call | None = None
     group: KernelGroup | None = None
     loop: ChainLoop | None = None
+
+    @cached_property
+    def evaluate(self) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """What computes ``values`` of ``arguments``."""
+        return evaluator(self.values)
 
 
 @dataclass

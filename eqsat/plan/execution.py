@@ -14,11 +14,8 @@ import numpy as np
 
 from eqsat.buffers import Recycler, Shelf
 from eqsat.deadline import NEVER, Deadline
-from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.loop import window
-from eqsat.ir.node import Node, topological
 from eqsat.ir.serialize import type_from_json
-from eqsat.ir.sources import InputAttrs
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.backend import Direct
@@ -54,6 +51,7 @@ class SegmentedExecutable(ABC):
         self.threads = threads
         self.emitted = emitted
         self._packed: dict[tuple[int, str], np.ndarray] = {}
+        self._allocations: dict[int, tuple[Callable[..., np.ndarray], tuple[int, ...], np.dtype]] = {}
         self._shelf = Shelf()
         chains = self._chains()
         steps = nested(emitted["steps"], emitted.get("repeats", ()))
@@ -184,7 +182,7 @@ class SegmentedExecutable(ABC):
         free: dict[int, np.ndarray] = {}
         away = [tuple(pair) for pair in copied(repeat, self.types)]
         for _, whole in repeat["stacked"]:
-            values[whole] = _output(self.types[whole])
+            values[whole] = self._output(whole)
         for before, read, _ in repeat["carries"]:
             values[read] = values[before]
         for trip in range(loop.runs):
@@ -223,20 +221,29 @@ class SegmentedExecutable(ABC):
                 values[tensor] = found[value.attrs.number]  # type: ignore[attr-defined]
             return
         if segment.values:
-            results = _reference(segment.values, [values[t] for t in segment.arguments])
-            values.update(zip(segment.writes, results, strict=True))
+            results = segment.evaluate([values[t] for t in segment.arguments])
+            for tensor, result, node in zip(segment.writes, results, segment.values, strict=True):
+                values[tensor] = np.ascontiguousarray(result).reshape(node.shape)
             return
         for tensor in segment.writes:
             if tensor not in values:  # several steps may write a part each
-                values[tensor] = _output(self.types[tensor])
+                values[tensor] = self._output(tensor)
         if segment.group is not None:
             fallback.interpret(segment.group, [values[t].reshape(-1) for t in segment.arguments])
             return
         assert segment.program is not None
-        status = segment.program(tuple(values[t] for t in segment.arguments), self.threads)
+        status = segment.program(tuple([values[t] for t in segment.arguments]), self.threads)
         if status:
             self.raise_for(status)
             raise ValueError("a step was given arrays of other shapes and types than it was compiled for")
+
+    def _output(self, tensor: int) -> np.ndarray:
+        """Memory for a tensor."""
+        made = self._allocations.get(tensor)
+        if made is None:
+            made = self._allocations[tensor] = _allocation(self.types[tensor])
+        empty, shape, dtype = made
+        return empty(shape, dtype)
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
         """Median seconds of each step of the plan, its kernels timed one at a time."""
@@ -288,16 +295,3 @@ def _allocation(type: TensorType) -> tuple[Callable[..., np.ndarray], tuple[int,
     """What makes an output, and its arguments: small arrays come from NumPy itself."""
     dtype = type.dtype.numpy
     return (np.empty if type.nbytes < recycler.least_bytes else recycler.empty), type.shape, dtype
-
-
-def _output(type: TensorType) -> np.ndarray:
-    return recycler.empty(type.shape, type.dtype.numpy)
-
-
-def _reference(values: Sequence[Node], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    bound = {}
-    for node in topological(values):
-        if isinstance(node.attrs, InputAttrs):
-            bound[node] = arrays[node.attrs.index]
-    found = evaluate_nodes(values, bound)
-    return [np.ascontiguousarray(a).reshape(value.shape) for a, value in zip(found, values, strict=True)]
