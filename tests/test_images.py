@@ -17,7 +17,7 @@ from scipy import ndimage, signal
 import eqsat
 from eqsat import nn
 from eqsat.errors import EqsatError, OptionError, ShapeError, UnsupportedDTypeError
-from eqsat.frontends.trace import trace
+from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import calls_of
 from eqsat.ir.views import ViewMap
@@ -330,6 +330,31 @@ def test_padding(data: st.DataObject, mode: str) -> None:
 
 
 # What is traced and compiled
+
+
+@given(data=st.data(), shape=st.lists(st.integers(0, 5), min_size=1, max_size=3))
+@settings(max_examples=80, deadline=None)
+def test_windows_are_views(data: st.DataObject, shape: list[int]) -> None:
+    x = np.arange(math.prod(shape)).reshape(shape)
+    axes = data.draw(st.sampled_from((None, 0, -1, (0,), (0, 0), tuple(range(len(shape))))))
+    count = len(shape) if axes is None else 1 if isinstance(axes, int) else len(axes)
+    sizes: Any = tuple(data.draw(st.integers(0, 4)) for _ in range(count))
+    sizes = sizes[0] if isinstance(axes, int) else sizes
+
+    def fn(x: Any) -> Any:
+        y = x * 1
+        seen = np.lib.stride_tricks.sliding_window_view(y, sizes, axes)
+        y[...] += 1  # as a view sees
+        return seen * 2
+
+    try:
+        want = fn(x)
+    except ValueError:
+        with pytest.raises(ShapeError):
+            run_by_reference(fn, (x,), {})
+        return
+    same(run_by_reference(fn, (x,), {}), want)
+    assert not calls_of(trace(fn, (x,)).graph.outputs)
 
 
 def test_a_convolution_is_one_contraction_of_windows() -> None:

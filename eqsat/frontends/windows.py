@@ -1,4 +1,4 @@
-"""Convolutions and correlations: sums over windows of an array, which become contractions."""
+"""Windows of an array, and convolutions and correlations: sums over windows, which become contractions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ShapeError
+from eqsat.errors import ShapeError, UnsupportedOpError
 from eqsat.frontends.contractions import einsum_nodes
-from eqsat.frontends.convert import together, traced
+from eqsat.frontends.convert import normalize_axis, together, traced, view_of
 from eqsat.frontends.registry import implements
-from eqsat.frontends.shapes import flip_node
+from eqsat.frontends.shapes import flip_node, shape_of
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import row_major
+
+
+@implements(np.lib.stride_tricks.sliding_window_view)
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> TracedArray:
+    array, sizes = traced(x), shape_of(window_shape)
+    if writeable:
+        raise UnsupportedOpError("sliding_window_view(writeable=True): windows share elements", LINE.get())
+    axes = range(array.ndim) if axis is None else [normalize_axis(a, array.ndim) for a in shape_of(axis)]
+    if any(size < 0 for size in sizes):
+        raise ValueError("`window_shape` cannot contain negative values")
+    if len(sizes) != len(axes):
+        raise ValueError(f"window_shape {sizes} must have an entry for each of axes {tuple(axes)}")
+    counts, steps = list(array.shape), row_major(array.shape)
+    for at, size in zip(axes, sizes, strict=True):
+        counts[at] -= size - 1
+        if counts[at] < 0 or size > array.shape[at]:
+            raise ValueError("window shape cannot be larger than input array shape")
+    map = views.strided([*counts, *sizes], [*steps, *(steps[at] for at in axes)])
+    return view_of(array, map, "windows", readonly=True)
 
 
 def correlated(x: Node, weights: Node) -> Node:
