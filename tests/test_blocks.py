@@ -28,7 +28,7 @@ from eqsat.rules import rewrite, tensors
 from eqsat.verify import blocks as by_blocks
 from eqsat.verify import check
 from eqsat.verify.blocks import Evaluation, storage
-from eqsat.verify.boxes import Pieces, part, volume, whole
+from eqsat.verify.boxes import Pieces, compute, operand_boxes, part, volume, whole
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 
@@ -82,6 +82,25 @@ def test_blocks_make_the_same_values(drawn: Program, limit: int, block: int, dou
                 np.testing.assert_allclose(got, want, **near)
             else:
                 assert not want.size or (got == want).mean() > 0.9
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_box_of_merged_axes_reads_no_more_than_rows(data: st.DataObject) -> None:
+    """Of an operand whose axes a view joins, cut as groups of channels are: the rows between the first and the last."""
+    lead, groups, depth, width = (data.draw(st.integers(1, most)) for most in (3, 5, 4, 6))
+    x = np.arange(lead * groups * depth * width).reshape(lead, groups, depth, width)
+    joined = build.reshape(build.input_node(0, TensorType(x.shape, float32)), (lead, groups * depth, width))
+    box = []
+    for n in joined.shape:
+        low = data.draw(st.integers(0, n - 1))
+        box.append((low, data.draw(st.integers(low + 1, n))))
+    (read,) = operand_boxes(joined, tuple(box))
+    got = compute(joined, tuple(box), [read], [part(x, read)])
+    np.testing.assert_array_equal(got, part(x.reshape(joined.shape), tuple(box)))
+    images, channels, _ = (high - low for low, high in box)
+    if images == 1:
+        assert volume(read) <= (-(-(channels - 1) // depth) + 1) * depth * width
 
 
 def test_a_large_intermediate_is_never_there_as_a_whole() -> None:

@@ -221,6 +221,16 @@ def _contracted(spec: Spec, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return out
 
 
+def _rows(first: int, last: int, shape: tuple[int, ...]) -> Box:
+    """The box of whole rows that holds what lies between two flat indices: of the outermost axis where they differ."""
+    box: list[tuple[int, int]] = []
+    for axis, (stride, n) in enumerate(zip(row_major(shape), shape, strict=True)):
+        box.append((first // stride % n, last // stride % n + 1))
+        if first // stride != last // stride:
+            return (*box, *((0, m) for m in shape[axis + 1 :]))
+    return tuple(box)
+
+
 class _Reads:
     """What a box of a view reads of its operand: the box around it, and where in that box the elements lie."""
 
@@ -259,9 +269,7 @@ class _Reads:
         if self.exact:  # no digit carries into the next: the elements lie between these, axis by axis
             self.box: Box = tuple(zip(start, ends, strict=True))
         else:
-            top = self.base + sum((n - 1) * abs(s) for n, s in self.atoms)
-            low, high = (self.base // strides[0], top // strides[0] + 1) if shape else (0, 1)
-            self.box = ((low, high), *((0, n) for n in shape[1:]))
+            self.box = _rows(self.base, self.base + sum((n - 1) * abs(s) for n, s in self.atoms), shape)
         self.shape = shape
         self.offset = offset
 
@@ -281,8 +289,10 @@ class _Reads:
         flat = np.ascontiguousarray(array).reshape(-1)
         sizes = [n for n, _ in self.atoms]
         steps = []
-        if all(b - a == n for (a, b), n in zip(self.box[1:], self.shape[1:], strict=True)):
-            start = self.offset - corner[0] * strides[0] if self.shape else 0  # whole rows: as in the operand
+        first = next((axis for axis, (a, b) in enumerate(self.box) if b - a != 1), len(self.box))
+        if all(b - a == n for (a, b), n in zip(self.box[first + 1 :], self.shape[first + 1 :], strict=True)):
+            # Whole rows: elements lie as in the operand.
+            start = self.offset - sum(low * stride for low, stride in zip(corner, strides, strict=True))
             steps = [s for _, s in self.atoms]
         else:
             # Digits do not carry here, so each atom moves through the box by itself.
