@@ -119,6 +119,14 @@ BLOCK_SHARE = _figure(
     "that a packed block takes, so that it stays while the rest streams past",
     "Goto & van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008)",
 )
+LONG_SHARE = _figure(
+    "LONG_SHARE",
+    0.7,
+    "share of a private cache",
+    "that a packed block of a product of several chains takes: the first factor, read once for each, waits for memory",
+    "Xeon: 3000³ in float64, blocks of 176 and 240 columns 649 and 632 ms; 2000³ of 176 and 224 181 and 174",
+)
+LONG_CHAINS = _count("LONG_CHAINS", 3, "chains", "of sums from where on a product is such a long one", TUNED)
 
 # Issue ports, where no probe measured them
 

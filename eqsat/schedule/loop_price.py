@@ -144,12 +144,13 @@ def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[fl
     known = pricer.packs.get((stage, factor, body))
     if known is not None:
         return known
+    form = pricer.problem.stages[stage]
     extra, sources = pricer.pack(stage, factor, body)
     copy = pricer.touched(body)["packed", stage, factor]
     added, saved, waits = [], [], [0.0]
     for number, (cache, origin) in enumerate(zip(pricer.target.caches, pricer.target.origins, strict=True)):
         reads = sum(size * pricer.weight(source, body, number) for source, size in sources.items())
-        kept = copy <= cache.capacity * c.BLOCK_SHARE
+        kept = copy <= cache.capacity * (form.share if number and factor == "b" else c.BLOCK_SHARE)
         moved = reads + (0.0 if kept else 2.0 * copy)
         if number:  # a copy has no arithmetic to hide behind
             waits.append(moved / origin.bandwidth)

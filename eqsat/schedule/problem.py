@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from eqsat.cost.calibration import LINE, LOAD_SLOTS
+from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, LINE, LOAD_SLOTS, LONG_CHAINS, LONG_SHARE
 from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
@@ -169,6 +169,16 @@ class StageForm:
         """Bytes from one row of a contraction's results to the next (the innermost axis of m)."""
         rows = self.named.get("m", ())
         return abs(self.kernel.store_strides[rows[-1]]) * self.kernel.out.dtype.itemsize if rows else 0
+
+    @property
+    def long(self) -> bool:
+        """Whether a contraction sums so many products that its sums are flushed several times."""
+        return self.contraction and self.extent("k") >= LONG_CHAINS * CHAIN
+
+    @property
+    def share(self) -> float:
+        """The part of a private cache that a packed block of the second factor stays in."""
+        return LONG_SHARE if self.long else BLOCK_SHARE
 
     @cached_property
     def epilogue_slots(self) -> float:

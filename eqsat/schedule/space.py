@@ -144,7 +144,7 @@ def contraction_blocks(
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
     if k >= 1.5 * CHAIN:
         steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
-        if single and k >= 3 * CHAIN:
+        if single and form.long:
             steps["k"].append(2 * steps["k"][0])
     depth = min([k, *steps["k"]])
     facts.append(f"(depth {form.index} {depth})")
@@ -171,8 +171,9 @@ def contraction_blocks(
             room = cache.capacity * BLOCK_SHARE / size
             steps["m"].append(_fill(room / deep, rows, m))
             steps["n"].append(_fill(room / deep, columns, n))
-            if k >= 3 * CHAIN:  # a block of half that depth is wider: the first factor is read less often
-                steps["n"].append(_fill(room / depth, columns, n))
+            if form.long:  # a block of half that depth is wider: the first factor is read less often
+                shares = (BLOCK_SHARE, form.share)
+                steps["n"] += [_fill(cache.capacity * share / size / depth, columns, n) for share in shares]
         most = target.caches[-1].capacity * BLOCK_SHARE / (k * size)
         if n > most:
             steps["n"].append(_fill(most, columns, n))
