@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.frontends import steps
+from eqsat.frontends.loop_code import attributes
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.absorb import absorbed
 from eqsat.ir.evaluate import evaluate
@@ -167,6 +168,20 @@ def constant_scratch(x: Array, n: int) -> Array:
     return x
 
 
+def the_same(x: Array, n: int) -> Array:
+    y = x
+    for _ in range(n):
+        y = np.sin(x)
+    return y
+
+
+def exchanged(x: Array, y: Array, n: int) -> tuple[Array, Array]:
+    x, y = x + 1, y + 1
+    for _ in range(n):
+        x, y = y, x
+    return x, y
+
+
 def left_behind(x: Array, n: int) -> tuple[Array, Array]:
     old = x
     for _ in range(n):
@@ -214,6 +229,19 @@ def test_steps_before_and_after_are_trips() -> None:
 def test_trips_are_not_absorbed_where_their_values_are_wanted() -> None:
     traced = run(left_behind, normal(5), N, alike=True)
     assert len({of_loop(node) for node in traced.graph.nodes() if of_loop(node)}) == 1
+
+
+def test_steps_that_change_nothing() -> None:
+    run(exchanged, normal(3), normal(4)[:3].copy(), N, alike=False)
+    trace(the_same, (normal(3), N))
+    x = normal(3)
+    traced = trace(the_same, (x, N))
+    np.testing.assert_array_equal(evaluate(traced.graph, [x])[0], np.sin(x))
+    assert len(traced.graph.nodes()) == 2
+
+
+def test_names_that_have_a_state_are_not_plain() -> None:
+    assert not {"random", "seed", "seterr", "append", "isscalar", "nditer", "vectorize", "pop", "send"} & attributes()
 
 
 def test_few_steps_are_all_traced() -> None:
@@ -455,6 +483,13 @@ def unequal_types(x: Array, n: int) -> Array:
     return x
 
 
+def printed(x: Array, n: int) -> Array:
+    for _ in range(n):
+        print(end="")
+        x = 0.5 * x
+    return x
+
+
 OUTSIDE = {"count": 0.0}
 
 
@@ -469,7 +504,7 @@ def by_global(x: Array, n: int) -> Array:
 UNLIKE = (
     at_one_step, by_table, by_number, by_array, counted, counted_apart, counted_nonlocal, counted_by_method,
     counted_by_attribute, appended, iterated, generated, drawn, drawn_by_numpy, comprehended, yielded, broken, returned,
-    caught, remembered, formatted, hashed, known_state, growing, fibonacci, unequal_types, by_global,
+    caught, remembered, formatted, hashed, known_state, growing, fibonacci, unequal_types, by_global, printed,
 )  # fmt: skip
 
 

@@ -68,10 +68,24 @@ class LoopCode:
 @functools.lru_cache(maxsize=1)
 def attributes() -> frozenset[str]:
     """Names that are attributes of NumPy's pure functions, arrays and numbers, and of nothing that has a state."""
-    constants = (name for name, value in vars(np).items() if isinstance(value, (int, float, type, np.ufunc)))
+    constants = (name for name, value in vars(np).items() if isinstance(value, (int, float, np.ufunc)))
+    types = (name for name, value in vars(np).items() if isinstance(value, type) and issubclass(value, np.generic))
     arrays = (name for name in dir(np.ndarray) if hasattr(TracedArray, name))
     named = (getattr(function, "__name__", "_") for function in FUNCTIONS)
-    found = {*NAMES, *constants, *arrays, *named, *vars(math), "linalg", "fft", "newaxis", "items", "keys", "values"}
+    found = {
+        *NAMES,
+        *constants,
+        *types,
+        *arrays,
+        *named,
+        *vars(math),
+        "linalg",
+        "fft",
+        "newaxis",
+        "items",
+        "keys",
+        "values",
+    }
     return frozenset(name for name in found if not name.startswith("_") and name != "append")
 
 

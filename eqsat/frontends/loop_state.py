@@ -18,6 +18,7 @@ from eqsat.frontends.loop_code import LoopCode, function_code
 from eqsat.frontends.memory import Memory
 from eqsat.frontends.registry import FUNCTIONS
 from eqsat.frontends.tracer import TracedArray, TracedNumber
+from eqsat.frontends.tracing import Trace
 
 MOST_PARTS = 4096
 """Values in a state at most."""
@@ -44,7 +45,7 @@ class State:
     ``objects``: all of these; ``memories``: those of arrays, in that order. ``versions``: of these memories.
     """
 
-    def __init__(self, frame: FrameType, code: LoopCode) -> None:
+    def __init__(self, frame: FrameType, code: LoopCode, trace: Trace) -> None:
         """Raises ``Unseen``."""
         self.objects: list[Any] = []
         self.memories: list[Memory] = []
@@ -55,7 +56,7 @@ class State:
         values = frame.f_locals
         found = [(name, self._of(values[name])) for name in code.variables if name in values]
         found += [self._global(frame.f_globals, name) for name in code.globals]
-        self.token = tuple(found)
+        self.token = (trace.disorderly, trace.rows, *found)
         self.versions = [memory.version for memory in self.memories]
 
     def _global(self, scope: dict[str, Any], name: str) -> tuple[str, Any]:

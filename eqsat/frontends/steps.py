@@ -144,7 +144,7 @@ class _Iterator:
             self._states = None
             return False
         try:
-            self._states.append(State(frame, self._code))
+            self._states.append(State(frame, self._code, self._trace))
         except Unseen:
             self._states = None
             return False
@@ -179,7 +179,7 @@ class _Iterator:
         """What follows has the values after all steps that these stood for."""
         before = standing.state
         try:
-            after = State(frame, self._code)
+            after = State(frame, self._code, self._trace)
         except Unseen:
             raise Unlike from None
         if not _same(before, after, standing.first):
@@ -190,7 +190,7 @@ class _Iterator:
             if n not in standing.changed and new.known is None and not same:
                 raise Unlike
         outputs = [memory.node for memory in changed]
-        used = topological(outputs)
+        used = set(topological(outputs))
         # What is written anew before it is read is not carried: the steps that follow write it, too.
         kept = [n for n, node in enumerate(standing.inputs) if node in used]
         body = TracedBody([standing.inputs[n] for n in kept], [], Static(None), [], Static(None), [])

@@ -15,6 +15,9 @@ from eqsat.ir.node import Graph, Node, substitute, topological
 
 __all__ = ["absorbed"]
 
+MOST_TRIPS = 64
+"""That are looked for in a graph."""
+
 
 def absorbed(graph: Graph) -> Graph:
     """The graph with such trips in their loops, wherever no other value of them is wanted.
@@ -22,15 +25,16 @@ def absorbed(graph: Graph) -> Graph:
     Loops all of whose operands stay where they are, and of which nothing is stacked.
     """
     done: set[Node] = set()
-    while True:
+    for _ in range(MOST_TRIPS):
         found = next((n for n in graph.nodes() if n not in done and _takes_more(of_loop(n))), None)
         if found is None:
-            return graph
+            break
         made = _after(graph, found) or _before(graph, found)
         if made is None:
             done.add(found)
         else:
             graph = made
+    return graph
 
 
 def _takes_more(loop: Loop | None) -> bool:
@@ -56,7 +60,7 @@ def _after(graph: Graph, node: Node) -> Graph | None:
     body = dict(zip(loop.body.inputs, [*last, *node.inputs[loop.carries :]], strict=True))
     following = substitute(loop.body.outputs, body)
     nodes = set(graph.nodes())
-    if not any(n in nodes for n in following):
+    if not any(n in nodes and n not in last for n in following):
         return None
     return _longer(graph, node, node.inputs[: loop.carries], following)
 
@@ -65,6 +69,8 @@ def _before(graph: Graph, node: Node) -> Graph | None:
     loop = of_loop(node)
     assert loop is not None
     inputs = loop.body.inputs
+    if all(n in inputs for n in loop.body.outputs):
+        return None
     found: dict[Node, Node] = dict(zip(inputs[loop.carries :], node.inputs[loop.carries :], strict=True))
     if not all(_unified(o, n, found) for o, n in zip(loop.body.outputs, node.inputs, strict=False)):
         return None
