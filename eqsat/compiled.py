@@ -164,7 +164,8 @@ class Compiled:
             assert plain is not None
             progress("time: beside NumPy")
             deadline.check("timing the function itself")
-            speed = compared(partial(self.executable, examples), plain.run(self.traced), first)
+            with plain.runs(self.traced) as function:
+                speed = compared(partial(self.executable, examples), function, first)
             record.report["speeds"] = dict([*speeds.items(), (marks[-1], speed and astuple(speed))][-MOST_MARKS:])
         self.speed = self._speed(record, marks[-1])
         if self.cached and not missing and not timing:

@@ -22,8 +22,9 @@ RUNS = 5
 LEAST = 10e-6
 """A program that takes less may be slower than the function: what a call costs besides is most of both."""
 
-NEAR = 1.25
-"""Within this factor one timing of each does not tell who is faster: both are timed again, in turns."""
+CLEAR = 1.25
+"""A program that is not so many times as fast is timed again, in turns with the function: other work may have delayed
+it, and what is found is remembered."""
 
 TURNS = 3
 """How often: their best runs count."""
@@ -77,7 +78,7 @@ def compared(program: Callable[[], object], plain: Callable[[], object], first: 
     try:
         other = _best(plain)
         for _ in range(TURNS):
-            if max(best, other) > LONG or not 1 / NEAR < best / other < NEAR:
+            if max(best, other) > LONG or CLEAR * best <= other:
                 break
             best, other = min(best, _best(program)), min(other, _best(plain))
         return Speed(best, other)

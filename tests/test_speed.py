@@ -15,7 +15,7 @@ import eqsat
 from eqsat import speed
 from eqsat.compiled import Compiled
 from eqsat.plain import PlainProgram
-from eqsat.speed import LEAST, LONG, MARGIN, NEAR, RUNS, SECONDS, TURNS, Speed, compared
+from eqsat.speed import CLEAR, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
 
 
 class Clock:
@@ -49,7 +49,7 @@ def test_who_is_slower_by_the_margin_loses(clock: Clock, program: float, loses: 
     found = compared(clock.run("program", program * 1e-4), clock.run("plain", 1e-4), None)
     assert found is not None and found.loses == loses
     assert (found.program, found.plain) == pytest.approx((program * 1e-4, 1e-4))
-    rounds = 1 + TURNS * (1 / NEAR < program < NEAR)
+    rounds = 1 + TURNS * (program * CLEAR > 1)
     assert clock.runs == [*["program"] * RUNS, *["plain"] * RUNS] * rounds
 
 
@@ -60,8 +60,8 @@ def test_what_one_timing_does_not_tell_is_timed_again(clock: Clock) -> None:
     found = compared(clock.run("program", 1.1e-4), clock.run("plain", *slow_at_first, 1e-4), None)
     assert found is not None and found.loses
     clock.runs.clear()
-    disturbed = clock.run("plain", *slow_at_first, 0.2e-4)  # after which it is clear
-    assert compared(clock.run("program", 1e-4), disturbed, None) == Speed(pytest.approx(1e-4), pytest.approx(0.2e-4))
+    disturbed = clock.run("program", *[5e-4] * RUNS, 0.2e-4)  # after which it is clear
+    assert compared(disturbed, clock.run("plain", 1e-4), None) == Speed(pytest.approx(0.2e-4), pytest.approx(1e-4))
     assert clock.runs.count("plain") == 2 * RUNS
 
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -77,16 +78,16 @@ class Plain:
         told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
         return _checked([*arrays, *changes, *told], traced)
 
-    def run(self, traced: Traced) -> Callable[[], object]:
-        """The function as it stands, on the caller's arguments: it may write to copies of those that it changes."""
+    @contextmanager
+    def runs(self, traced: Traced) -> Iterator[Callable[[], object]]:
+        """The function as it stands, on the caller's arguments: it may write to copies of those that it changes.
+
+        Inside, NumPy's warnings are unsaid: to say so for each run takes as long as small functions do.
+        """
         trees, raw = self._leaves()
         args, kwargs = self.spec.call_with(trees, _given(raw, traced))
-
-        def call() -> object:
-            with _quiet():
-                return self.fn(*args, **kwargs)
-
-        return call
+        with _quiet():
+            yield partial(self.fn, *args, **kwargs)
 
     def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
