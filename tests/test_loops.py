@@ -25,6 +25,7 @@ from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View
 from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+from tests import random_groups
 from tests.kernel_groups import machine, softmax
 
 Strides = tuple[int, ...]
@@ -436,6 +437,26 @@ def test_far_columns_are_summed_through_scratch() -> None:
     check(nested)
     tile = TileOp("reduce", (("p0", 32),), lanes=16)
     check(nested, nest=Loop("r0", 35, 1, Loop("p0", columns, 32, tile)))
+
+
+def test_phases_of_other_widths_keep_within_their_scratch() -> None:
+    """Vectors of one module are all as long: of a tile that was meant for shorter ones there are fewer sums."""
+    rows, n = 6, 33
+    x, k, wide, out = (
+        Operand(t, size) for t, size in ((float64, rows * n), (int32, rows * n), (float64, rows * n), (float64, rows))
+    )
+    scaled = call("mul", Load(0, 0, (n, 1), float64), call("cast", Load(1, 0, (n, 1), int32), dtype=float64))
+    first = Kernel((rows, n), 2, None, scaled, Acc(float64), (x, k), wide, 0, (n, 1))
+    total = Kernel((rows, n), 1, "sum", Load(0, 0, (n, 1), float64), Acc(float64), (wide,), out, 0, (1,))
+    group = KernelGroup((Stage(first, (0, 1), None), Stage(total, (FromStage(0),), 2)), 1, (x, k, out), (2,), "widths")
+    nests = (
+        Loop("p0", rows * n, 16, TileOp("map", (("p0", 16),), lanes=16)),
+        Loop("r0", n, 32, Loop("p0", rows, 1, TileOp("reduce", (("r0", 32),), 1, 8))),
+    )
+    emitted = emit(group, Seq(nests))
+    arrays = operands(group, 0, False)
+    got = random_groups.run(emitted, arrays, 1)
+    np.testing.assert_allclose(got[2], expected(group, arrays)[2], rtol=1e-14)
 
 
 @pytest.mark.parametrize(("columns", "cache", "packed"), [(2048, 1, False), (2048, 1 << 40, True), (512, 1, True)])

@@ -289,7 +289,7 @@ class Walk:
         elif self.tile.name == "transpose":
             copies = min(COPIES, self.p.lanes)
         else:
-            copies = max(1, self.tile.size(self.tile.sizes[-1][0]) // self.tile.lanes) if self.tile.sizes else 1
+            copies = max(1, self.tile.size(self.tile.sizes[-1][0]) // self.p.lanes) if self.tile.sizes else 1
         return [{s: self.rows.accumulator(s, copies) for s in self.reductions} for _ in range(beside)]
 
     def _reduction(self, nest: Nest) -> None:
