@@ -58,9 +58,8 @@ ADDS = frozenset(("LIST_APPEND", "SET_ADD", "MAP_ADD"))
 
 @dataclass(frozen=True)
 class LoopCode:
-    """The instructions of one turn: the variables and globals that they name; ``target`` is the one that counts."""
+    """The instructions of one turn: the variables and globals that they name, but for the one that counts."""
 
-    target: str
     variables: tuple[str, ...]
     globals: tuple[str, ...]
 
@@ -119,7 +118,8 @@ def _iterated(steps: Sequence[dis.Instruction], number: int) -> int | None:
 
 @functools.lru_cache(maxsize=1024)
 def loop_code(code: CodeType, place: int) -> LoopCode | None:
-    """The loop whose head, FOR_ITER or what extends it, is at a place; None where more may happen than is seen."""
+    """The loop whose head, FOR_ITER or what extends it, is at a place; None where more may happen than
+    is seen, or where the number of a turn is read."""
     steps = {step.offset: step for step in dis.get_instructions(code)}
     order = list(steps)
     after = dict(itertools.pairwise(order))
@@ -136,11 +136,11 @@ def loop_code(code: CodeType, place: int) -> LoopCode | None:
     target = store.argval if store.opname == "STORE_FAST" else store.argval[0]
     if any(step.opname not in PLAIN for step in inside):
         return None
-    names: set[str] = set()
+    names: list[str] = []
     read: set[str] = set()
     for step in inside:
         if step.opname in VARIABLES:
-            names.update(step.argval if isinstance(step.argval, tuple) else (step.argval,))
+            names += step.argval if isinstance(step.argval, tuple) else (step.argval,)
         read.update(_globals_of(step))
         if not _reads_known(step):
             return None
@@ -149,7 +149,9 @@ def loop_code(code: CodeType, place: int) -> LoopCode | None:
             if found is None:
                 return None
             read.update(found)
-    return LoopCode(target, tuple(sorted(names - {target})), tuple(sorted(read)))
+    if names.count(target) != 1:  # a step depends on its number
+        return None
+    return LoopCode(tuple(sorted({*names} - {target})), tuple(sorted(read)))
 
 
 def _natural(steps: dict[int, dis.Instruction], after: dict[int, int], head: int) -> set[int]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from eqsat.frontends.loop_code import LoopCode, loop_code, range_loops
 from eqsat.frontends.loop_state import State, Unseen
@@ -49,30 +49,6 @@ class Retraced(Exception):
     def __init__(self, barred: frozenset[object]) -> None:
         super().__init__()
         self.barred = barred
-
-
-class Misused(Unlike):
-    """A step that stands for others was asked for its number."""
-
-
-def _asked(self: Step, *_: Any, **__: Any) -> NoReturn:
-    trace = CURRENT.get()
-    if trace is not None:
-        trace.misused = True
-    raise Misused
-
-
-class Step:
-    """The number of a step that stands for many: whoever asks for it is told nothing."""
-
-    __slots__ = ()
-    __index__ = __int__ = __float__ = __complex__ = __bool__ = __hash__ = __len__ = __iter__ = __round__ = _asked
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __pos__ = __abs__ = __invert__ = _asked
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _asked
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = _asked
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = _asked
-    __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = __format__ = __repr__ = __str__ = __getattr__ = _asked
-    __array__ = __array_ufunc__ = __array_function__ = __call__ = __reduce_ex__ = _asked
 
 
 class Steps:
@@ -128,10 +104,10 @@ class _Iterator:
         if self._standing is not None:
             if self._left:
                 self._left -= 1
-                return Step()
+                return self._numbers[self._next]  # which is not read
             self._close(self._standing, sys._getframe(1))
         elif self._states is not None and self._observe(sys._getframe(1)):
-            return Step()
+            return self._numbers[self._next]
         if self._next == len(self._numbers):
             raise StopIteration
         self._next += 1

@@ -255,7 +255,7 @@ def _traced(
         rows = trace_of.rows
         guards = tuple(trace_of.guards or ())
         outputs.extend(guard.node for guard in guards)
-        if trace_of.standing or trace_of.misused:
+        if trace_of.standing:
             raise Unlike
         if trace_of.bound:
             check_closed(outputs)

@@ -27,12 +27,12 @@ class Trace:
     ``inside`` for the one that is traced; ``original``: what such a stand-in was made of. ``bound``: how many inputs
     bodies of loops were given.
     ``barred``: loops whose steps are all traced; ``standing``: those of which one step is traced for others just now,
-    ``stood``: of which one was; ``misused``: whether such a step was asked for its number.
+    ``stood``: of which one was.
     ``guards``: values that Python asked for, which the trace is for; None where it may not.
     """
 
     __slots__ = (
-        "barred", "bound", "deadline", "disorderly", "file", "guards", "inside", "misused", "nodes", "original", "rows",
+        "barred", "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "original", "rows",
         "shown", "standing", "stood", "thread", "values",
     )  # fmt: skip
 
@@ -45,7 +45,6 @@ class Trace:
         self.barred: frozenset[object] = frozenset()
         self.standing: list[object] = []
         self.stood: list[object] = []
-        self.misused = False
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""
