@@ -135,6 +135,13 @@ def nested(u: Array, n: int) -> Array:
     return u
 
 
+def nested_under_one_name(u: Array, n: int) -> Array:
+    for _ in range(n):
+        for _ in range(3):
+            u = 0.9 * u + 0.1 * u[::-1]
+    return u
+
+
 def in_containers(x: Array, n: int) -> Array:
     state = {"pos": [x, x + 1], "dt": 0.01}
     for _ in range(n):
@@ -201,6 +208,7 @@ def left_behind(x: Array, n: int) -> tuple[Array, Array]:
         (recurrent, (normal(5), normal(5, 5), N)),
         (through_helpers, (normal(4), N)),
         (nested, (normal(5), N)),
+        (nested_under_one_name, (normal(5), N)),
         (in_containers, (normal(3), N)),
         (aliased, (normal(6), N)),
         (backwards, (normal(4), N)),

@@ -149,7 +149,7 @@ def loop_code(code: CodeType, place: int) -> LoopCode | None:
             if found is None:
                 return None
             read.update(found)
-    if names.count(target) != 1:  # a step depends on its number
+    if any(target in _read(step) for step in inside):
         return None
     return LoopCode(tuple(sorted({*names} - {target})), tuple(sorted(read)))
 
@@ -172,6 +172,14 @@ def _natural(steps: dict[int, dis.Instruction], after: dict[int, int], head: int
             found.add(offset)
             pending.extend(before.get(offset, ()))
     return found - {head}
+
+
+def _read(step: dis.Instruction) -> tuple[str, ...]:
+    """The variables that an instruction reads, captures or deletes."""
+    if step.opname not in VARIABLES or step.opname in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+        return ()
+    named = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    return named[1:] if step.opname == "STORE_FAST_LOAD_FAST" else named
 
 
 def _globals_of(step: dis.Instruction) -> Iterator[str]:
