@@ -147,7 +147,9 @@ def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, No
                 inner = roll.trips * roll.period
                 if roll.trips < 2 or end - first < LEAST_TRIPS * inner:
                     break
-                roll = replace(roll, period=inner, trips=(end - first) // inner, carries=[])  # goes on behind the break
+                roll = replace(
+                    roll, period=inner, trips=(end - first) // inner, carries=[], outer=True
+                )  # goes on behind the break
             if made is None:
                 continue
             roll, replaced = made
@@ -243,6 +245,8 @@ class _Roll:
     times: int = 1
     carries: list[tuple[int, int]] = field(default_factory=list)
     """The values that are carried: (place in an iteration, trips since)."""
+    outer: bool = False
+    """Whether an iteration is made of those of a loop inside; any other is short enough to be searched as a whole."""
     nested: bool = False
     """Whether it has a loop inside, else what is unrolled there would be found again in every trip."""
 
@@ -357,7 +361,7 @@ class _Roll:
         start = self._starting(carries, initial)
         first = [self.at(0, place) for place in range(self.period)]
         made = Body(first, self.trips, reads, moves, carries, stacked)
-        body, shown = stacking_wholes(rerolled(*made.run(), self.times * self.trips), len(carries))
+        body, shown = stacking_wholes(rerolled(*made.run(), self.times * self.trips if self.outer else 1), len(carries))
         self.nested = any(of_loop(node) is not None for node in body.nodes())
         nodes = loop(Loop(self.trips, body, len(carries), tuple(made.steps)), [*start, *made.others])
         replaced: dict[Node, Node] = {}
