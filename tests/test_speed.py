@@ -14,6 +14,7 @@ import pytest
 import eqsat
 from eqsat import speed
 from eqsat.compiled import Compiled
+from eqsat.frontends.trace import Traced
 from eqsat.plain import PlainProgram
 from eqsat.speed import CLEAR, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
 
@@ -157,6 +158,31 @@ def test_calls_that_numpy_runs_are_counted_and_shown(verdicts: list[Speed | None
     verdicts.append(FAST)
     f(x)
     assert f.cache_info().misses == 1 and f.explain().plain is None
+
+
+def test_what_is_written_to_arguments_is_timed_and_they_stay_as_they_are(
+    verdicts: list[Speed | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fn(x: Any) -> Any:
+        x[1:] += x[:-1]
+        return x.sum()
+
+    written: list[np.ndarray] = []
+    real = Traced.rebuild
+
+    def rebuild(self: Traced, results: Any, leaves: Any) -> Any:
+        found = real(self, results, leaves)
+        written.append(np.array(leaves[0]))
+        return found
+
+    monkeypatch.setattr(Traced, "rebuild", rebuild)
+    x = np.arange(6.0)
+    verdicts.append(FAST)
+    f = eqsat.optimize(fn, cache=False)
+    f.compile(x)
+    np.testing.assert_array_equal(x, np.arange(6.0))
+    assert len(written) == 2  # as often as verdicts take
+    np.testing.assert_array_equal(written, [[0, 1, 3, 5, 7, 9]] * 2)
 
 
 @pytest.mark.parametrize("options", [{"check_speed": False}, {"strict": True}, {"backend": "numpy"}])

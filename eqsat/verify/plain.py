@@ -79,15 +79,16 @@ class Plain:
         return _checked([*arrays, *changes, *told], traced)
 
     @contextmanager
-    def runs(self, traced: Traced) -> Iterator[Callable[[], object]]:
+    def runs(self, traced: Traced) -> Iterator[tuple[Callable[[], object], list[Any]]]:
         """The function as it stands, on the caller's arguments: it may write to copies of those that it changes.
 
-        Inside, NumPy's warnings are unsaid: to say so for each run takes as long as small functions do.
+        With it, tensors for a program that is run in its place. Inside, NumPy's warnings are unsaid: to say so for each
+        run takes as long as small functions do.
         """
         trees, raw = self._leaves()
         args, kwargs = self.spec.call_with(trees, _given(raw, traced))
         with _quiet():
-            yield partial(self.fn, *args, **kwargs)
+            yield partial(self.fn, *args, **kwargs), _given(raw, traced)
 
     def differs_from_run_to_run(self, first: Sequence[np.ndarray], traced: Traced) -> bool:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
