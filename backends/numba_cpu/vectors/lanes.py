@@ -285,7 +285,7 @@ class Lanes(Flow):
     # conversion
 
     def cast(self, value: Value, kind: str) -> Value:
-        """To another kind, as C does in range; to ``b1``: whether it is not zero (NaN is not)."""
+        """To another kind as C does, by way of wider types in which they wrap around; ``b1``: other than 0, as NaN is."""
         source, target = self.kind(value), self.type(kind)
         if source == kind:
             return value
@@ -298,7 +298,6 @@ class Lanes(Flow):
                 return self._from_half(value) if source == "f16" else self._to_half(value)
             return self.b.fpext(value, target) if BYTES[kind] > BYTES[source] else self.b.fptrunc(value, target)
         if "f16" in (source, kind) or (source in FLOATS and (BYTES[kind] < 4 or kind == "u32")):
-            # as C does: by way of a wider type, in which what is out of range wraps around
             wider = "f32" if "f16" in (source, kind) else "i64" if kind == "u32" else "i32"
             return self.cast(self.cast(value, wider), kind)
         if source in FLOATS:
