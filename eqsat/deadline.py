@@ -14,7 +14,7 @@ class TooMuchWork(OutOfTime):
     """A deadline will pass: at the pace seen so far, what is left to do takes far more time than is left."""
 
 
-WARM, COUNTED, HOPELESS = 4, 8, 2
+WARM, COUNTED, SHARE, HOPELESS = 4, 8, 16, 3
 
 
 class Deadline:
@@ -51,8 +51,8 @@ class Pace:
     """Parts of a work that are done one after the other, given up long before a deadline that would be missed by far.
 
     Parts differ, the first ones wait for processes and libraries, and a machine may be busy for a while: so the pace
-    is that of all but the ``WARM`` first ones, it counts from ``COUNTED`` further ones on, and the rest has to take
-    ``HOPELESS`` times what is left.
+    is that of all but the ``WARM`` first ones, it counts from ``COUNTED`` further ones on, one in ``SHARE`` of all, and
+    the rest has to take ``HOPELESS`` times what is left.
     """
 
     __slots__ = ("begun", "deadline", "done", "parts", "work")
@@ -68,7 +68,7 @@ class Pace:
         now, counted = time.monotonic(), self.done - WARM
         if counted <= 0:
             self.begun = now
-        elif counted >= COUNTED:
+        elif counted >= max(COUNTED, self.parts / SHARE):
             rest = (now - self.begun) / counted * (self.parts - self.done)
             if rest > HOPELESS * self.deadline.left:
                 raise TooMuchWork(self.work)

@@ -14,7 +14,7 @@ import eqsat
 from eqsat import deadline as deadlines
 from eqsat import search
 from eqsat.compilers import Compilers
-from eqsat.deadline import COUNTED, WARM, Deadline, OutOfTime, Pace, TooMuchWork
+from eqsat.deadline import COUNTED, SHARE, WARM, Deadline, OutOfTime, Pace, TooMuchWork
 from eqsat.plain import PlainProgram
 
 
@@ -41,7 +41,7 @@ def test_parts_that_differ_by_half_and_fit_are_all_done(parts: list[float], slow
 
 @given(st.integers(60, 400), st.floats(0.01, 9))
 def test_parts_that_take_many_times_the_limit_are_given_up_at_once(count: int, each: float) -> None:
-    assert done([each] * count, each * count / 4) == WARM + COUNTED - 1
+    assert done([each] * count, each * count / 5) == WARM + max(COUNTED, -(-count // SHARE)) - 1
 
 
 def test_a_deadline_is_a_deadline() -> None:
@@ -84,5 +84,5 @@ def test_a_long_program_is_given_up_early_and_run_by_numpy(place: str, monkeypat
         eqsat.BudgetWarning, match=f"budget of 1000 s would be missed by far while {place}, given up after"
     ):
         made = f.compile(*args)
-    assert isinstance(made, PlainProgram) and late[0] < 500
+    assert isinstance(made, PlainProgram) and late[0] < 800
     np.testing.assert_array_equal(f(*args), fn(*args))
