@@ -285,7 +285,7 @@ class Lanes(Flow):
     # conversion
 
     def cast(self, value: Value, kind: str) -> Value:
-        """To another kind as C does, by way of wider types in which they wrap around; ``b1``: other than 0, as NaN is."""
+        """To another kind as C does, by way of wider types, in which they wrap; ``b1``: other than 0, as NaN is."""
         source, target = self.kind(value), self.type(kind)
         if source == kind:
             return value
