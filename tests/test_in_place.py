@@ -358,6 +358,17 @@ def test_views_are_those_of_numpy(function: Any, call: Any) -> None:
         held(write, x, strict=True)
 
 
+def test_an_empty_part_says_nothing_of_the_order_of_other_arrays() -> None:
+    def fn(x: Any, table: Any, rows: Any) -> Any:
+        x[2:, :, 1:] = 0.5
+        found = table[rows]
+        flat = found.ravel()
+        found[0] += 1
+        return flat
+
+    held(fn, np.ones((4, 3, 1)), np.arange(5.0), np.array([[4, 0], [1, 1]]), strict=True)
+
+
 def test_arguments_are_changed_as_by_numpy() -> None:
     x, y = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 3))
     held(changes, x, y)

@@ -111,7 +111,7 @@ class TracedArray(Operators):
         type = TensorType(map.shape, self._type.dtype)
         kept = None if map.shape == self.memory.shape and both.is_identity(map.shape) else both
         made = TracedArray.of_memory(self.memory, type, kept, readonly or self._readonly)
-        if self._trace is not None and not made.ordered():
+        if self._trace is not None and type.size and not made.ordered():
             self._trace.disorderly = True
         if self.memory.ready and self.memory.stale is None:
             made._seen, made._version = build.view(self.node, map, label), self.memory.version
