@@ -100,6 +100,7 @@ GIVEN: dict[str, Callable[[Any, Any], Any]] = {
     "unwrap": lambda x, axis: np.unwrap(x, axis=axis),
     "fftshift": lambda x, axis: np.fft.fftshift(x, axis),
     "ifftshift": lambda x, axis: np.fft.ifftshift(x, axis),
+    "sliding_window_view": lambda x, axis: np.lib.stride_tricks.sliding_window_view(x, 1, axis),
     "add.accumulate": lambda x, axis: np.add.accumulate(x, axis=axis),
 }
 KINDER = {("roll", "0-d", "()"), *((f"{i}fftshift", "0-d", axes) for i in ("", "i") for axes in ("None", "()"))}

@@ -255,7 +255,8 @@ class SegmentedExecutable(ABC):
         steps = self.emitted["steps"]
         loops = [Repeat(**r) for r in self.emitted.get("repeats", ())]
         trips = trips_of(len(steps), loops)
-        runs = [min(count, TIMED_TRIPS) for count in trips]  # in one call, whose own cost is not each trip's
+        # Several in one call, whose own cost is not each trip's; Python calls the others for each.
+        runs = [1 if "reference" in s else min(count, TIMED_TRIPS) for s, count in zip(steps, trips, strict=True)]
         segments = [chains.segment([step] * count, crossing) for step, count in zip(steps, runs, strict=True)]
         for _ in range(repeat + 1):
             row = []
