@@ -75,9 +75,9 @@ def positive(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def definite(rng: np.random.Generator, n: int) -> np.ndarray:
-    """A symmetric positive definite matrix."""
+    """A symmetric positive definite matrix, the same in every process: BLAS rounds by its threads."""
     a = rng.standard_normal((n, n))
-    return a @ a.T / n + np.eye(n)
+    return np.einsum("ik,jk->ij", a, a) / n + np.eye(n)
 
 
 def photo(rng: np.random.Generator, *shape: int) -> np.ndarray:
