@@ -63,6 +63,17 @@ def wave(before: Array, now: Array) -> Array:
     return now
 
 
+def gains(z: Array) -> tuple[Array, Array]:
+    """Numbers that are repeated along an axis and alternate."""
+    x, p = np.zeros(z.shape[1], z.dtype), np.ones(z.shape[1], z.dtype)
+    out = np.empty_like(z)
+    for t in range(z.shape[0]):
+        p[:] = 0.5 if t % 2 else 0.25
+        x = x + p * (z[t] - x)
+        out[t] = x
+    return x, out
+
+
 def nested(x: Array) -> Array:
     for _ in range(12):
         y = x
@@ -154,6 +165,7 @@ PROGRAMS: list[tuple[Callable[..., Any], tuple[Array, ...]]] = [
     (lstm, (normal(4, 32, 8), normal(8, 64), normal(16, 64), normal(64))),
     (heat, (normal(20, 33),)),
     (wave, (normal(50), normal(50, seed=1))),
+    (gains, (normal(90, 6),)),
     (nested, (normal(10),)),
     (to_and_fro, (normal(70, 80), normal(70, 80, seed=1))),
     (two_steps_back, (normal(5000), normal(5000, seed=1))),

@@ -333,6 +333,11 @@ class _Roll:
             if first.type.nbytes * self.trips > TABLE_BYTES:
                 return 0
             return Read("table", nodes)
+        if isinstance(first.attrs, ViewMap) and all(a == first.attrs for a in attrs):
+            shown = [node.inputs[0] for node in nodes]  # such as a number for each trip, repeated along axes
+            constant = all(isinstance(n.attrs, ConstArray) and n.type == shown[0].type for n in shown)
+            if constant and shown[0].type.nbytes * self.trips <= TABLE_BYTES:
+                return Read("table", nodes)
         if isinstance(first.attrs, ViewMap) and first.type.size:
             base, axes = first.inputs[0], first.attrs.axes
             for trip, node in enumerate(nodes):

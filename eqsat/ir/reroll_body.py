@@ -208,7 +208,9 @@ class Body:
         return build.view(found.of(whole, self._operand(positions, 1)), views.identity(node.shape), node.label)
 
     def _row(self, nodes: Sequence[Node]) -> Node:
-        """A row of a table of constants."""
+        """A row of a table of constants; what they are shown as is so of the row."""
+        if isinstance(nodes[0].attrs, ViewMap):
+            return build.view(self._row([node.inputs[0] for node in nodes]), nodes[0].attrs)
         type = nodes[0].type
         table = build.const(np.stack([n.attrs.array for n in nodes]), type.dtype)  # type: ignore[attr-defined]
         flat = self._operand(table, max(1, type.size))
