@@ -585,7 +585,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     body=st.lists(
         st.one_of(
