@@ -13,9 +13,6 @@ import eqsat
 from eqsat.frontends.trace import run_by_reference
 from tests.programs import PROGRAMS, Program
 
-REFUSED: dict[str, str] = {}
-"""Programs that do not run yet, and why. One that does must leave the table."""
-
 COMPILED = (
     "hydrostatic_pressure", "reachability", "scalar_kalman_channels", "mean_variance_weights", "integral_image_box",
     "rotary_positions",
@@ -23,14 +20,6 @@ COMPILED = (
     "fill_missing", "jacobi_1d",
 )  # fmt: skip
 """One program of every kind that is compiled even where time is short."""
-
-
-def listed(names: Any) -> list[Any]:
-    reasons = [(n, REFUSED.get(n)) for n in names]
-    return [
-        pytest.param(n, marks=pytest.mark.xfail(reason=why, strict=True, raises=Exception)) if why else n
-        for n, why in reasons
-    ]
 
 
 def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
@@ -77,20 +66,20 @@ def same(path: str, mine: Any, theirs: Any, program: Program, cut: tuple[np.ndar
     np.testing.assert_allclose(mine[finite], theirs[finite], rtol=0, atol=program.tolerance * scale, err_msg=path)
 
 
-@pytest.mark.parametrize("name", listed(PROGRAMS))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_traced_means_what_numpy_does(name: str) -> None:
     program = PROGRAMS[name]
     check(program, program.small, lambda *args: run_by_reference(program.function, args, {}))
 
 
-@pytest.mark.parametrize("name", listed(COMPILED))
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled_programs_are_right(name: str) -> None:
     compiled(name, "small")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "full"])
-@pytest.mark.parametrize("name", listed(PROGRAMS))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_all_compiled_programs_are_right(name: str, size: str) -> None:
     compiled(name, size)
 
@@ -105,7 +94,6 @@ def test_there_are_programs_of_every_kind() -> None:
     kinds = [p.kind for p in PROGRAMS.values()]
     assert len(kinds) >= 120
     assert min(kinds.count(kind) for kind in set(kinds)) >= 10
-    assert set(REFUSED) <= set(PROGRAMS)
     assert {PROGRAMS[name].kind for name in COMPILED} == set(kinds)
 
 

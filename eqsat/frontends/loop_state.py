@@ -51,7 +51,7 @@ class State:
         self.memories: list[Memory] = []
         self._numbers: dict[int, int] = {}
         self._scope = type(frame.f_globals)
-        self._globals: dict[tuple[int, str], Any] = {}
+        self._globals: set[tuple[int, str]] = set()
         self._parts = 0
         values = frame.f_locals
         found = [(name, self._of(values[name])) for name in code.variables if name in values]
@@ -63,7 +63,7 @@ class State:
         key = id(scope), name
         if key in self._globals:
             return name, None
-        self._globals[key] = None
+        self._globals.add(key)
         try:
             value = scope[name]
         except KeyError:
