@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.images import KIND
 from bench.peers import Run
+from bench.peers.jax_images import OPS
 from bench.workload import Inputs, Workload, convert
 
 
@@ -141,11 +143,15 @@ class JaxPeer:
         jax.config.update("jax_enable_x64", workload.kind == "program" or workload.dtype == "float64")
         if workload.kind == "program":
             return _program(workload, inputs)
-        function = FUNCTIONS.get(workload.kind)
-        if function is None:
-            return None
-        options = dict(workload.options)
-        compiled = jax.jit(lambda *args: function(*args, **options))
+        if workload.kind == KIND:
+            build = workload.options["build"]
+            compiled = jax.jit(lambda *args: build(OPS, *args))
+        else:
+            function = FUNCTIONS.get(workload.kind)
+            if function is None:
+                return None
+            options = dict(workload.options)
+            compiled = jax.jit(lambda *args: function(*args, **options))
         arguments = [convert(value, jax.device_put) for value in inputs.values()]
         return lambda: jax.block_until_ready(compiled(*arguments))
 

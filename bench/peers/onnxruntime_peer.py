@@ -7,63 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-from onnx.helper import make_tensor_value_info
+from onnx import TensorProto
 
+from bench.images import KIND
 from bench.peers import Run
+from bench.peers.onnx_graph import Graph
+from bench.peers.onnx_images import network
 from bench.workload import Inputs, Workload
-
-TYPES = {
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "bool": TensorProto.BOOL,
-    "int64": TensorProto.INT64,
-    "int32": TensorProto.INT32,
-}
-OPSET, CONTRIB = 23, "com.microsoft"
-
-
-class Graph:
-    """A graph under construction; values are names."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-
-    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        names = [f"t{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
-        return names[0] if outputs == 1 else names
-
-    def constant(self, value: Any, dtype: Any = np.float32, name: str = "") -> str:
-        array = np.asarray(value, dtype)
-        name = name or f"c{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
-        return name
-
-    def contrib(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        return self.op(kind, *inputs, outputs=outputs, domain=CONTRIB, **attributes)
-
-    def linear(self, x: str, w: str, b: str) -> str:
-        found: str = self.op("Add", self.op("MatMul", x, w), b)
-        return found
-
-    def model(self, inputs: dict[str, np.ndarray], outputs: list[str]) -> bytes:
-        """The serialized model; initializers keep their names, so inputs must not share one."""
-        known = {i.name for i in self.initializers}
-        declared = [
-            make_tensor_value_info(name, TYPES[a.dtype.name], a.shape)
-            for name, a in inputs.items()
-            if name not in known
-        ]
-        results = [helper.make_empty_tensor_value_info(name) for name in outputs]
-        graph = helper.make_graph(self.nodes, "workload", declared, results, self.initializers)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        made = helper.make_model(graph, opset_imports=opsets)
-        made.ir_version = 10
-        serialized: bytes = made.SerializeToString()
-        return serialized
-
 
 Build = Callable[..., list[str]]
 
@@ -204,6 +154,24 @@ def _minilm(g: Graph, params: Any) -> list[str]:
     return [g.op("Div", pooled, g.op("ReduceL2", pooled, last, keepdims=1))]
 
 
+def serialized(workload: Workload, inputs: Inputs) -> tuple[bytes, Inputs] | None:
+    """The model of a workload and arrays to feed it with; None where there is none."""
+    if workload.kind == KIND:
+        return network(workload, inputs)
+    graph = Graph()
+    if workload.kind == "minilm":
+        outputs = _minilm(graph, inputs["params"])
+        inputs = {"tokens": inputs["tokens"], "mask": inputs["mask"]}
+    else:
+        build = BUILDERS.get(workload.kind)
+        if build is None:
+            return None
+        for name in workload.const:
+            graph.constant(inputs[name], inputs[name].dtype, name)
+        outputs = build(graph, *inputs, **workload.options)
+    return graph.model(inputs, outputs), inputs
+
+
 class OnnxRuntimePeer:
     name = "onnxruntime"
     version = onnxruntime.__version__
@@ -212,22 +180,15 @@ class OnnxRuntimePeer:
         self.threads = threads
 
     def prepare(self, workload: Workload, inputs: Inputs) -> Run | None:
-        graph = Graph()
-        if workload.kind == "minilm":
-            outputs = _minilm(graph, inputs["params"])
-            inputs = {"tokens": inputs["tokens"], "mask": inputs["mask"]}
-        else:
-            build = BUILDERS.get(workload.kind)
-            if build is None:
-                return None
-            for name in workload.const:
-                graph.constant(inputs[name], inputs[name].dtype, name)
-            outputs = build(graph, *inputs, **workload.options)
+        found = serialized(workload, inputs)
+        if found is None:
+            return None
+        model, inputs = found
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(graph.model(inputs, outputs), options, ["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
         feeds = {i.name: inputs[i.name] for i in session.get_inputs()}
         return lambda: session.run(None, feeds)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._inductor.config
 
 from bench.peers import Run
 from bench.peers.torch_peer import TorchPeer, native
@@ -35,4 +36,5 @@ class TorchCompilePeer(TorchPeer):
 
 def make(threads: int) -> TorchCompilePeer:
     torch.set_num_threads(threads)
+    torch._inductor.config.freezing = True  # parameters of a module may be folded and laid out anew
     return TorchCompilePeer()

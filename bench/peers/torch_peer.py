@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.images import KIND
 from bench.peers import Run
+from bench.peers.torch_images import network
 from bench.workload import Inputs, Workload, convert
 
 
@@ -138,6 +140,8 @@ def native(workload: Workload, inputs: Inputs) -> tuple[Callable[..., Any], list
     """The PyTorch function of a workload and its tensors."""
     if workload.kind == "minilm":
         return MiniLM(inputs["params"]).eval(), [torch.from_numpy(inputs["tokens"]), torch.from_numpy(inputs["mask"])]
+    if workload.kind == KIND:
+        return network(workload, inputs)
     function = FUNCTIONS.get(workload.kind)
     if function is None:
         return None
