@@ -47,6 +47,8 @@ log = logging.getLogger("eqsat")
 PLAN: Final = "plan"
 MOST_MARKS = 256
 """How many values of constants, and functions, a plan is remembered to be verified for."""
+CLEARLY = 0.9
+"""Of the predicted time of a program as it is, what it may take at most with short repetitions as loops to be that."""
 
 
 class Compiled:
@@ -252,6 +254,7 @@ class Compiled:
         """Load a remembered plan; None where there is none or it does not fit this program."""
         if data is None:
             return None
+        traced = self.traced
         try:
             if data["key"] != key:
                 raise ValueError("it is of another program")
@@ -260,6 +263,7 @@ class Compiled:
                 return None
             # only what would be kept is looked at: source that a plan holds is not this process's own
             emitted = backend(self.options.backend).kept(data["emitted"])
+            self.traced = traced.in_loops() if data["report"]["rolled"] else traced
             record = Record(dict(emitted), data["constants"], data["numbers"], data["report"])
             self._load(record, deadline)
             self.errors = [OutputError(**e) for e in record.report.get("errors", [])]
@@ -272,6 +276,7 @@ class Compiled:
         except OutOfTime:
             raise
         except Exception as error:  # whatever is wrong with it, the program can be compiled again
+            self.traced = traced
             log.warning("a remembered plan could not be loaded (%r); compiling again", error)
             return None
         self.cached = True
@@ -281,17 +286,34 @@ class Compiled:
         made = backend(self.options.backend)
         results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
         with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
-            plan = self.search(progress, deadline)
+            plan, self.traced = self._best(progress, deadline)
             progress("compile: kernels")
             emitted = made.emit(plan, self.machine, deadline, helpers)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
-        return Record(emitted, constants, numbers, report_of(plan, self.traced, emitted["kinds"]))
+        report = report_of(plan, self.traced, emitted["kinds"])
+        return Record(emitted, constants, numbers, report)
 
     def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
+        return self._planned(self.traced, progress, deadline)
+
+    def _planned(self, traced: Traced, progress: Tell, deadline: Deadline) -> Plan:
         const = frozenset(self.constant_nodes)
-        return planned(self.traced.graph, const, self.options, self.machine, progress, deadline)
+        return planned(traced.graph, const, self.options, self.machine, progress, deadline)
+
+    def _best(self, progress: Tell, deadline: Deadline) -> tuple[Plan, Traced]:
+        """The plan, and the form of the traced program that it is of.
+
+        A short repetition is searched across its iterations, and as a loop: fewer bytes may move in either.
+        """
+        plan = self._planned(self.traced, progress, deadline)
+        if self.traced.rolled is None:
+            return plan, self.traced
+        form = self.traced.in_loops()
+        looped = self._planned(form, progress, deadline)
+        better = looped.report.predicted < CLEARLY * plan.report.predicted
+        return (looped, form) if better else (plan, self.traced)
 
     def _leaves(self) -> dict[str, ConstArray]:
         """The program's own constants, by digest."""

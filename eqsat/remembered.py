@@ -36,6 +36,7 @@ def report_of(plan: Plan, traced: Traced, kinds: Sequence[str]) -> dict[str, Any
     return {
         "steps": [asdict(s) for s in step_reports(plan, kinds)],
         "provenance": [asdict(p) for p in provenance(plan, traced.graph, traced.const)],
+        "rolled": traced.in_loop_form,
         "ends": plan.ends(),
         "records": r.records,
         "search": {

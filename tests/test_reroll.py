@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.compiled import Compiled
 from eqsat.explain.listing import program
 from eqsat.frontends import trace as tracing
 from eqsat.frontends.trace import trace
@@ -180,7 +182,7 @@ EACH = pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=[fn.__name__ for fn
 
 def unrolled(fn: Callable[..., Any], args: tuple[Array, ...], monkeypatch: pytest.MonkeyPatch) -> Graph:
     with monkeypatch.context() as context:
-        context.setattr(tracing, "rerolled", lambda graph, order: graph)
+        context.setattr(tracing, "rerolled", lambda graph, order, least=None: graph)
         return trace(fn, args).graph
 
 
@@ -468,3 +470,30 @@ def test_products_with_vectors_read_the_matrix_itself(product: Callable[[Array, 
     assert sum(node.op == "view" and node.type.ndim == 2 for node in operands) == copies
     expected = steps(*(a.astype(np.float64) for a in args))
     np.testing.assert_allclose(evaluate(graph, args)[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def few_blurs(x: Array) -> Array:
+    for _ in range(6):
+        y = x.copy()
+        y[1:-1, 1:-1] = np.float32(0.2) * (x[1:-1, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[:-2, 1:-1] + x[2:, 1:-1])
+        x = y
+    return x
+
+
+def few_maxima(x: Array) -> Array:
+    z = x
+    for _ in range(8):
+        z = np.maximum(z * np.float32(0.5) + x, x)
+    return z
+
+
+def test_of_a_short_repetition_the_better_form_is_taken(own_cache: Path) -> None:
+    """A stencil's steps as a loop, over arrays; one that goes element by element across its iterations, in one pass."""
+    x = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
+    for fn, looped in ((few_blurs, True), (few_maxima, False)):
+        assert trace(fn, (x,)).rolled is not None
+        for cached in (False, True):  # the second time it is remembered
+            compiled = eqsat.optimize(fn, threads=1, check_speed=False).compile(x)
+            assert isinstance(compiled, Compiled)
+            assert (compiled.cached, bool(loops(compiled.traced.graph))) == (cached, looped)
+            np.testing.assert_allclose(compiled(x), fn(x.astype(np.float64)), rtol=1e-5, atol=1e-5)

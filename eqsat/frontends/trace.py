@@ -61,7 +61,7 @@ from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import with_bodies
 from eqsat.ir.node import LINES, Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
-from eqsat.ir.reroll import rerolled
+from eqsat.ir.reroll import SHORT, rerolled
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
@@ -92,7 +92,7 @@ class Traced:
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
     traced. ``guards``: what Python was told of values; their nodes are the last outputs of the graph. ``seconds``: how
     long tracing took. ``lines``: which of the user's lines made each node of the graph and of its loops' bodies, as far
-    as that is known.
+    as that is known. ``rolled``: the same program with short repetitions as loops, which may be better or worse.
     """
 
     graph: Graph
@@ -111,6 +111,15 @@ class Traced:
     guards: tuple[Guard, ...] = ()
     seconds: float = 0.0
     lines: Mapping[Node, Source] = field(default_factory=dict)
+    rolled: Graph | None = None
+    in_loop_form: bool = False
+    """Whether ``graph`` is what was ``rolled``."""
+
+    def in_loops(self) -> Traced:
+        """With the graph that is ``rolled``. Raises ``ValueError`` where there is none."""
+        if self.rolled is None:
+            raise ValueError("the program has no short repetitions")
+        return replace(self, graph=self.rolled, rolled=None, in_loop_form=True)
 
     def seen(self, results: Sequence[np.ndarray]) -> list[int]:
         """What the guards' values are in a call, of the program's results."""
@@ -263,7 +272,8 @@ def _traced(
         order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
         graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
         graph = absorbed(graph) if trace_of.stood else graph
-        graph = rerolled(graph, order)
+        graph, whole = rerolled(graph, order), graph
+        short = rerolled(graph, order, SHORT) if graph is whole else graph
     except (Exception, Unlike) as error:
         loops = frozenset(trace_of.standing or trace_of.stood)
         if isinstance(error, OutOfTime) or not loops:
@@ -288,7 +298,12 @@ def _traced(
         complex=made,
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
         guards=guards,
-        lines={node: found_lines[node] for node in with_bodies(graph) if node in found_lines},
+        lines={
+            node: found_lines[node]
+            for node in dict.fromkeys([*with_bodies(graph), *with_bodies(short)])
+            if node in found_lines
+        },
+        rolled=None if short is graph else short,
         seconds=time.perf_counter() - start,
     )
 

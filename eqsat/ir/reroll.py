@@ -19,15 +19,37 @@ from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop, of_loop
 from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
-from eqsat.ir.reroll_body import Body, Read, of_their_base, stacking_wholes, whole_of
-from eqsat.ir.views import ViewMap, view_map
+from eqsat.ir.reroll_body import Body, Read, merged, of_their_base, stacking_wholes, whole_of
+from eqsat.ir.views import ViewMap
 
-__all__ = ["LEAST_NODES", "LEAST_TRIPS", "rerolled"]
+__all__ = ["LEAST_NODES", "LEAST_TRIPS", "SHORT", "Least", "rerolled"]
 
 LEAST_TRIPS = 8
 """Trips of a loop at least."""
 LEAST_NODES = 192
 """Operators that its trips have together at least: shorter programs are searched as a whole, across iterations."""
+
+
+@dataclass(frozen=True)
+class Least:
+    """What a repetition has at least to become a loop; None: ``LEAST_TRIPS``, ``LEAST_NODES``."""
+
+    trips: int | None = None
+    nodes: int | None = None
+    times: int = 1
+    """How often the graph runs, as the body of a loop: its operators count as often."""
+
+    def enough(self, trips: int) -> bool:
+        return trips >= (LEAST_TRIPS if self.trips is None else self.trips)
+
+    @property
+    def run(self) -> int:
+        """Operators of the graph's own."""
+        return -(-(LEAST_NODES if self.nodes is None else self.nodes) // self.times)
+
+
+SHORT = Least(4, 24)
+"""Of loops that may be better than the program across iterations, or worse: both have to be planned."""
 PERIODS = 64
 """Distances between equal operators that are tried as a period: those of most operators first."""
 TABLE_BYTES = 1 << 22
@@ -38,17 +60,15 @@ PASSED_BYTES, TURNS = 1 << 14, 4
 """Bytes of a value from which trips that only pass it on to the next are as many as it takes in one, up to so many."""
 
 
-def rerolled(graph: Graph, order: Sequence[Node] = (), times: int = 1) -> Graph:
+def rerolled(graph: Graph, order: Sequence[Node] = (), least: Least = Least()) -> Graph:
     """The graph with its repetitions as loops; the graph itself where there are none worth it.
 
     ``order``: the operators in the order in which they were traced, as far as that is known. Without it, their order
-    is that of the graph, in which iterations may lie interleaved and stay undiscovered. ``times``: how often the graph
-    runs, as the body of a loop.
+    is that of the graph, in which iterations may lie interleaved and stay undiscovered.
     """
-    least = -(-LEAST_NODES // times)
     while True:
-        sequence = _sequence(graph, order)
-        found = None if len(sequence) < least else _find(sequence, graph, times)
+        sequence = _sequence(graph, order, least)
+        found = None if len(sequence) < least.run else _find(sequence, graph, least)
         if found is None:
             return graph
         replaced, rest = found
@@ -57,7 +77,7 @@ def rerolled(graph: Graph, order: Sequence[Node] = (), times: int = 1) -> Graph:
         order = outputs[len(graph.outputs) :]
 
 
-def _sequence(graph: Graph, order: Sequence[Node]) -> list[Node]:
+def _sequence(graph: Graph, order: Sequence[Node], least: Least) -> list[Node]:
     """Operators that the graph needs, operands before users, otherwise in the order given."""
     needed = graph.nodes()
     wanted = set(needed)
@@ -73,7 +93,7 @@ def _sequence(graph: Graph, order: Sequence[Node]) -> list[Node]:
     users = Counter(operand for node in found for operand in set(node.inputs))
     hoisted: dict[Node, None] = {}
     for node in found:  # what all iterations read is traced in the first one
-        if all(operand in hoisted for operand in node.inputs) and (not node.inputs or users[node] >= LEAST_TRIPS):
+        if all(operand in hoisted for operand in node.inputs) and (not node.inputs or least.enough(users[node])):
             hoisted[node] = None
     return [node for node in (*hoisted, *(n for n in found if n not in hoisted)) if node.inputs]
 
@@ -95,36 +115,13 @@ def _rebuilt(outputs: Sequence[Node], replaced: Mapping[Node, Node]) -> list[Nod
             done[node] = build.view(inputs[0], node.attrs, node.label)
         elif node.op == "concat":
             assert isinstance(node.attrs, int)
-            done[node] = build.concat(_merged(inputs, node.attrs), node.attrs)
+            done[node] = build.concat(merged(inputs, node.attrs), node.attrs)
         else:
             done[node] = remade(node, tuple(inputs))
     return [done[o] for o in outputs]
 
 
-def _merged(parts: Sequence[Node], axis: int) -> list[Node]:
-    """Neighbours that are views at even distances of one tensor, as one view each."""
-    found: list[tuple[Node, int, int]] = []  # the first part, how many, and how far apart
-    for part in parts:
-        if found and isinstance(part.attrs, ViewMap):
-            first, count, step = found[-1]
-            if isinstance(first.attrs, ViewMap) and part.inputs == first.inputs and part.attrs.axes == first.attrs.axes:
-                apart = part.attrs.offset - first.attrs.offset
-                if count == 1 or apart == count * step:
-                    found[-1] = (first, count + 1, apart if count == 1 else step)
-                    continue
-        found.append((part, 1, 0))
-    merged = []
-    for first, count, step in found:
-        if count == 1 or not isinstance(first.attrs, ViewMap):
-            merged.append(first)
-            continue
-        axes = list(first.attrs.axes)
-        axes[axis] = ((count, step), *axes[axis])
-        merged.append(build.view(first.inputs[0], view_map(axes, first.attrs.offset)))
-    return merged
-
-
-def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, Node], list[Node]] | None:
+def _find(sequence: list[Node], graph: Graph, least: Least) -> tuple[dict[Node, Node], list[Node]] | None:
     """The repetition with most operators: what stands for its nodes, and all others."""
     numbers: dict[Hashable, int] = {}
     labels = np.array([numbers.setdefault(_label(node), len(numbers)) for node in sequence])
@@ -133,19 +130,19 @@ def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, No
         for operand in dict.fromkeys(node.inputs):
             users[operand].append(node)
     outputs = set(graph.outputs)
-    for start, end, period in _runs(labels, -(-LEAST_NODES // times)):
+    for start, end, period in _runs(labels, least):
         if all(node.op == "view" for node in sequence[start : start + period]):
             continue  # a loop would only copy them
         position = {node: p for p, node in enumerate(sequence)}
         for first in _cuts(sequence, users, outputs, position, start, period):
             made: tuple[_Roll, dict[Node, Node]] | None = None
-            roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, times)
+            roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, least)
             while True:
                 replaced = roll.run()
                 if replaced is not None and (made is None or roll.nested):
                     made = roll, replaced
                 inner = roll.trips * roll.period
-                if roll.trips < 2 or end - first < LEAST_TRIPS * inner:
+                if roll.trips < 2 or not least.enough((end - first) // inner):
                     break
                 roll = replace(
                     roll, period=inner, trips=(end - first) // inner, carries=[], outer=True
@@ -163,7 +160,7 @@ def _find(sequence: list[Node], graph: Graph, times: int) -> tuple[dict[Node, No
     return None
 
 
-def _runs(labels: np.ndarray, least: int) -> Iterator[tuple[int, int, int]]:
+def _runs(labels: np.ndarray, least: Least) -> Iterator[tuple[int, int, int]]:
     """Stretches in which labels repeat, with their period: those with most operators first."""
     places: dict[int, list[int]] = defaultdict(list)
     for position, label in enumerate(labels.tolist()):
@@ -172,7 +169,7 @@ def _runs(labels: np.ndarray, least: int) -> Iterator[tuple[int, int, int]]:
     for found in places.values():
         for n in (1, 2, 3, 4, 5, 6, 8):  # an operator may be so many times in one iteration
             apart = np.subtract(found[n:], found[:-n])
-            if apart.size >= LEAST_TRIPS - 1:
+            if least.enough(apart.size + 1):
                 values, counts = np.unique(apart, return_counts=True)
                 periods[int(values[counts.argmax()])] += 1
     stretches = []
@@ -180,7 +177,7 @@ def _runs(labels: np.ndarray, least: int) -> Iterator[tuple[int, int, int]]:
         same = np.flatnonzero(np.diff(np.concatenate([[0], labels[:-period] == labels[period:], [0]]).astype(np.int8)))
         for start, end in zip(same[::2].tolist(), same[1::2].tolist(), strict=True):
             length = end - start + period
-            if length >= max(least, LEAST_TRIPS * period):
+            if length >= least.run and least.enough(length // period):
                 stretches.append((start, start + length, period))
     yield from sorted(stretches, key=lambda run: (run[0] - run[1], run[2], run[0]))
 
@@ -242,7 +239,7 @@ class _Roll:
     first: int
     period: int
     trips: int
-    times: int = 1
+    least: Least = Least()
     carries: list[tuple[int, int]] = field(default_factory=list)
     """The values that are carried: (place in an iteration, trips since)."""
     outer: bool = False
@@ -250,9 +247,13 @@ class _Roll:
     nested: bool = False
     """Whether it has a loop inside, else what is unrolled there would be found again in every trip."""
 
+    def _inside(self) -> Least:
+        """Of loops in the body."""
+        return replace(self.least, times=self.least.times * self.trips) if self.outer else Least()
+
     def run(self) -> dict[Node, Node] | None:
         """What stands for the loop's nodes; None where there is no loop."""
-        while self.trips >= LEAST_TRIPS and self.times * self.trips * self.period >= LEAST_NODES:
+        while self.least.enough(self.trips) and self.trips * self.period >= self.least.run:
             broken = self._made()
             if not isinstance(broken, int):
                 return broken
@@ -320,7 +321,7 @@ class _Roll:
         inside = next((t for t, spot in enumerate(spots) if spot is not None), None)
         if inside is not None:
             gone = next(t for t in range(inside, self.trips) if spots[t] is None)
-            return inside if inside >= LEAST_TRIPS else gone
+            return inside if self.least.enough(inside) else gone
         if all(node is nodes[0] for node in nodes):
             return Read("fixed", nodes[:1])
         return self._rows(nodes)
@@ -366,7 +367,7 @@ class _Roll:
         start = self._starting(carries, initial)
         first = [self.at(0, place) for place in range(self.period)]
         made = Body(first, self.trips, reads, moves, carries, stacked)
-        body, shown = stacking_wholes(rerolled(*made.run(), self.times * self.trips if self.outer else 1), len(carries))
+        body, shown = stacking_wholes(rerolled(*made.run(), self._inside()), len(carries))
         self.nested = any(of_loop(node) is not None for node in body.nodes())
         nodes = loop(Loop(self.trips, body, len(carries), tuple(made.steps)), [*start, *made.others])
         replaced: dict[Node, Node] = {}

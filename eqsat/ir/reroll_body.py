@@ -13,9 +13,9 @@ from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, intern, remade
 from eqsat.ir.spec import Spec
 from eqsat.ir.types import TensorType, int64
-from eqsat.ir.views import ViewMap
+from eqsat.ir.views import ViewMap, view_map
 
-__all__ = ["Body", "Read", "of_their_base", "stacking_wholes", "whole_of"]
+__all__ = ["Body", "Read", "merged", "of_their_base", "stacking_wholes", "whole_of"]
 
 LEAST_VIEWS = 8
 """Views of one tensor in a body, from so many on told as views of it: a loop inside has as many trips at least."""
@@ -215,3 +215,26 @@ class Body:
         table = build.const(np.stack([n.attrs.array for n in nodes]), type.dtype)  # type: ignore[attr-defined]
         flat = self._operand(table, max(1, type.size))
         return build.reshape(flat, type.shape)
+
+
+def merged(parts: Sequence[Node], axis: int) -> list[Node]:
+    """Neighbours that are views at even distances of one tensor, as one view each."""
+    found: list[tuple[Node, int, int]] = []  # the first part, how many, and how far apart
+    for part in parts:
+        if found and isinstance(part.attrs, ViewMap):
+            first, count, step = found[-1]
+            if isinstance(first.attrs, ViewMap) and part.inputs == first.inputs and part.attrs.axes == first.attrs.axes:
+                apart = part.attrs.offset - first.attrs.offset
+                if count == 1 or apart == count * step:
+                    found[-1] = (first, count + 1, apart if count == 1 else step)
+                    continue
+        found.append((part, 1, 0))
+    whole = []
+    for first, count, step in found:
+        if count == 1 or not isinstance(first.attrs, ViewMap):
+            whole.append(first)
+            continue
+        axes = list(first.attrs.axes)
+        axes[axis] = ((count, step), *axes[axis])
+        whole.append(build.view(first.inputs[0], view_map(axes, first.attrs.offset)))
+    return whole
