@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 from collections.abc import Callable
@@ -410,6 +411,43 @@ def test_memory(kind: str, lanes: int) -> None:
     want[144 : 144 + lanes] = np.where(lane < count, x[2 + 2 * lane], x[0])
     want[160 : 160 + lanes**2] = x[: lanes**2].reshape(lanes, lanes).T.reshape(-1)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="forbids access to a page")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lanes", [2, 16])
+def test_every_second_element(kind: str, lanes: int) -> None:
+    """As many as are wanted, or where a mask is set, also where behind the last wanted one is no memory."""
+    size, vector, count = np.dtype(KINDS[kind]).itemsize, f"{kind}x{lanes}", max(1, lanes - 3)
+    names = ["word", "store", f"within_b1x{lanes}", f"strided_{vector}", f"stridedn_{vector}", f"stridedm_{vector}"]
+    far = (lanes - count) * 2 * size
+    text = f"""from eqsat_backends.numba_cpu.vectors.simd import {", ".join(names)}
+def access(args, tid, nt):
+    x = word(args, 0)
+    out = word(args, 1)
+    store(out, strided_{vector}(x, {2 * size}))
+    store(out + {size * 16}, stridedn_{vector}(x + {far}, {2 * size}, {count}))
+    mask = within_b1x{lanes}(0, 1, 1, {count})
+    store(out + {size * 32}, stridedm_{vector}(x + {far}, {2 * size}, mask))
+"""
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 2 * page) as memory:
+        x = np.frombuffer(memory, KINDS[kind], 2 * lanes - 1, page - (2 * lanes - 1) * size)
+        start = x.ctypes.data + x.nbytes
+        x[:] = values(kind, np.random.default_rng(6), x.size)
+        got = np.zeros(48, KINDS[kind])
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert protect(start, page, 0) == 0
+        try:
+            call(compile_module(text, ("access",))["access"], x, got)
+        finally:
+            protect(start, page, mmap.PROT_READ | mmap.PROT_WRITE)
+        every = x[::2].copy()
+        del x
+    np.testing.assert_array_equal(got[:lanes], every)
+    np.testing.assert_array_equal(got[16 : 16 + count], every[lanes - count :])
+    np.testing.assert_array_equal(got[33 : 32 + count], every[lanes - count :][1:])
 
 
 def test_native_lanes_is_a_power_of_two() -> None:

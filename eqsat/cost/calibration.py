@@ -145,6 +145,7 @@ CALL = _figure(
 PACK_ROWS = _figure("PACK_ROWS", 2.5, "slots a vector", "to copy a factor whose rows lie as the tile wants them", TUNED)
 PACK_TRANSPOSED = _figure("PACK_TRANSPOSED", 5.0, "slots a vector", "to copy a factor and transpose it", TUNED)
 LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or store of a map", "two load ports")
+SHUFFLE_SLOTS = _figure("SHUFFLE_SLOTS", 1.0, "slots", "lanes out of two vectors", "one shuffle port")
 GATHER_SLOTS = _figure(
     "GATHER_SLOTS", 4.0, "slots", "a lane's load at a data-dependent or strided address", TUNED + ": take() of rows"
 )

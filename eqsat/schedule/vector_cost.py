@@ -20,6 +20,7 @@ from eqsat.cost.calibration import (
     PIECE_INSIDE,
     PIECE_LOST,
     SCATTERED,
+    SHUFFLE_SLOTS,
     START,
     STEPS_IN_SIGHT,
     TLB_ENTRIES,
@@ -126,6 +127,8 @@ def _access(
 ) -> float:
     if axis is None or (not gathered and strides[axis] in (0, 1)):
         return LOAD_SLOTS
+    if not gathered and strides[axis] == 2:  # of two vectors, every second element
+        return 2 * LOAD_SLOTS + SHUFFLE_SLOTS
     step = abs(strides[axis]) * itemsize  # lines that crowd are lost before their other elements are needed
     apart = large and not gathered and (step >= PAGE_BYTES or thrashes(step, AT_ONCE[-1] * lanes))
     return (far if apart else LANE_SLOTS) * lanes

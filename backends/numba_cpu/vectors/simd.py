@@ -138,17 +138,26 @@ def _is_second(step: Value, kind: str) -> bool:
 
 
 def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
-    if (
-        count is None and e.lanes > 1 and _is_second(step, kind)
-    ):  # two vectors that meet in one element: none past the last
-        last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
-        near, far = (memory.load(e, kind, at) for at in (address, last))
-        return e.shuffle(near, far, [2 * i + (2 * i >= e.lanes) for i in range(e.lanes)])
+    if e.lanes > 1 and _is_second(step, kind):
+        return _second(e, kind, address, None if count is None else e.first(count))
     result = ir.Constant(e.type(kind), ir.Undefined)
     for i, offset in enumerate(_offsets(e, step, count)):
         scalar = memory.element(e, kind, e.b.add(address, offset))
         result = e.b.insert_element(result, scalar, ir.Constant(I32, i))
     return result
+
+
+def _second(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
+    """Every second element, of two vectors that meet in one element: none past the last that is wanted."""
+    last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
+    near: Value | None = None
+    far: Value | None = None
+    if mask is not None:
+        none = ir.Constant(mask.type, None)
+        near = e.shuffle(mask, none, [e.lanes if i % 2 else i // 2 for i in range(e.lanes)])
+        far = e.shuffle(mask, none, [(i + e.lanes - 1) // 2 if (i + e.lanes) % 2 else e.lanes for i in range(e.lanes)])
+    parts = memory.load(e, kind, address, near), memory.load(e, kind, last, far)
+    return e.shuffle(*parts, [2 * i + (2 * i >= e.lanes) for i in range(e.lanes)])
 
 
 def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | None = None) -> Value:
@@ -178,6 +187,8 @@ def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Val
 
 
 def _stridedm(e: Lanes, kind: str, address: Value, step: Value, mask: Value) -> Value:
+    if e.lanes > 1 and _is_second(step, kind):
+        return _second(e, kind, address, mask)
     return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, None)], mask)
 
 
