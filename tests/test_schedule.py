@@ -40,10 +40,11 @@ from eqsat.schedule import (
 from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import decode
 from eqsat.schedule.loop_price import total_seconds
+from eqsat.schedule.phases import apart
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
-from eqsat.schedule.scheduler import search_graph
+from eqsat.schedule.scheduler import by_itself, search_graph
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.tiles import best_tiles, ceil_div
@@ -64,6 +65,7 @@ from tests.kernel_groups import (
 )
 from tests.nest_price import evaluate
 from tests.test_masks import leave_out, masked_group
+from tests.test_obeyed_groups import normed
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -573,3 +575,15 @@ def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None
     nest = Loop("k", 512, 256, TileOp("fma", (("m", 4), ("n", 16), ("k", 256)), prefetch=True))
     with pytest.raises(ValueError, match="next panel"):
         check(nest, gemm(4, 16, 512), 16, 32)
+
+
+def test_phases_are_searched_without_the_operands_of_others() -> None:
+    """Where these are in the caches either way, which changes nothing; else they count for what a phase finds there."""
+    target = target_of(DESK, 2)
+    for group in (softmax(6, 40), normed(2, 3, 50)):
+        for one in apart(group, 16):
+            own = by_itself(one, target)
+            assert len(own.operands) < len(one.operands)
+            assert schedule(own, target) == schedule(one, target)
+    large = softmax(600, 4000)
+    assert all(by_itself(one, target) is one for one in apart(large, 16))

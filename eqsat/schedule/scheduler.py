@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eqsat.cost.calibration import CLEARLY, ROWS_APART
+from eqsat.cost.calibration import CLEARLY, ROWS_APART, WARM, WARM_KNOWN
 from eqsat.cost.movement import work
 from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
@@ -164,8 +164,32 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
     found = Scheduled(graph.size, graph.matches, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
     kernels = phased(group, problem, target)
-    each = [schedule(one, target, disable=disable, deadline=deadline) for one in kernels]
+    each = [schedule(by_itself(one, target), target, disable=disable, deadline=deadline) for one in kernels]
     return _with(found, in_phases([one.nest for one in each], group), each, target) if each else found
+
+
+def by_itself(group: KernelGroup, target: Target) -> KernelGroup:
+    """A group of one kernel without the operands of others, so that equal phases of many groups are searched once.
+
+    Where all are in the caches with the others, too: else these count for what the kernel finds there.
+    """
+    used = sorted({*(n for s in group.stages for n in (*s.sources, s.result) if isinstance(n, int)), *group.unless})
+    share = min(WARM, WARM_KNOWN) * target.caches[:2][-1].capacity
+    if len(used) == len(group.operands) or sum(operand.nbytes for operand in group.operands) > share:
+        return group
+    place = {old: new for new, old in enumerate(used)}
+
+    def moved(stage: Stage) -> Stage:
+        sources = tuple(place[n] if isinstance(n, int) else n for n in stage.sources)
+        return replace(stage, sources=sources, result=None if stage.result is None else place[stage.result])
+
+    return replace(
+        group,
+        stages=tuple(map(moved, group.stages)),
+        operands=tuple(group.operands[n] for n in used),
+        outputs=tuple(place[n] for n in group.outputs if n in place),
+        unless=tuple(place[n] for n in group.unless),
+    )
 
 
 def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[KernelGroup, ...]:
