@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from eqsat.cost.machine import Level, Machine, cpu_name
+from eqsat_backends.numba_cpu.compiling.jit import prepare
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random")
@@ -36,6 +39,20 @@ MACHINE = Machine(
 """A plain computer with 256-bit vectors: plans do not depend on where the tests run."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests and libraries stay for the session: collections of garbage, a fifth of all time else, pass them over."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        prepare()
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_arrives() -> Iterator[None]:
     """Shells start what runs in the background with SIGINT ignored, and its children inherit that."""
@@ -53,6 +70,9 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     model = root / "machine.json"
     model.write_text(MACHINE.to_json())
     with pytest.MonkeyPatch.context() as patch:
+        if sys.dont_write_bytecode:  # not beside the sources: else each of a hundred processes compiles all modules
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            patch.setenv("PYTHONPYCACHEPREFIX", str(root.with_name("bytecode")))
         patch.setenv("EQSAT_CACHE_DIR", str(root))
         patch.setenv("EQSAT_MACHINE", str(model))
         patch.setenv("EQSAT_JOBS", "1")  # pytest-xdist keeps the cores busy; tests of it say otherwise
