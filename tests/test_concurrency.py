@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,11 +74,70 @@ def run(program: str, *, cache: Path | None = None, seconds: float = 150) -> str
     return done.stdout + done.stderr
 
 
+SERVER = (
+    PREAMBLE
+    + """
+import json, traceback
+for line in sys.stdin:
+    said = ""
+    try:
+        exec(json.loads(line), {**globals()})
+    except BaseException:
+        said = traceback.format_exc()
+    os.write(1, json.dumps(said).encode() + b"\\n")
+"""
+)
+
+
+class Process:
+    """A process that runs programs one after another, for those that need not be the first in theirs."""
+
+    running: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, program: str, seconds: float = 150) -> None:
+        """Run a program among names of its own. After one that fails or hangs, the next runs in a new process."""
+        if self.running is None:
+            self.running = subprocess.Popen(
+                [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
+        requests, answers = self.running.stdin, self.running.stdout
+        assert requests is not None and answers is not None
+        requests.write(json.dumps(textwrap.dedent(program)).encode() + b"\n")
+        came, *_ = select.select([answers], [], [], seconds)
+        said = answers.readline() if came else b"it hangs"
+        if said != b'""\n':
+            self.end()
+            pytest.fail(json.loads(said) if came and said else said.decode() or "it ended")
+
+    def end(self) -> None:
+        if self.running is not None:
+            self.running.kill()
+            self.running.communicate()
+            self.running = None
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Process]:
+    process = Process()
+    yield process
+    process.end()
+
+
+def test_a_program_that_fails_or_hangs_is_seen(shared: Process) -> None:
+    for program, said in (
+        ("assert ones(3).sum() == 4", "AssertionError"),
+        ("os._exit(0)", "it ended"),
+        ("time.sleep(60)", "it hangs"),
+    ):
+        with pytest.raises(pytest.fail.Exception, match=said):
+            shared(program, 30 if "sleep" not in program else 0.1)
+
+
 # Forks
 
 
 @forks
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3, 0.7])
+@pytest.mark.parametrize("delay", [0.02, 0.3, 0.7, *(pytest.param(d, marks=pytest.mark.slow) for d in (0.0, 0.1, 0.5))])
 def test_fork_while_another_thread_compiles_for_the_first_time(delay: float, tmp_path: Path) -> None:
     run(
         f"""
@@ -96,9 +158,11 @@ def test_fork_while_another_thread_compiles_for_the_first_time(delay: float, tmp
 
 
 @forks
-def test_forks_from_one_thread_while_others_compile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_forks_from_one_thread_while_others_compile(count: int, tmp_path: Path) -> None:
     run(
-        """
+        f"""
+        count = {count}
         stop = threading.Event()
         def compile_for_ever():
             n = 0
@@ -109,8 +173,8 @@ def test_forks_from_one_thread_while_others_compile(tmp_path: Path) -> None:
         thread = threading.Thread(target=compile_for_ever)
         thread.start()
         f = eqsat.optimize(model)
-        for n in range(8):
-            time.sleep(0.1 + 0.07 * n)
+        for n in range(count):
+            time.sleep(0.1 + 0.56 / count * n)
             x = ones(4, 5 + n)
             reap(child(lambda: same(f(x, x.T), model(x, x.T))))
         stop.set()
@@ -246,8 +310,8 @@ def test_every_import_of_a_compilation_is_one_that_a_fork_waits_for(tmp_path: Pa
 # Threads
 
 
-def test_functions_that_call_each_other_traced_in_two_threads() -> None:
-    run(
+def test_functions_that_call_each_other_traced_in_two_threads(shared: Process) -> None:
+    shared(
         """
         both = threading.Barrier(2)
         arrays = ones(3), ones(4)
@@ -317,8 +381,8 @@ def test_a_call_does_not_wait_for_ever_for_another_threads_compilation() -> None
     )
 
 
-def test_a_traced_array_in_another_thread_is_refused() -> None:
-    run(
+def test_a_traced_array_in_another_thread_is_refused(shared: Process) -> None:
+    shared(
         """
         raised = []
         @eqsat.optimize
@@ -339,8 +403,8 @@ def test_a_traced_array_in_another_thread_is_refused() -> None:
     )
 
 
-def test_a_context_copied_while_tracing_is_an_ordinary_one_afterwards() -> None:
-    run(
+def test_a_context_copied_while_tracing_is_an_ordinary_one_afterwards(shared: Process) -> None:
+    shared(
         """
         kept = []
         @eqsat.optimize
@@ -354,8 +418,8 @@ def test_a_context_copied_while_tracing_is_an_ordinary_one_afterwards() -> None:
     )
 
 
-def test_asyncio() -> None:
-    run(
+def test_asyncio(shared: Process) -> None:
+    shared(
         """
         import asyncio
         f = eqsat.optimize(model)
@@ -428,8 +492,8 @@ def test_calls_in_finalizers_while_compiling() -> None:
     )
 
 
-def test_calls_in_finalizers_while_tracing() -> None:
-    run(
+def test_calls_in_finalizers_while_tracing(shared: Process) -> None:
+    shared(
         """
         g = eqsat.optimize(lambda x: x * 2)
         right = []
@@ -456,8 +520,8 @@ def test_calls_in_finalizers_while_tracing() -> None:
     )
 
 
-def test_recursion_from_several_threads() -> None:
-    run(
+def test_recursion_from_several_threads(shared: Process) -> None:
+    shared(
         """
         @eqsat.optimize
         def f(x, depth):
