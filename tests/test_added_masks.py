@@ -234,7 +234,7 @@ DRAWN = (
 )
 
 
-@settings(BAD, max_examples=6)
+@settings(BAD, max_examples=3)
 @given(*DRAWN)
 def test_any_nest_takes_what_rows_need(
     keep: np.ndarray,

@@ -410,9 +410,8 @@ def move(x: Any, moves: Moves, dtype: Any) -> Any:
     return x
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
+def check_moved(data: st.DataObject) -> None:
+    """A program that only moves agrees with NumPy bit for bit."""
     dtype = data.draw(st.sampled_from(DTYPES))
     shape = data.draw(shapes)
     moves = data.draw(movements(len(shape)))
@@ -428,14 +427,25 @@ def test_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObjec
         assert np.array_equal(np.signbit(got), np.signbit(want) | (np.isnan(want) & np.signbit(got)))
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
+    check_moved(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_many_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
+    check_moved(data)
+
+
 def kernels(function: Callable[..., Any], *arguments: np.ndarray) -> list[KernelStep]:
     plan = eqsat.optimize(function).compile(*arguments).search()
     return [step for step in plan.steps if isinstance(step, KernelStep)]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
+def check_moved_and_reduced(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int64]))
     shape = data.draw(shapes)
     moves = data.draw(movements(len(shape)))
@@ -452,6 +462,19 @@ def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
     want, got = f(x, row), eqsat.optimize(f)(x, row)
     assert np.asarray(got).dtype == np.asarray(want).dtype
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
+    check_moved_and_reduced(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_many_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
+    check_moved_and_reduced(data)
 
 
 def five_points(x: Any) -> Any:

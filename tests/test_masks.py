@@ -320,7 +320,7 @@ def masks(draw: st.DrawFn) -> np.ndarray:
     return mask
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(masks(), st.integers(1, 2), st.sampled_from([3, 16, 33]), st.integers(0, 99), st.integers(1, 2), st.booleans())
 def test_any_nest_takes_what_rows_need(
     mask: np.ndarray, heads: int, width: int, seed: int, threads: int, wide: bool

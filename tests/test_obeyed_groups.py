@@ -75,9 +75,7 @@ def runs_right(group: KernelGroup, nest: Nest, threads: int, seed: int = 0) -> s
     return emitted.source
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(groups(), st.integers(1, 3), st.booleans(), st.integers(0, 1 << 20))
-def test_any_legal_nest_of_a_group_runs_right(group: KernelGroup, threads: int, narrow: bool, seed: int) -> None:
+def nests_run_right(group: KernelGroup, threads: int, narrow: bool, seed: int) -> None:
     target = cpu_target(NARROW if narrow else HOST, threads)
     drawn = sample(group, target, 3, seed=seed)
     assume(drawn)
@@ -85,6 +83,23 @@ def test_any_legal_nest_of_a_group_runs_right(group: KernelGroup, threads: int, 
         check_offered(nest_from_json(nest_to_json(nest)), group, target)
         assert seconds > 0
         runs_right(group, nest, threads, seed)
+
+
+ANY = groups(), st.integers(1, 3), st.booleans(), st.integers(0, 1 << 20)
+quiet = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@settings(quiet, max_examples=6)
+@given(*ANY)
+def test_any_legal_nest_of_a_group_runs_right(group: KernelGroup, threads: int, narrow: bool, seed: int) -> None:
+    nests_run_right(group, threads, narrow, seed)
+
+
+@pytest.mark.slow
+@settings(quiet, max_examples=60)
+@given(*ANY)
+def test_many_legal_nests_of_groups_run_right(group: KernelGroup, threads: int, narrow: bool, seed: int) -> None:
+    nests_run_right(group, threads, narrow, seed)
 
 
 def test_nests_at_random_differ_in_sweeps_and_runs_of_rows() -> None:

@@ -54,10 +54,11 @@ LONG = [614_400, 5_120_512, 655_360 + 16, 700_001]
 @pytest.mark.parametrize("host", [HOST, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 @pytest.mark.parametrize("n", LONG)
-def test_long_sums_take_every_element_once(n: int, dtype: DType, host: Machine) -> None:
+@pytest.mark.parametrize("each", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_long_sums_take_every_element_once(each: int, n: int, dtype: DType, host: Machine) -> None:
     """In parts that threads share, and in blocks whose partial sums are flushed: neither need divide the other."""
     group = single((n,), 0, "sum", Load(0, 0, (1,), dtype), [(dtype, n)], store=())
-    nests = {nest for t in (1, 2, 3) for nest, _ in sample(group, cpu_target(host, t), 6, seed=t)}
+    nests = {nest for t in (1, 2, 3) for nest, _ in sample(group, cpu_target(host, t), each, seed=t)}
     assert any(map(is_split, nests))
     ones, halves = np.ones(n, dtype.numpy), np.where(np.arange(n) % 2, 1, 0.5).astype(dtype.numpy)
     for nest in sorted(nests, key=show):

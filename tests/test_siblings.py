@@ -76,11 +76,12 @@ def data(group: KernelGroup, hard: bool = False) -> list[np.ndarray]:
     return [x, *(np.zeros(out.size, out.dtype.numpy) for out in outs)]
 
 
+@pytest.mark.parametrize("each", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GROUPS)
-def test_any_nest_of_siblings_computes_every_result(name: str) -> None:
+def test_any_nest_of_siblings_computes_every_result(name: str, each: int) -> None:
     group, seen = GROUPS[name], []
     for threads, host in ((1, DESK), (2, DESK), (3, TINY)):
-        drawn = [nest for nest, _ in sample(group, cpu_target(host, threads), 4, seed=threads)]
+        drawn = [nest for nest, _ in sample(group, cpu_target(host, threads), each, seed=threads)]
         for nest in (*drawn, simple_nest(group, cpu_target(host, threads))):
             check(nest, group, cpu_target(host).vector_bits // 32, host.registers)
             check_offered(nest, group, cpu_target(host, threads))
