@@ -78,7 +78,8 @@ def evaluate(nest: Nest, problem: Problem, pricer: Pricer) -> Price | None:
                     seconds = pricer.tile(stage, m, n, k, (stage, "a") in flags, (stage, "b") in flags)
                 if seconds is None:
                     return None
-                asked, saved = pricer.ask(stage, *(at.size(axis) for axis in "mnk")) if at.prefetch else (0.0, 0.0)
+                asks = at.prefetch == 1  # others are not told apart by their price
+                asked, saved = pricer.ask(stage, *(at.size(axis) for axis in "mnk")) if asks else (0.0, 0.0)
                 return Price(seconds + asked, pricer.summary(block).cold, -saved, 0.0), block
             case Loop(axis, n, step, inside, parallel, split, cyclic, prefetch):
                 shared = grouped and above and axis in ("outer", "rows")

@@ -300,6 +300,7 @@ def copies_hold(source: str, nest: Nest) -> None:
     ):
         steps = {int(found) for tile in made for found in re.findall(r"ahead=(\d+)", tile)}
         assert steps == set(want) - {0}, show(nest)
+    assert any("ask=" in tile for tile in printed_tiles) <= any(tile.prefetch for tile in products), show(nest)
         assert all("ahead=" in tile for tile in made) or 0 in want, show(nest)
     assert ("claim_rows(" in source) <= any(tile.claim for tile in products), show(nest)
     pieces = []
@@ -455,6 +456,8 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, tile), True), fused=True), "factor b .* is not copied by the"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), piece=16), True), "factor b .* in pieces of k"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), prefetch=16), True), "factor b .* and no tile copies it"),
+        (Loop("n", 70, 32, Loop("m", 60, 14, replace(tile, prefetch=3))), "next panel of its first factor"),
+        (Loop("m", 60, 14, Loop("n", 70, 32, replace(tile, prefetch=2))), "next panel of its second factor"),
         (Seq((Loop("n", 70, 32, inner),)), "sequence"),
         (Loop("n", 70, 32, inner, cyclic=True), "threads do not share the loop over n"),
     ]

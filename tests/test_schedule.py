@@ -39,9 +39,9 @@ from eqsat.schedule import (
 )
 from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import decode
-from eqsat.schedule.loop_price import total_seconds
+from eqsat.schedule.loop_price import loop_steps, total_seconds
 from eqsat.schedule.phases import apart
-from eqsat.schedule.price import Pricer
+from eqsat.schedule.price import Block, Pricer
 from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import by_itself, search_graph
@@ -326,6 +326,23 @@ def test_pieces_of_rows_from_a_slow_space_are_waited_for() -> None:
     (second,) = (f for f in pricer.problem.stages[0].factors if f.name == "b")
     share = depth * columns * 4 * rows / 64
     assert apart - packed >= share * pricer.first_read(pricer.problem.stages[0], second) > 0
+
+
+def test_results_that_go_out_as_pieces_of_rows_are_paid_once_each() -> None:
+    host = target_of(DESK)
+    pricer = Pricer(problem_of(gemm(3000, 2000, 500), host), host)
+
+    def control(rows: int) -> float:
+        block = Block(frozenset({0}), (("k0", 500), ("m0", rows), ("n0", 32)), frozenset())
+        return loop_steps(pricer, block, "m0", rows, 10)[1] / rows
+
+    assert control(3000) == pytest.approx(control(300)) > host.pages.slots * host.slot(float32)
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_tiles_ask_for_rows_of_the_first_factor_that_no_private_cache_holds(size: int) -> None:
+    found = show(schedule(gemm(size, size, size, dtype=float64), target_of(DESK)).nest)
+    assert ("fma(m=14,n=16,k=504,prefetch=3" in found) == (size > 1000), found
 
 
 def test_threads_share_what_is_large_and_leave_what_is_small() -> None:

@@ -119,14 +119,15 @@ def test_a_wrong_stride_is_seen() -> None:
     assert not np.allclose(c, a @ b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("ask", [(2, 1, 64, 8192), (8, 3, 4096, 64)])
 @pytest.mark.parametrize("keep", [0, 128])
-def test_fma_tile_asks_for_the_next_panel(keep: int) -> None:
+def test_fma_tile_asks_for_what_is_read_next(keep: int, ask: tuple[int, ...]) -> None:
     """What is asked for changes no result, whatever address it is, and whether k is a multiple of the requests."""
     rng = np.random.default_rng(0)
     for k in (1, 8, 11):
         a, b = rng.random((3, k), np.float32), rng.random((k, 32), np.float32)
         c, kept = np.zeros((3, 32), np.float32), np.zeros((k, 32), np.float32)
-        tile = f'fma_tile("float32", 3, 2, 16, {4 * k}, 4, 128, 128, accumulate=True, keep={keep}, ask=(2, 4096))'
+        tile = f'fma_tile("float32", 3, 2, 16, {4 * k}, 4, 128, 128, accumulate=True, keep={keep}, ask={ask})'
         call(tile, (a, b, c), k, 1, *[kept.ctypes.data] * bool(keep), 64)
         np.testing.assert_allclose(c, a @ b, rtol=1e-5)
         assert not keep or (kept == b).all()

@@ -98,7 +98,8 @@ class TileOp:
 
     ``lanes``: of each vector, in the tiles of maps and reductions. ``stream``: results go past the caches.
     ``prefetch``: of a stage of a group, software prefetch of what its loads read so many rows further on; 0: none. Of
-    ``fma``, in a loop over m (1), of the second factor's panel that the loops around read next, a share each step.
+    ``fma``, of what the loops around read next, a share each: in a loop over m of the second factor's panel, where
+    that lies (1) or of its copy (2), in a loop over n of the first factor's rows (3).
     ``ahead``: of ``fma``, software prefetch of its own panel so many steps of k further on; 0: none.
     ``claim``: of ``fma``, it asks for the cache lines of its results, where they lie in rows, or of the stored sums
     that it adds to, before it multiplies.

@@ -7,15 +7,19 @@ The price does not tell these apart: a copy that can be fused is, since its stor
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 from eqsat.cost import calibration as c
 from eqsat.cost.target import Target
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
-from eqsat.schedule.problem import Problem
+from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import round_up
 
 __all__ = ["fusible", "with_copies"]
+
+Around = tuple[tuple[str, int], ...]
+"""Axes of the loops of several steps around a term, outermost first, of m with the positions of the first factor."""
 
 
 def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Random | None = None) -> Nest:
@@ -27,19 +31,23 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
     def choose(best: int, legal: tuple[int, ...]) -> int:
         return draws.choice(legal) if draws is not None else best
 
-    def walk(at: Nest, packed: frozenset[int], sums: int | None) -> Nest:
-        """``sums``: how many a loop over k around leaves in scratch, in all; None: the tiles' are whole."""
+    def walk(at: Nest, copies: Mapping[tuple[int, str], int], sums: int | None, around: Around) -> Nest:
+        """``copies``: positions of the copies around, by stage and factor. ``sums``: how many a loop over k around
+        leaves in scratch, in all; None: the tiles' are whole."""
         match at:
             case Seq(bodies):
-                return Seq(tuple(walk(body, packed, sums) for body in bodies))
+                return Seq(tuple(walk(body, copies, sums, around) for body in bodies))
             case Loop(axis, block, step, body):
                 if sums is None and axis == "k" and step < block:
                     sums = covers(body, "m") * covers(body, "n")
-                return replace(at, body=walk(body, packed, sums))
+                if step < block:
+                    around = (*around, (axis, block * covers(body, "k") if axis == "m" else 0))
+                return replace(at, body=walk(body, copies, sums, around))
             case Pack(operand, body, ahead):
                 name, _, number = operand.partition("@")
                 stage = int(number) if number else tiles(body)[0].stage
-                body = walk(body, packed | {stage} if name == "b" else packed, sums)
+                copied = covers(body, "k") * covers(body, "n" if name == "b" else "m")
+                body = walk(body, {**copies, (stage, name): copied}, sums, around)
                 direct = name == "b" and problem.stages[stage].factors[1].direct
                 at = replace(at, body=body, fused=False, prefetch=0, piece=0)
                 if direct and not ahead and is_parallel(body):
@@ -50,17 +58,30 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
             case TileOp("fma", stage=stage):
                 form = problem.stages[stage]
                 columns = round_up(min(at.size("n"), max(1, form.extent("n"))), target.lanes(form.dtype))
-                once = stage in packed and form.extent("m") <= at.size("m")
-                size = form.dtype.itemsize
+                once = (stage, "b") in copies and form.extent("m") <= at.size("m")
+                size, near = form.dtype.itemsize, target.middle[0].capacity
                 far = once and form.extent("k") * form.extent("n") * size > c.STREAM_BYTES
                 most = max(1, c.STREAM_AHEAD // (columns * size))
                 steps = choose(most if far else 0, (0, 3, most))
-                afar = sums is None or sums * size > target.middle[0].capacity
+                afar = sums is None or sums * size > near
                 claim = choose(afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
-                return replace(at, ahead=steps, claim=bool(claim))
+                way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
+                asks = at.prefetch or choose(way if whole * size > near else 0, (0, way))
+                return replace(at, ahead=steps, claim=bool(claim), prefetch=asks)
         return at
 
-    return walk(nest, frozenset(), None)
+    return walk(nest, {}, None, ())
+
+
+def next_block(form: StageForm, copies: Mapping[tuple[int, str], int], around: Around) -> tuple[int, int]:
+    """How tiles in these loops may ask for what is read next (``TileOp.prefetch``; 0: they may not), and the positions
+    of the block that it is a part of."""
+    axes, (first, _) = [axis for axis, _ in around], form.factors
+    if axes[-1:] == ["m"] and "n" in axes and (form.index, "b") in copies:
+        return 2, copies[form.index, "b"]
+    if axes[-1:] == ["n"] and "m" in axes and (form.index, "a") not in copies and first.direct and not first.contiguous:
+        return 3, next(size for axis, size in reversed(around) if axis == "m")
+    return 0, 0
 
 
 def fusible(body: Nest) -> bool:

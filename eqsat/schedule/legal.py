@@ -184,10 +184,13 @@ class _Check:
                 raise ValueError(
                     f"stage {tile.stage}: the nest ends in {here.sizes[axis]} positions of {axis}, its tile has {most}"
                 )
-        if tile.prefetch and (not here.loops or here.loops[-1][0] != "m" or {"n", "k"}.isdisjoint(dict(here.loops))):
+        across, along = "mn" if tile.prefetch == 3 else "nm"
+        if tile.prefetch and (
+            not here.loops or here.loops[-1][0] != along or {across, "k"}.isdisjoint(dict(here.loops))
+        ):
             raise ValueError(
-                f"stage {tile.stage}: the tile asks for a next panel of its second factor, but is not in a loop over m "
-                "inside of one over n or k"
+                f"stage {tile.stage}: the tile asks for a next panel of its {'first' if across == 'm' else 'second'} "
+                f"factor, but is not in a loop over {along} inside of one over {across} or k"
             )
         if tile.name == "update" and (tile.ahead or tile.claim):
             raise ValueError(f"stage {tile.stage}: a rank update asks for nothing ahead")

@@ -85,7 +85,7 @@ def loop_steps(
     piece = sizes.get(f"n{stage}", 1) * form.kernel.out.dtype.itemsize
     if form.contraction and axis[0] == "m" and n > pages.at_hand and piece < pages.nbytes <= form.result_row_bytes:
         last = sizes.get(f"k{stage}", 1) / max(form.extent("k"), 1)  # of its steps, which others only add to sums
-        control += n * last * pages.slots * slot  # results go out as pieces of rows
+        control += step * last * pages.slots * slot  # results go out as pieces of rows
     return kept * (n // step + share), ceil_div(n, step) * control
 
 

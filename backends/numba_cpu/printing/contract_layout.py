@@ -41,22 +41,12 @@ Around = tuple[str, str, int, str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """How tiles from ``m`` on, up to ``stop`` (none: all), ask for the next panel: bytes between rows, lines of a row.
-
-    Each takes ``each`` lines of every ``ASK_STEPS`` rows, other ones than the tiles beside it.
-    """
+    """How tiles prefetch their shares of a block: where the tile at hand starts, which tiles do (none: all), and in what
+    steps (``ask`` of ``fma_tile``)."""
 
     base: str
-    row: int
-    m: str
-    stop: str
-    lines: int
-    each: int
-
-    def share(self, rows: int, m: str) -> str:
-        """Where the tile at ``m``, of ``rows`` rows, starts."""
-        first = address("0", (self.each, f"({minus(m, self.m)}) // {rows}"))
-        return address(self.base, (self.row, f"({first}) // {self.lines}"), (64, f"({first}) % {self.lines}"))
+    test: str
+    steps: tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class ContractPrinter(ContractPacking):
         by = f", {step} * nt" if nest.cyclic else f", {step}" if step > 1 else ""
         asking = self.asking
         if isinstance(nest.body, TileOp) and nest.body.prefetch:
-            self.asking = self.ask()
+            self.asking = self.ask(nest.body.prefetch, variable)
         with self.p.scope(f"for {variable} in range({start}, {stop}{by}):", variable):
             end = f"{variable}_stop"
             if axis == "k" or walks(nest.body, axis):
@@ -87,23 +87,29 @@ class ContractPrinter(ContractPacking):
             self.finish(target)
         self.coordinates, self.batch, self.sums = kept[3:]
 
-    def ask(self) -> Ask | None:
-        """Print where the loops around the loop at hand, over m, read the second factor next; how its tiles ask."""
-        loops = [loop for loop in self.around if loop[0] in "nk"]
-        tiles = -(-self.span("m") // self.rows)
+    def ask(self, which: int, variable: str) -> Ask | None:
+        """Print where the loops around the loop at hand read a factor next; how its tiles ask, by its ``variable``."""
+        group, other = "mn" if which == 3 else "nm"
+        loops = [loop for loop in self.around if loop[0] in (group, "k")]
+        tiles = -(-self.span(other) // self.unit[other])
         if not loops:
             return None
-        at = {axis: self.p.fresh(f"{axis}_next") for axis in "nk"}
+        at = {axis: self.p.fresh(f"{axis}_next") for axis in (group, "k")}
         for axis, name in at.items():
             self.p.bind(name, self.range[axis][0])
         self.step_on(at, loops)
-        place = self.direct("b") if self.keeping is not None else self.source("b")
+        place = self.direct("b") if self.keeping is not None and which == 1 else self.source("b" if which < 3 else "a")
         assert place is not None
+        start, k_step = place.at(at[group], at["k"]), place.k_step
+        tile = f"({minus(variable, self.range[other][0])}) // {self.unit[other]}"
+        if which == 3:
+            each, steps = -(-self.rows // tiles), max(1, 64 // abs(k_step))
+            return Ask(address(start, (each * place.row, tile)), "", (steps, each, place.row, steps * k_step))
         lines = -(-self.columns * self.size // 64)
         each = min(n for n in range(1, lines + 1) if lines % n == 0 and (n * tiles >= ASK_STEPS * lines or n == lines))
-        m, stop = self.range["m"][0], ASK_STEPS * lines // each
-        until = address(m, (1, str(stop * self.rows))) if stop < tiles else ""
-        return Ask(place.at(at["n"], at["k"]), place.k_step, m, until, lines, each)
+        first, stop = address("0", (each, tile)), ASK_STEPS * lines // each
+        start = address(start, (k_step, f"({first}) // {lines}"), (64, f"({first}) % {lines}"))
+        return Ask(start, f"{tile} < {stop}" if stop < tiles else "", (ASK_STEPS, each, 64, ASK_STEPS * k_step))
 
     def step_on(self, at: dict[str, str], loops: list[Around]) -> None:
         """Print where loops, outermost first, go next: a step of the innermost, at its end one of that around it."""
@@ -206,7 +212,7 @@ class ContractPrinter(ContractPacking):
                 arguments.append(f"{k} == {self.ends['k'][0]}")
             tests = {}
             ask = self.asking
-            last = [ask.share(self.rows, m)] if ask else []
+            last = [ask.base] if ask else []
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
                 for rows in sorted(self.sizes["m"], reverse=True):
@@ -218,12 +224,12 @@ class ContractPrinter(ContractPacking):
                         name = self.fma(a, place, rows, columns, target, steps, ask, keep=b.k_step)
                         tests[name] = [*test, f"{m} == {first}"]
                         special[name] = [a.at(m, k), place.at(n, k), *arguments[2:], b.at(n, k), *last]
-                    if ask and (rows == self.rows or not ask.stop):
+                    if ask and (rows == self.rows or not ask.test):
                         name = self.fma(a, b, rows, columns, target, op.ahead, ask)
-                        tests[name] = [*test, f"{m} < {ask.stop}"] if ask.stop else test
+                        tests[name] = [*test, *[ask.test] * bool(ask.test)]
                         special[name] = [*arguments, *last]
-                    if not ask or ask.stop:
-                        tests[self.fma(a, b, rows, columns, target, op.ahead)] = test
+                    if not ask or ask.test:
+                        tests[self.fma(a, b, rows, columns, target, op.ahead, None)] = test
         for number, (name, test) in enumerate(tests.items()):
             call = f"{name}({', '.join(special.get(name, arguments))})"
             if len(tests) == 1:
@@ -234,15 +240,7 @@ class ContractPrinter(ContractPacking):
                 self.p.line(call)
 
     def fma(
-        self,
-        a: Factor,
-        b: Factor,
-        rows: int,
-        columns: int,
-        target: Target,
-        steps: int,
-        ask: Ask | None = None,
-        keep: int = 0,
+        self, a: Factor, b: Factor, rows: int, columns: int, target: Target, steps: int, ask: Ask | None, keep: int = 0
     ) -> str:
         self.module.use("tiles.micro_kernels", "fma_tile")
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
@@ -251,7 +249,7 @@ class ContractPrinter(ContractPacking):
             options += f", tail={tail}"
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
-        options += f", ask=({ask.each}, {ask.row})" if ask else ""
+        options += f", ask={ask.steps}" if ask else ""
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
             f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '

@@ -71,7 +71,7 @@ def _macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable
 
 
 ASK_STEPS = 2
-"""Steps of k of a register tile that asks for the next panel, from one request to the next."""
+"""Steps of k of a register tile that prefetches the next panel, from one request to the next."""
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def fma_tile(
     ahead: int = 0,
     tail: int = 0,
     keep: int = 0,
-    ask: tuple[int, int] = (0, 0),
+    ask: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
 
@@ -99,8 +99,8 @@ def fma_tile(
     ``tail``: only so many lanes of the last vector exist; no other memory is touched (0: all exist).
     ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
     fly, hidden behind the arithmetic.
-    ``ask``: (n, row): n cache lines from a last argument on are prefetched every ``ASK_STEPS`` steps of k, which then
-    moves by so many rows of ``row`` bytes: a share of the next panel, into the second-level cache.
+    ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
+    are prefetched into the second-level cache, from a last argument on, which then moves by ``move`` bytes.
     """
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
@@ -113,7 +113,7 @@ def fma_tile(
         width, c = lanes * e.size, memory.pointer(e, c)
         a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
         ask_at = e.moving(more[-1] if ask[0] else b)
-        streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep), *[(ask_at, ask[1])] * bool(ask[0])]
+        streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep)]
         sums = [[e.variable(e.const(e.of, 0.0)) for _ in cells] for _ in range(chains)]
 
         def used(j: int) -> Value | None:
@@ -131,14 +131,23 @@ def fma_tile(
             for j in range(vectors if keep else 0):
                 e.store(panel[j], e.at(to_at.now, offset * keep + j * width))
 
-        for steps, count in ((unroll, k), (1, e.left(k, unroll))):
+        def walk(count: Value, steps: int) -> None:
             with e.loop(count, steps):
-                for line in range(ask[0] if steps == ASK_STEPS else 0):
-                    memory.prefetch(e, e.at(ask_at.now, 64 * line), 2)
                 for offset in range(steps):
                     step(offset)
                 for stream, stride in streams:
                     e.move(stream, steps * stride)
+
+        left = k
+        if ask[0]:
+            with e.loop(k, ask[0]):
+                for line in range(ask[1]):
+                    memory.prefetch(e, e.at(ask_at.now, ask[2] * line), 2)
+                e.move(ask_at, ask[3])
+                walk(ir.Constant(I64, ask[0]), unroll)
+            left = e.left(k, ask[0])
+        walk(left, unroll)
+        walk(e.left(left, unroll), 1)
         totals = [functools.reduce(e.add, (chain[cell].now for chain in sums)) for cell in range(len(cells))]
 
         def finish(added: bool) -> None:
