@@ -300,8 +300,8 @@ def copies_hold(source: str, nest: Nest) -> None:
     ):
         steps = {int(found) for tile in made for found in re.findall(r"ahead=(\d+)", tile)}
         assert steps == set(want) - {0}, show(nest)
-    assert any("ask=" in tile for tile in printed_tiles) <= any(tile.prefetch for tile in products), show(nest)
         assert all("ahead=" in tile for tile in made) or 0 in want, show(nest)
+    assert any("ask=" in tile for tile in printed_tiles) <= any(tile.prefetch for tile in products), show(nest)
     assert ("claim_rows(" in source) <= any(tile.claim for tile in products), show(nest)
     pieces = []
     for phase in re.findall(r"def pack_\w+\(args.*?\n\n\n", source, re.DOTALL):

@@ -41,8 +41,8 @@ Around = tuple[str, str, int, str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """How tiles prefetch their shares of a block: where the tile at hand starts, which tiles do (none: all), and in what
-    steps (``ask`` of ``fma_tile``)."""
+    """How tiles prefetch their shares of a block: where the tile at hand starts, which tiles do (none: all), and how
+    (``ask`` of ``fma_tile``)."""
 
     base: str
     test: str
