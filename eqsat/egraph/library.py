@@ -13,8 +13,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from typing import Any, BinaryIO
 
 from eqsat.aside import aside, quieten
@@ -24,6 +24,8 @@ from eqsat.forks import IMPORTING
 
 _NAME = "egglog.bindings"
 _bindings: Any = None
+_first: Any = None
+"""What this process, or one that it was forked from, has loaded."""
 _refused = ""
 
 
@@ -71,7 +73,7 @@ def usable(deadline: Deadline = NEVER) -> bool:
     try:
         load_library(deadline)
     except ImportError as error:
-        if _NAME not in sys.modules:
+        if _loaded() is None:
             raise
         _refused = str(error)
         warnings.warn(
@@ -92,23 +94,41 @@ _TALKATIVE = (
     "egglog_experimental",
     "graphviz",
 )
-"""Loggers of egglog's crates, which tell of every step, and of what it imports."""
+"""Loggers of egglog's crates, which tell of every step, and of what its package imports."""
+
+
+def _loaded() -> Any:
+    return _first or sys.modules.get(_NAME)
 
 
 def _load() -> Any:
+    global _first
     # By then whoever imported it may have been a process that this one was forked from.
-    if _NAME in sys.modules:
-        return _copy(sys.modules[_NAME].__file__ or "")
+    if _loaded() is not None:
+        return _copy(_loaded())
     quieten(*_TALKATIVE)
-    from egglog import bindings
+    _first = _alone()
+    return _first
 
-    return bindings
+
+def _alone() -> Any:
+    """The native library without the package around it, whose imports (Black among them) take as long as a search."""
+    package = find_spec("egglog")
+    spec = package and PathFinder.find_spec(_NAME, package.submodule_search_locations)
+    if not spec or not isinstance(spec.loader, ExtensionFileLoader):
+        from egglog import bindings
+
+        return bindings
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(_NAME, None)  # the package, when somebody imports it, finds it by itself: it is loaded once
+    return module
 
 
-def _copy(origin: str) -> Any:
-    """The extension module at ``origin``, loaded from a copy of its file: another library to the dynamic loader."""
+def _copy(original: Any) -> Any:
+    """An extension module loaded from a copy of its file: another library to the dynamic loader."""
     problems = []
-    original = sys.modules[_NAME]
+    origin, known = original.__file__ or "", sys.modules.get(_NAME)
     for make in (_in_memory, _in_a_folder):
         try:
             with open(origin, "rb") as file, make(file.read(_loaded_bytes(file))) as path:
@@ -117,7 +137,10 @@ def _copy(origin: str) -> Any:
                     raise ImportError(f"{path} is no extension module")
                 module = module_from_spec(spec)
                 spec.loader.exec_module(module)
-                sys.modules[_NAME] = original  # where the interpreter has put the copy
+                if known is None:  # the interpreter has put the copy there
+                    sys.modules.pop(_NAME, None)
+                else:
+                    sys.modules[_NAME] = known
                 return module
         except (OSError, ImportError) as error:
             problems.append(str(error))
