@@ -1,7 +1,8 @@
 """From Python functions to one LLVM module, through Numba's front end and without its JIT.
 
 Numba's own dispatchers make wrappers for CPython, optimize every function twice and load it. Kernels need
-none of that: their functions are lowered into one library, which is handed on as it is, unoptimized.
+none of that: their functions are lowered into one library, which is handed on as it is, unoptimized. Nor do they need
+most of what Numba implements: they have a target of their own, which knows scalars, ranges and the intrinsics.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
-from numba.core import compiler, typed_passes, types, untyped_passes
+from numba.core import compiler, imputils, typed_passes, types, typing, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_machinery import PassManager
-from numba.core.cpu import CPUTargetOptions
-from numba.core.registry import cpu_target
+from numba.core.cpu import CPUContext, CPUTargetOptions
+from numba.core.runtime import rtsys
+from numba.core.target_extension import CPU, dispatcher_registry, jit_registry, target_override, target_registry
 from numba.core.targetconfig import ConfigStack
+from numba.core.typing import templates
 
 _INTP3 = (types.intp, types.intp, types.intp)
 
@@ -67,16 +70,108 @@ class _KernelCompiler(compiler.CompilerBase):  # type: ignore[misc]
         return [passes]
 
 
+_OWN = imputils.Registry("eqsat")
+
+
+def _extreme(name: str, comparison: str) -> Any:
+    """The least or greatest of integers."""
+
+    class Template(templates.AbstractTemplate):  # type: ignore[misc]
+        key = f"eqsat.{name}"
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            fits = len(args) > 1 and not kws and all(isinstance(a, types.Integer) for a in args)
+            return templates.signature(types.intp, *[types.intp] * len(args)) if fits else None
+
+    @_OWN.lower(Template.key, types.VarArg(types.intp))  # type: ignore[untyped-decorator]
+    def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return functools.reduce(lambda a, b: builder.select(builder.icmp_signed(comparison, a, b), a, b), values)
+
+    return types.Function(Template)
+
+
+_EXTREMES = {min: _extreme("min", "<="), max: _extreme("max", ">=")}
+
+
+class _Typing(typing.Context):  # type: ignore[misc]
+    """Types of scalars: each operator of a kernel would else be tried as one of arrays, sets and dates, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resolved: dict[Any, Any] = {}
+
+    def _load_builtins(self) -> None:
+        from numba.core.typing import builtins, mathdecl  # noqa: F401
+
+        self.install_registry(templates.builtin_registry)
+        self.install_registry(mathdecl.registry)
+
+    def load_additional_registries(self) -> None:
+        pass
+
+    def _get_global_type(self, value: Any) -> Any:
+        if value is min or value is max:  # for which Numba would compile a function of its own
+            return _EXTREMES[value]
+        return super()._get_global_type(value)
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        """Remembered: kernels add and multiply integers on every line."""
+        if kws or not isinstance(func, types.Function):
+            return super().resolve_function_type(func, args, kws)
+        found = self._resolved.get((func, args))
+        if found is None:
+            found = super().resolve_function_type(func, args, kws)
+            if found is not None:
+                self._resolved[func, args] = found
+        return found
+
+
+class _Target(CPU):  # type: ignore[misc]
+    """Numba's name for where a kernel runs."""
+
+
+class _Context(CPUContext):  # type: ignore[misc]
+    """Implementations on scalars. Numba's own context imports those of arrays, and SciPy for these."""
+
+    def load_additional_registries(self) -> None:
+        from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
+
+        rtsys.initialize(self)  # linking asks for it
+        self.install_registry(mathimpl.registry)
+        self.install_registry(_OWN)
+
+    def refresh(self) -> None:
+        with target_override(self.target_name):  # else it is Numba's own context that is refreshed on the way
+            super().refresh()
+
+
+class _Intrinsics:
+    """Where Numba looks up how intrinsics are lowered: a table that a context reads when it misses one."""
+
+    _registries = (imputils.builtin_registry,)
+
+    @property
+    def targetdescr(self) -> Any:
+        return self
+
+    target_context = targetdescr
+
+    def refresh(self) -> None:
+        pass
+
+
 def load_registries() -> None:
-    """Let Numba find its own implementations, which it imports when it first looks for them."""
-    for context in _contexts():
-        context.refresh()
+    """Let Numba find the implementations, which it imports when it first looks for them."""
+    _contexts()[1].refresh()
 
 
 @functools.cache
 def _contexts() -> tuple[Any, Any]:
-    typing_context, target_context = cpu_target.typing_context, cpu_target.target_context
-    return typing_context, target_context
+    target_registry["eqsat"] = _Target
+    dispatcher_registry[_Target] = _Intrinsics()
+    jit_registry[_Target] = jit_registry[CPU]
+    typing_context = _Typing()
+    return typing_context, _Context(typing_context, "eqsat")
 
 
 def _flags(fastmath: Any) -> Any:
