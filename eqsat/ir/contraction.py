@@ -12,20 +12,85 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
 from eqsat.ir.notation import notation, unify
-from eqsat.ir.types import DType, float32, float64
+from eqsat.ir.types import DType, float32, float64, int8, int16, int32, uint8
 
 
-def product(dtype: DType) -> Kernel:
-    """The semantics of the register tile and of the rank-k update: ``out[m, n] = Σ_k a[m, k] · b[n, k]``."""
-    extents = {"m": 1, "n": 1, "k": 1}
-    return notation("mn", ["mk", "nk"], [dtype, dtype], extents, lambda a, b: Call("mul", (a, b), dtype), "sum")
+@dataclass(frozen=True)
+class Dot:
+    """What a register tile adds to each of its sums in one step: the products of ``depth`` neighbours along k.
+
+    ``factors``: the types that the factors are stored in, in either order; ``dtype``: that of products and sums.
+    ``element``: the type of what blocks of factors consist of, ``depth`` neighbours side by side. Where it is more
+    than one, positions of k in nests and in print are those of such elements.
+    """
+
+    factors: tuple[DType, DType]
+    dtype: DType
+    depth: int = 1
+
+    @cached_property
+    def element(self) -> DType:
+        if self.depth == 1:
+            return self.dtype
+        return DType("·".join(dtype.name for dtype in self.factors), self.dtype.kind, self.depth * self.factors[0].bits)
+
+    @cached_property
+    def semantics(self) -> Kernel:
+        """``out[m, n] = Σ_k a[m, k] · b[n, k]``; of small types with k in two axes, of which d is ``depth`` long."""
+        letters = "k" if self.depth == 1 else "kd"
+        extents = {"m": 1, "n": 1, "k": 1, "d": self.depth}
+        return notation("mn", ["m" + letters, "n" + letters], self.factors, extents, self._product, "sum")
+
+    def _product(self, *factors: Expr) -> Expr:
+        wide = (f if f.dtype == self.dtype else Call("cast", (f,), self.dtype) for f in factors)
+        return Call("mul", tuple(wide), self.dtype)
+
+    def narrowed(self, body: Call) -> tuple[Expr, Expr] | None:
+        """The arguments of a product as they are stored; None where these are other types."""
+        if self.depth == 1:
+            return None if next(unify(self.semantics.body, body), None) is None else (body.args[0], body.args[1])
+        for types in (self.factors, self.factors[::-1]):
+            found = [_narrow(arg, dtype, self.dtype) for arg, dtype in zip(body.args, types, strict=True)]
+            if found[0] is not None and found[1] is not None:
+                return found[0], found[1]
+        return None
 
 
-SEMANTICS = {dtype: product(dtype) for dtype in (float32, float64)}
-"""What contractions are recognized by, by element type."""
+def _narrow(expr: Expr, dtype: DType, wide: DType) -> Expr | None:
+    """What ``expr`` is the cast of, as ``dtype``; None where that may not hold it."""
+    if not isinstance(expr, Call) or expr.fn != "cast" or expr.dtype != wide:
+        return None
+    (inner,) = expr.args
+    if inner.dtype == dtype:
+        return inner
+    if inner.dtype.kind != "int" or dtype.kind != "int" or inner.dtype.bits >= dtype.bits or not dtype.is_signed:
+        return None
+    return Call("cast", (inner,), dtype)
+
+
+DOTS = (
+    Dot((float32, float32), float32),
+    Dot((float64, float64), float64),
+    Dot((uint8, int8), int32, 4),
+    Dot((int16, int16), int32, 2),
+)
+"""What contractions are recognized by; of several that apply the first."""
+
+
+def dot_of(kernel: Kernel) -> tuple[Dot, Expr, Expr] | None:
+    """The products that a kernel adds up, and its factors as they are stored; None where no register tile does."""
+    body = kernel.body
+    if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul":
+        return None
+    for dot in DOTS:
+        found = dot.narrowed(body) if dot.dtype == body.dtype else None
+        if found is not None:
+            return dot, *found
+    return None
 
 
 @dataclass(frozen=True)
@@ -40,12 +105,14 @@ class Product:
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
+    dot: Dot
 
     def factors(self, kernel: Kernel) -> tuple[Expr, Expr]:
-        """Factors a and b."""
+        """Factors a and b, as they are stored."""
         assert isinstance(kernel.body, Call)
-        first, second = kernel.body.args
-        return (second, first) if self.swapped else (first, second)
+        narrow = self.dot.narrowed(kernel.body)
+        assert narrow is not None, "the kernel that the product was found in"
+        return narrow[::-1] if self.swapped else narrow
 
 
 def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[int] = ()) -> Product | None:
@@ -57,12 +124,11 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     block that several stages work on: outermost in m, and None is returned where they are not the first factor's
     alone. ``late``: operands that are made block by block, which the second factor must not read.
     """
-    body, tile = kernel.body, SEMANTICS.get(kernel.body.dtype)
-    if tile is None or kernel.combine != tile.combine or not isinstance(body, Call):
+    found_dot = dot_of(kernel)
+    if found_dot is None:
         return None
-    if next(unify(tile.body, body), None) is None:
-        return None
-    in_a, in_b = (depends_on(factor) for factor in body.args)
+    dot, *factors = found_dot
+    in_a, in_b = (depends_on(factor) for factor in factors)
     shared = fixed + rows
     long = [axis for axis in range(fixed, shared) if kernel.extents[axis] != 1]
     free = [axis for axis in range(shared, kernel.parallel) if kernel.extents[axis] != 1]
@@ -87,11 +153,11 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
         return -abs(kernel.store_strides[axis]), axis
 
     def by_factor(axis: int) -> tuple[int, int]:
-        return -max((abs(x.strides[axis]) for x in body.args if isinstance(x, Load)), default=0), axis
+        return -max((abs(x.strides[axis]) for x in factors if isinstance(x, Load)), default=0), axis
 
     b, m, n = (tuple(sorted(groups[name], key=by_store)) for name in "bmn")
     reduced = (axis for axis in range(kernel.parallel, len(kernel.extents)) if kernel.extents[axis] != 1)
-    found = Product(swapped, b, (*range(fixed, shared), *m), n, tuple(sorted(reduced, key=by_factor)))
+    found = Product(swapped, b, (*range(fixed, shared), *m), n, tuple(sorted(reduced, key=by_factor)), dot)
     if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
         return None
     return found
@@ -129,9 +195,11 @@ class Contraction:
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
+    dot: Dot
 
     @property
     def dtype(self) -> DType:
+        """The type of products and sums."""
         return self.kernel.acc_dtype
 
     def group(self, name: str) -> tuple[int, ...]:
@@ -139,8 +207,14 @@ class Contraction:
         return {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}[name]
 
     def extent(self, name: str) -> int:
-        """The flattened extent of a group (1 for an empty one)."""
-        return math.prod(self.kernel.extents[axis] for axis in self.group(name))
+        """The flattened extent of a group (1 for an empty one); of k, in elements of the dot product."""
+        extent = math.prod(self.kernel.extents[axis] for axis in self.group(name))
+        return -(-extent // self.dot.depth) if name == "k" else extent
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last element along k is not full."""
+        return math.prod(self.kernel.extents[axis] for axis in self.k) % self.dot.depth != 0
 
     def stride(self, load: Load, name: str) -> int | None:
         """The one stride with which ``load`` walks a group, or None if it takes several (0 for an empty group)."""
@@ -152,9 +226,9 @@ class Contraction:
         return stride_over(strides, self.kernel.extents, self.group(name))
 
 
-def plain(expr: Expr, dtype: DType) -> Load | None:
-    """``expr`` if it is a load that a tile can read where it lies."""
-    return expr if isinstance(expr, Load) and not expr.gathers and expr.dtype == dtype else None
+def plain(expr: Expr) -> Load | None:
+    """A factor if it is a load that a tile can read where it lies."""
+    return expr if isinstance(expr, Load) and not expr.gathers else None
 
 
 def depends_on(expr: Expr) -> set[int]:
@@ -182,7 +256,7 @@ def contraction_of(kernel: Kernel, product: Product, fixed: int = 0) -> Contract
     assert isinstance(fused.body, Call)
     starts = [sum(map(len, groups[:i])) for i in range(6)]
     batch_axes, m, n, k = (tuple(range(starts[i], starts[i + 1])) for i in range(1, 5))
-    return Contraction(fused, fused.body.args[0], fused.body.args[1], batch_axes, m, n, k)
+    return Contraction(fused, fused.body.args[0], fused.body.args[1], batch_axes, m, n, k, product.dot)
 
 
 def _strides(kernel: Kernel) -> list[tuple[int, ...]]:

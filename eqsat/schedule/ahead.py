@@ -52,7 +52,7 @@ def shares_of(group: KernelGroup, stages: Iterable[int]) -> tuple[Share, ...]:
         if product is None:
             continue
         c = contraction_of(stage.kernel, product, fixed)
-        for load in (plain(c.a, c.dtype), plain(c.b, c.dtype)):
+        for load in (plain(c.a), plain(c.b)):
             source = stage.sources[load.operand] if load else None
             rows = stage.kernel.extents[fixed]
             lies = pieces_of(load, c.kernel.extents, fixed, rows) if load and isinstance(source, int) else None

@@ -17,7 +17,7 @@ from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, 
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
 from eqsat.ir.axes import maps_of, normalized, simplify, unique
-from eqsat.ir.contraction import loads, plain, product_of, stride_over
+from eqsat.ir.contraction import Dot, loads, plain, product_of, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
@@ -79,6 +79,7 @@ class StageForm:
     functions: Functions = ()
     bits: int = 32
     siblings: tuple[Sibling, ...] = ()
+    dot: Dot | None = None
 
     @property
     def contraction(self) -> bool:
@@ -86,9 +87,9 @@ class StageForm:
 
     @cached_property
     def dtype(self) -> DType:
-        """The type that decides lanes and speed: of the accumulator, or the widest read or written."""
-        if self.contraction:
-            return self.kernel.acc_dtype
+        """The type that decides lanes and speed: of a contraction's elements, or the widest read or written."""
+        if self.dot is not None:
+            return self.dot.element
         kinds = [load.dtype for load in walk(self.kernel.body) if isinstance(load, Load)] + [self.kernel.out.dtype]
         return max(kinds, key=lambda d: (d.bits, d.name))
 
@@ -112,6 +113,8 @@ class StageForm:
         """Flattened extent of ``b``, ``m``, …; within a block of ``block`` shared rows if given, one outer position."""
         axes = self.named.get(axis, ())
         total = math.prod(self.kernel.extents[a] for a in axes if block is None or a not in self.rows)
+        if axis == "k" and self.dot is not None:
+            total = -(-total // self.dot.depth)
         return total * block if block is not None and set(self.rows) & set(axes) else total
 
     @cached_property
@@ -154,6 +157,9 @@ class StageForm:
         """Block extents along the kernel's axes for a block of named sizes."""
         found = list(self.kernel.extents)
         own = [(axes, sizes.get(self.name(name))) for name, axes in self.axes]
+        if self.dot is not None and self.dot.depth > 1:
+            depth, k = self.dot.depth, self.named["k"]
+            own = [(axes, size * depth if size and axes == k else size) for axes, size in own]
         if any(size is not None for _, size in own):
             for axis in self.outer:
                 found[axis] = 1
@@ -241,7 +247,8 @@ class Problem:
             if (stage, factor.name) in flags:
                 inside.update(factor.accesses)
                 block = math.prod(extents[a] for a in factor.axes)
-                found["packed", stage, factor.name] = block * form.dtype.itemsize
+                depth = form.dot.depth if form.dot is not None else 1
+                found["packed", stage, factor.name] = block * form.dtype.itemsize // depth
         for access in form.accesses:
             if access not in inside:
                 source = form.source(access)
@@ -386,19 +393,23 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
     product = product_of(kernel, len(form.outer), len(form.rows), late)
     if product is None or 0 in kernel.extents:
         return None
-    if target is not None and not target.rows("fma", kernel.acc_dtype):
+    dot = product.dot
+    if target is not None and not target.rows("fma", dot.element):
         return None
     named = {"b": product.b, "m": product.m, "n": product.n, "k": product.k}
-    loads, size = accesses(kernel), kernel.acc_dtype.itemsize
+    loads, size = accesses(kernel), dot.factors[0].itemsize
+    whole = math.prod(kernel.extents[a] for a in product.k) % dot.depth == 0
     shared = {*form.outer, *form.rows}
     factors = []
     for name, row, expr in zip("ab", "mn", product.factors(kernel), strict=True):
         inside = {(e.operand, e.strides) for e in walk(expr) if isinstance(e, Load)}
         depends = dependences(expr, len(kernel.extents))
-        load = plain(expr, kernel.acc_dtype)
+        load = plain(expr)
         source = stage.sources[load.operand] if load else None
         step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
         direct = step is not None and k_step is not None and (name == "a" or step == 1)
+        if dot.depth > 1:  # neighbours along k lie side by side, which only those of a first factor may do anyway
+            direct = direct and name == "a" and k_step == 1 and whole
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
             row_bytes = (-(-row_bytes // LINE) | 1) * LINE  # rows of scratch are kept off each other's cache sets
@@ -409,7 +420,7 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         inner = tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside)
         slots = _slots(expr, form.functions)
         factors.append(Factor(name, inner, depends, direct, free, external, step in (0, 1), slots, row_bytes))
-    found = replace(form, axes=tuple(named.items()), factors=tuple(factors))
+    found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     if found.extent("m") > 1:
         return found
     second = factors[1]

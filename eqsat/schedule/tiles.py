@@ -41,7 +41,7 @@ def step_slots(target: Target, row: TileOpRow, rows: int, vectors: int) -> float
     ports = target.ports
     sums = rows * vectors
     chains = row.chains if sums < row.chains else 1  # few accumulators: the tile splits each into several sums
-    return max(sums, ports.latency / chains, vectors / ports.loads + rows / ports.broadcasts)
+    return max(row.slots * sums, ports.latency / chains, vectors / ports.loads + rows / ports.broadcasts)
 
 
 def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: bool) -> float:

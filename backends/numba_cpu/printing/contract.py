@@ -92,11 +92,11 @@ def describe(c: Contraction) -> str:
 
 def pack_spec(c: Contraction, which: str, places: list[int], tile: tuple[int, int]) -> PackSpec:
     """How the plan packs a constant factor for tiles of (rows, columns); ``places``: operands as the group has them."""
-    load = plain(c.a if which == "a" else c.b, c.dtype)
+    load = plain(c.a if which == "a" else c.b)
     assert load is not None
 
     def axes(group: str) -> Axes:
         return tuple((c.kernel.extents[axis], load.strides[axis]) for axis in c.group(group))
 
     varying, width = (axes("m"), tile[0]) if which == "a" else (axes("n"), tile[1])
-    return PackSpec(places[load.operand], load.offset, axes("b"), varying, axes("k"), width)
+    return PackSpec(places[load.operand], load.offset, axes("b"), varying, axes("k"), width, c.dot.depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ class ContractElements:
     ) -> None:
         self.module, self.p, self.scratch = module, printer, scratch
         self.c, self.bases, self.store_base = contraction, bases, store
-        self.size = contraction.dtype.itemsize
+        self.size, self.depth = contraction.dtype.itemsize, contraction.dot.depth
         self.lanes = lanes = printer.lanes
         self.dtype = contraction.dtype.name
         self.extent = {group: contraction.extent(group) for group in "bmnk"}
@@ -73,7 +74,7 @@ class ContractElements:
 
     def constant(self, which: str) -> Factor:
         """The factor as packed when the plan was built."""
-        load = plain(self.factor(which), self.c.dtype)
+        load = plain(self.factor(which))
         assert load is not None, "what comes packed is a plain load"
         return self.panels(which, self.bases[load.operand])
 
@@ -86,13 +87,18 @@ class ContractElements:
 
     def direct(self, which: str) -> Factor | None:
         """The factor read where it lies, or None where a tile cannot."""
-        load = plain(self.factor(which), self.c.dtype)
+        load = plain(self.factor(which))
         if load is None:
             return None
         step, k_step = self.c.stride(load, "m" if which == "a" else "n"), self.c.stride(load, "k")
         if step is None or k_step is None or (which == "b" and step != 1):
             return None
-        return Factor(self.base(load), step * self.size, k_step * self.size, step * self.size, in_place=True)
+        if self.depth > 1:
+            if which == "b" or k_step != 1 or self.c.ragged:
+                return None
+            k_step = self.depth
+        size = load.dtype.itemsize
+        return Factor(self.base(load), step * size, k_step * size, step * size, in_place=True)
 
     def source(self, which: str) -> Factor:
         found = self.sources[which] or self.direct(which)
@@ -196,28 +202,65 @@ class ContractElements:
 
             self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector)
 
+    def inside(self, k: str, k_stop: str) -> Range:
+        """Positions along the axes of k from one element of the dot product to before another."""
+        if self.depth == 1:
+            return k, k_stop
+        first, last = (address("0", (self.depth, at)) for at in (k, k_stop))
+        whole = math.prod(self.c.kernel.extents[axis] for axis in self.c.k)
+        return first, f"min({last}, {whole})" if self.c.ragged else last
+
     def evaluate_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
         """Print the evaluation of a block of the first factor, row by row."""
-        row = self.p.fresh("row")
+        row, size = self.p.fresh("row"), self.c.a.dtype.itemsize
+        first, last = self.inside(k, k_stop)
         with self.p.scope(f"for {row} in range({m}, {m_stop}):", row):
             at_row = self.split("m", row)
+            if self.c.ragged:
+                zero = self.p.literal(0, self.c.a.dtype)
+                self.p.line(f"storen({packed.at(row, f'({k_stop} - 1)')}, {zero.name}, {self.depth})")
 
             def vector(coordinates: dict[int, str], position: str, view: View) -> None:
                 value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
-                self.p.store(packed.at(row, position), 0 if view.vector is None else 1, value, view.count)
+                to = address(packed.at(row, k), (size, minus(position, first)))
+                self.p.store(to, 0 if view.vector is None else 1, value, view.count)
 
-            self.sweep("k", k, k_stop, vector, self.span("k") % self.lanes == 0 or self.span("k") == self.extent["k"])
+            aligned = self.span("k") * self.depth % self.lanes == 0 or self.span("k") == self.extent["k"]
+            self.sweep("k", first, last, vector, aligned)
 
     def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
         """Print the evaluation of one panel of a factor."""
-        depth = self.p.fresh("depth")
-        with self.p.scope(f"for {depth} in range({k}, {k_stop}):", depth):
+        group, factor, depth = "m" if which == "a" else "n", self.factor(which), self.p.fresh("depth")
+        size, rows = factor.dtype.itemsize, ""
+        row = -(-self.width(which) // self.lanes) * self.lanes * size
+        first, last = self.inside(k, k_stop)
+        if self.depth > 1:  # to rows that are then put side by side
+            rows = address("scratch", (1, str(self.scratch.take(self.span("k") * self.depth * row))))
+        with self.p.scope(f"for {depth} in range({first}, {last}):", depth):
             at_depth = self.split("k", depth)
 
             def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                value = self.p.value(self.factor(which), self.view(view, {**at_depth, **coordinates}))
-                to = address(packed.at(start, depth), (self.size, minus(position, start)))
+                value = self.p.value(factor, self.view(view, {**at_depth, **coordinates}))
+                base = address(rows, (row, minus(depth, first))) if rows else packed.at(start, depth)
+                to = address(base, (size, minus(position, start)))
                 self.p.store(to, 0 if view.vector is None else 1, value, view.count)
 
             aligned = self.width(which) % self.lanes == 0
-            self.sweep("m" if which == "a" else "n", start, address("0", (1, start), (1, count)), vector, aligned)
+            self.sweep(group, start, address("0", (1, start), (1, count)), vector, aligned)
+        if not rows:
+            return
+        if self.c.ragged:
+            with self.p.scope(f"for {depth} in range({last}, {self.depth} * ({k_stop})):", depth):
+                for offset in range(0, row, self.lanes * size):
+                    zero = self.p.literal(0, factor.dtype)
+                    self.p.line(f"store({address(rows, (row, minus(depth, first)))} + {offset}, {zero.name})")
+        self.side_by_side(packed, factor, rows, row, start, count, k, k_stop)
+
+    def side_by_side(
+        self, packed: Factor, factor: Expr, rows: str, row: int, start: str, count: str, k: str, k_stop: str
+    ) -> None:
+        """Print the copy of rows of a factor, ``row`` bytes apart, to where they lie as the dot product takes them."""
+        self.module.use("tiles.micro_kernels", "interleave")
+        options = f'"{factor.dtype.name}", {self.depth}, {self.lanes}, {packed.k_step}, {row}'
+        copy = self.module.define("beside", f"interleave({options})")
+        self.p.line(f"{copy}({packed.at(start, k)}, {rows}, {minus(k_stop, k)}, {count})")

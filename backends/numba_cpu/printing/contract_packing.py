@@ -50,11 +50,11 @@ class ContractPacking(ContractElements):
         group = "m" if which == "a" else "n"
         start, k = self.range[group][0], self.range["k"][0]
         span, k_span, batches = self.span(group), self.span("k"), self.span("b")
-        load = plain(self.factor(which), self.c.dtype)
+        load = plain(self.factor(which))
         if which == "b":
             size = -(-span // self.columns) * self.columns * k_span * self.size
             packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
-        elif load is not None and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
+        elif self.depth == 1 and load and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
             column = padded_row(span * self.size)
             size = column * k_span
             packed = Factor("", self.size, column, self.size, start, k)
@@ -119,15 +119,20 @@ class ContractPacking(ContractElements):
         group = "m" if which == "a" else "n"
         width, extent, depth = self.width(which), self.extent[group], minus(k_stop, k)
         count = str(width) if extent % width == 0 else f"min({width}, {minus(str(extent), start)})"
-        load = plain(self.factor(which), self.c.dtype)
+        load = plain(self.factor(which))
         step, k_step = (self.c.stride(load, group), self.c.stride(load, "k")) if load else (None, None)
-        if load is not None and step is not None and k_step is not None and 1 in (step, k_step):
-            source = address(self.base(load), (step * self.size, start), (k_step * self.size, k))
-            if step == 1:
+        usable = load is not None and step is not None and k_step is not None and 1 in (step, k_step)
+        if usable and not (self.depth > 1 and self.c.ragged):
+            assert load is not None and step is not None and k_step is not None
+            size = load.dtype.itemsize
+            source = address(self.base(load), (step * size, start), (k_step * size * self.depth, k))
+            if self.depth > 1 and k_step != 1:
+                self.side_by_side(packed, load, source, k_step * size, start, count, k, k_stop)
+            elif step == 1 and self.depth == 1:
                 copy = self.copier("copy", packed.k_step, k_step * self.size)
                 self.p.line(f"{copy}({packed.at(start, k)}, {source}, {depth}, {count})")
             else:
-                copy = self.copier("transpose", packed.k_step, step * self.size)
+                copy = self.copier("transpose", packed.k_step, step * size)
                 self.p.line(f"{copy}({packed.at(start, k)}, {source}, {count}, {depth})")
         else:
             self.evaluate_panel(packed, which, start, count, k, k_stop)

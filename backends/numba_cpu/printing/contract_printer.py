@@ -16,7 +16,9 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 )
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
+from eqsat_backends.numba_cpu.tiles.dots import VNNI
 from eqsat_backends.numba_cpu.tiles.micro_kernels import ASK_STEPS
+from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 
 class ContractPrinter(ContractPacking):
@@ -242,7 +244,6 @@ class ContractPrinter(ContractPacking):
     def fma(
         self, a: Factor, b: Factor, rows: int, columns: int, target: Target, steps: int, ask: Ask | None, keep: int = 0
     ) -> str:
-        self.module.use("tiles.micro_kernels", "fma_tile")
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
         options = ", accumulate=True" if self.sums else ""
         if (b.in_place or target.stored) and tail:
@@ -250,9 +251,14 @@ class ContractPrinter(ContractPacking):
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
+        tile, kind = "fma_tile", f'"{self.dtype}"'
+        if self.depth > 1:
+            dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]
+            tile, kind = "dot_tile", f'"{dot.element}", {signed}, {VNNI in cpu_features()}'
+        self.module.use("tiles.micro_kernels", tile)
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
-            f'fma_tile("{self.dtype}", {rows}, {vectors}, {self.lanes}, '
+            f"{tile}({kind}, {rows}, {vectors}, {self.lanes}, "
             f"{a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
         )
 

@@ -21,7 +21,8 @@ class PackSpec:
     """A constant operand copied once into panels, the layout a contraction's register tile reads.
 
     The packed copy has shape ``(batch, ceil(n / tile), k, tile)`` in C order, each group of axes flattened:
-    element ``(i, p, r, j)`` is ``flat[offset + …]`` at position ``p·tile + j`` of ``n``, zero past its end.
+    element ``(i, p, r, j)`` is ``flat[offset + …]`` at position ``p·tile + j`` of ``n``, zero past its end. With a
+    ``depth`` of more than 1 as many neighbours along k lie side by side, and zeros fill up the last.
     """
 
     operand: int
@@ -30,21 +31,24 @@ class PackSpec:
     n: Axes
     k: Axes
     tile: int
+    depth: int = 1
 
     @property
     def size(self) -> int:
         """Elements of the packed copy."""
         batch, n, k = (math.prod(extent for extent, _ in axes) for axes in (self.batch, self.n, self.k))
-        return batch * -(-n // self.tile) * k * self.tile
+        return batch * -(-n // self.tile) * -(-k // self.depth) * self.depth * self.tile
 
     def apply(self, flat: np.ndarray) -> np.ndarray:
         """The packed copy of the operand, flat and C-contiguous."""
         axes = (*self.batch, *self.n, *self.k)
         batch, n, k = (math.prod(extent for extent, _ in group) for group in (self.batch, self.n, self.k))
         panels = -(-n // self.tile)
-        packed = np.zeros((batch, panels, k, self.tile), flat.dtype)
-        if packed.size == 0 or batch * n * k == 0:
-            return packed.reshape(-1)
+        deep = -(-k // self.depth)
+        filled = np.zeros((batch, panels, deep * self.depth, self.tile), flat.dtype)
+        if filled.size == 0 or batch * n * k == 0:
+            return filled.reshape(-1)
+        packed = filled[:, :, :k]
         view = np.lib.stride_tricks.as_strided(
             flat[self.offset :], [extent for extent, _ in axes], [stride * flat.itemsize for _, stride in axes]
         )
@@ -54,7 +58,8 @@ class PackSpec:
         packed[:, :whole] = tiles.transpose(0, 1, 3, 2)
         if whole < panels:
             packed[:, whole, :, : n - whole * self.tile] = source[:, whole * self.tile :].transpose(0, 2, 1)
-        return packed.reshape(-1)
+        beside = filled.reshape(batch, panels, deep, self.depth, self.tile).swapaxes(3, 4)
+        return np.ascontiguousarray(beside).reshape(-1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for ``json.dumps``."""
@@ -64,7 +69,7 @@ class PackSpec:
     def from_json(data: Mapping[str, Any]) -> PackSpec:
         """The specification that :meth:`to_json` wrote."""
         batch, n, k = (tuple((int(e), int(s)) for e, s in data[group]) for group in ("batch", "n", "k"))
-        return PackSpec(int(data["operand"]), int(data["offset"]), batch, n, k, int(data["tile"]))
+        return PackSpec(int(data["operand"]), int(data["offset"]), batch, n, k, int(data["tile"]), int(data["depth"]))
 
 
 @dataclass(frozen=True)

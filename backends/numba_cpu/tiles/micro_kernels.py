@@ -15,6 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from eqsat_backends.numba_cpu.tiles.dots import Step, step_of
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.flow import I64, Variable
 from eqsat_backends.numba_cpu.vectors.lanes import BYTES, KIND, Lanes, Value
@@ -89,6 +90,7 @@ def fma_tile(
     tail: int = 0,
     keep: int = 0,
     ask: tuple[int, int, int, int] = (0, 0, 0, 0),
+    step: Step | None = None,
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
 
@@ -101,7 +103,9 @@ def fma_tile(
     fly, hidden behind the arithmetic.
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
     are prefetched into the second-level cache, from a last argument on, which then moves by ``move`` bytes.
+    ``step``: adds to sums; None: multiplies and adds.
     """
+    muladd = step or _Tile.muladd
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
     unroll = 4 if rows * vectors < 4 and not ask[0] else 2 if rows * vectors < 16 or keep or ask[0] else 1
@@ -114,12 +118,12 @@ def fma_tile(
         a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
         ask_at = e.moving(more[-1] if ask[0] else b)
         streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep)]
-        sums = [[e.variable(e.const(e.of, 0.0)) for _ in cells] for _ in range(chains)]
+        sums = [[e.variable(ir.Constant(e.type(e.of), None)) for _ in cells] for _ in range(chains)]
 
         def used(j: int) -> Value | None:
             return ir.Constant(I64, tail) if tail and j == vectors - 1 else None
 
-        def step(offset: int) -> None:
+        def multiply(offset: int) -> None:
             panel = [e.load(e.at(e.at(b_at.now, offset * b_k), j * width), used(j)) for j in range(vectors)]
             for line in range(0, vectors * width if ahead else 0, 64):
                 memory.prefetch(e, e.at(b_at.now, (offset + ahead) * b_k + line), 3)
@@ -127,14 +131,14 @@ def fma_tile(
                 scalar = e.broadcast(e.at(a_at.now, i * a_row + offset * a_k))
                 for j in range(vectors):
                     total = sums[offset % chains][i * vectors + j]
-                    total.set(e.muladd(scalar, panel[j], total.now))
+                    total.set(muladd(e, scalar, panel[j], total.now))
             for j in range(vectors if keep else 0):
                 e.store(panel[j], e.at(to_at.now, offset * keep + j * width))
 
         def walk(count: Value, steps: int) -> None:
             with e.loop(count, steps):
                 for offset in range(steps):
-                    step(offset)
+                    multiply(offset)
                 for stream, stride in streams:
                     e.move(stream, steps * stride)
 
@@ -169,6 +173,47 @@ def fma_tile(
     return _macro(
         f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep) + bool(ask[0]), dtype, lanes, generate
     )
+
+
+@functools.cache
+def dot_tile(element: str, signed_first: bool, native: bool, *sizes: int, **options: Any) -> Tile:
+    """``fma_tile`` over elements of several neighbours along k, of 32 bits each, with sums of int32."""
+    return fma_tile("int32", *sizes, step=step_of(element, signed_first, native), **options)
+
+
+@functools.cache
+def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -> Tile:
+    """``interleave(to, source, rows, columns)``: ``depth`` rows at a time side by side, column by column.
+
+    ``rows``: of the result, whose elements have 32 bits. Row strides in bytes.
+    """
+
+    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+        to_at, from_at = e.moving(to), e.moving(source)
+
+        def vector(at: Value, start: Value, count: Value | None) -> None:
+            lines = [e.load(e.at(at, d * from_row), count) for d in range(depth)]
+            while len(lines) > 1:
+                size = lines[0].type.count
+                order = [i // 2 + size * (i % 2) for i in range(2 * size)]
+                joined = [e.shuffle(one, two, order) for one, two in zip(lines[::2], lines[1::2], strict=True)]
+                wider = ir.VectorType(ir.IntType(2 * lines[0].type.element.width), size)
+                lines = [e.b.bitcast(line, wider) for line in joined]
+            e.store(lines[0], start, count)
+
+        with e.loop(rows):
+            target, origin = e.moving(to_at.now), e.moving(from_at.now)
+            with e.loop(columns, lanes):
+                vector(origin.now, target.now, None)
+                e.move(target, lanes * 4)
+                e.move(origin, lanes * e.size)
+            left = e.left(columns, lanes)
+            with e.b.if_then(e.b.icmp_signed(">", left, ir.Constant(I64, 0))):
+                vector(origin.now, target.now, left)
+            e.move(to_at, to_row)
+            e.move(from_at, depth * from_row)
+
+    return _macro(f"interleave_{depth}", 4, dtype, lanes, generate)
 
 
 @functools.cache

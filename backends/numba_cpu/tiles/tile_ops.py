@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
-from eqsat.ir.contraction import SEMANTICS
-from eqsat.ir.types import DType
+from eqsat.ir.contraction import DOTS, Dot
+from eqsat_backends.numba_cpu.tiles.dots import VNNI
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
@@ -19,6 +19,9 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
 They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
 """
 
+DOT_STEPS = {"uint8·int8": ((1.0, VNNI), (4.0, "")), "int16·int16": ((1.0, VNNI), (2.0, ""))}
+"""Slots of a step of tiles of small types for one vector of sums, and the extension that this needs, best first."""
+
 CHAINS = 4
 """Into how many sums a tile splits an accumulator where it has fewer accumulators than that."""
 
@@ -28,27 +31,32 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
     shapes = REGISTER_TILES[32 if registers >= 32 else 16]
     return (
         *(
-            _product("fma", dtype, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS)
-            for dtype in SEMANTICS
+            _product("fma", dot, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS, *how)
+            for dot in DOTS
+            for how in DOT_STEPS.get(dot.element.name, ((1.0, ""),))
             for rows, vectors in shapes
         ),
-        *(_product("update", dtype, {"n": 4, "k": 8}, 4 + 2) for dtype in SEMANTICS),
+        *(_product("update", dot, {"n": 4, "k": 8}, 4 + 2) for dot in DOTS if dot.depth == 1),
         TileOpRow("vector", (), "lanes"),
     )
 
 
-def _product(name: str, dtype: DType, sizes: dict[str, int], registers: int, chains: int = 1) -> TileOpRow:
-    axes, semantics = ("m", "n", "k"), SEMANTICS[dtype]
+def _product(
+    name: str, dot: Dot, sizes: dict[str, int], registers: int, chains: int = 1, slots: float = 1.0, needs: str = ""
+) -> TileOpRow:
+    deep = dot.depth > 1
     return TileOpRow(
         name,
         tuple(sizes.items()),
         "n",
         registers,
         chains=chains,
-        dtypes=(dtype.name,),
-        axes=axes,
-        semantics=semantics,
-        layouts=((1, "n"),),
+        slots=slots,
+        dtypes=(dot.element.name,),
+        needs=needs,
+        axes=("m", "n", "k", "d") if deep else ("m", "n", "k"),
+        semantics=dot.semantics,
+        layouts=((0, "d"), (1, "d")) if deep else ((1, "n"),),
     )
 
 

@@ -1,0 +1,63 @@
+"""Steps of register tiles over small types: dot products of a few neighbours, in one instruction or in several.
+
+An element is 32 bits: neighbours along k, side by side, the first one lowest. Where the processor lacks the instruction,
+others add the same numbers: integers wrap around at 32 bits either way, and nothing saturates in between (as what AVX2
+has for bytes would).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
+
+VNNI = "avx512vnni"
+
+Step = Callable[[Lanes, Value, Value, Value], Value]
+"""(lanes, element of a in every lane, elements of b, sums) -> sums."""
+
+
+def step_of(element: str, signed_first: bool = False, native: bool = True) -> Step | None:
+    """How tiles of an element type add to their sums; None where its numbers are multiplied as they are.
+
+    ``signed_first``: the bytes of a are the signed ones. ``native``: use what the processor has for it.
+    """
+    fast = native and VNNI in cpu_features()
+    if element == "uint8·int8":
+        quads = _vnni("vpdpbusd") if fast else _bytes
+        return (lambda e, a, b, sums: quads(e, b, a, sums)) if signed_first else quads
+    if element == "int16·int16":
+        return _vnni("vpdpwssd") if fast else _pairs
+    return None
+
+
+def _vnni(name: str) -> Step:
+    def step(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+        return e.call(f"llvm.x86.avx512.{name}.{32 * e.lanes}", sums.type, sums, a, b)
+
+    return step
+
+
+def _bytes(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+    """Bytes, those of a unsigned, those of b signed: widened to 16 bits, the even ones apart from the odd ones."""
+    half = ir.VectorType(ir.IntType(16), 2 * e.lanes)
+    eight = ir.Constant(half, [ir.Constant(half.element, 8)] * (2 * e.lanes))
+    a, b = e.b.bitcast(a, half), e.b.bitcast(b, half)
+    even = e.b.lshr(e.b.shl(a, eight), eight), e.b.ashr(e.b.shl(b, eight), eight)
+    odd = e.b.lshr(a, eight), e.b.ashr(b, eight)
+    return _pairs(e, *odd, _pairs(e, *even, sums))
+
+
+def _pairs(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+    """Signed numbers of 16 bits: products of 32 bits, added pair by pair."""
+    half = ir.VectorType(ir.IntType(16), 2 * e.lanes)
+    found = {16: ("avx512bw", "avx512.pmaddw.d.512"), 8: ("avx2", "avx2.pmadd.wd"), 4: ("sse2", "sse2.pmadd.wd")}
+    feature, name = found.get(e.lanes, ("", ""))
+    if feature in cpu_features():
+        a, b = e.b.bitcast(a, half), e.b.bitcast(b, half)
+        return e.b.add(sums, e.call(f"llvm.x86.{name}", sums.type, a, b))
+    a, b, sixteen = e.b.bitcast(a, sums.type), e.b.bitcast(b, sums.type), e.like(sums, 16)
+    low, high = ((e.b.ashr(x, sixteen), e.b.ashr(e.b.shl(x, sixteen), sixteen)) for x in (a, b))
+    return e.b.add(sums, e.b.add(*(e.b.mul(p, q) for p, q in zip(low, high, strict=True))))
