@@ -1,7 +1,16 @@
 """The standard rule library: one file per family, one line per rule."""
 
 from eqsat.rules import collect
-from eqsat_rules import arithmetic, contractions, functions, movement, normalization, reductions, siblings
+from eqsat_rules import (
+    arithmetic,
+    contractions,
+    functions,
+    movement,
+    normalization,
+    reductions,
+    siblings,
+    small_integers,
+)
 
-RULES = collect(arithmetic, functions, normalization, contractions, siblings, reductions, movement)
+RULES = collect(arithmetic, functions, normalization, contractions, siblings, reductions, movement, small_integers)
 """Every rule of the library, in order of definition."""

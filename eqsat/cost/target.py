@@ -104,9 +104,9 @@ class TileOpRow:
     ``update``, a rank-k update that holds no block of results in registers; ``vector``, a map or reduction along
     one axis. ``sizes``: most positions along an axis, in vectors along ``lanes``; an axis that is not listed may have
     any extent. ``registers``: vector registers it takes at those sizes. ``enter``: slots to enter and leave it.
-    ``chains``: into how many sums it splits each accumulator where it has fewer accumulators than that. ``slots``: those
-    that adding to one vector of results takes. ``dtypes``: element types it computes in, none for all. ``needs``: the instruction-set extension without which a backend does
-    not offer it.
+    ``chains``: into how many sums it splits each accumulator where it has fewer accumulators than that. ``slots``:
+    those that adding to one vector of results takes. ``dtypes``: element types it computes in, none for all.
+    ``needs``: the instruction-set extension without which a backend does not offer it.
 
     ``semantics``: what it computes, as a kernel (``eqsat.ir.notation``) over ``axes``, named in the order of that
     kernel's axes: a tile operation that nests name ``name`` is offered wherever a kernel is this one by index notation

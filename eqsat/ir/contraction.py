@@ -93,6 +93,13 @@ def dot_of(kernel: Kernel) -> tuple[Dot, Expr, Expr] | None:
     return None
 
 
+def depth_of(first: DType, second: DType, wide: DType) -> int:
+    """How many products of two types, cast to ``wide``, a tile adds up at once; 0: these casts are evaluated."""
+    x, y = (Call("cast", (Load(i, 0, (), dtype),), wide) for i, dtype in enumerate((first, second)))
+    body = Call("mul", (x, y), wide)
+    return next((dot.depth for dot in DOTS if dot.dtype == wide and dot.depth > 1 and dot.narrowed(body)), 0)
+
+
 @dataclass(frozen=True)
 class Product:
     """The axes of a kernel that is a contraction, by group, outermost first; axes of extent 1 are in none but m.

@@ -89,6 +89,9 @@ register(Op("view", "view", _view_type, _view, _define_view, doc="transpose, res
 
 # Contraction
 
+BLAS_WORK = 1 << 15
+"""Multiply-adds from which a product of integers is looked at for whether floats hold it."""
+
 
 def _contract_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     a, b = types
@@ -115,12 +118,22 @@ def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
         return size
 
     head = [extents[x] for x in batch]
-    product = np.matmul(
-        left.reshape(*head, extent(rows), extent(summed)), right.reshape(*head, extent(summed), extent(cols))
-    )
+    left = left.reshape(*head, extent(rows), extent(summed))
+    product = _matmul(left, right.reshape(*head, extent(summed), extent(cols)))
     order = (*batch, *rows, *cols)
     shaped = product.reshape([extents[x] for x in order])
     return np.asarray(shaped.transpose([order.index(x) for x in attrs.out]), order="C")
+
+
+def _matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``numpy.matmul``; of integers in float64 where that is exact: BLAS is a hundred times as fast as NumPy's loops."""
+    if left.dtype.kind not in "iu" or left.size * right.shape[-1] < BLAS_WORK or not right.size:
+        return np.asarray(np.matmul(left, right))
+    largest = [max(-int(x.min()), int(x.max())) for x in (left, right)]
+    if largest[0] * largest[1] * left.shape[-1] > 2**53:
+        return np.asarray(np.matmul(left, right))
+    exact = np.matmul(left.astype(np.float64), right.astype(np.float64))
+    return exact.astype(np.int64).astype(left.dtype)
 
 
 def _define_contract(types: Sequence[TensorType], attrs: object) -> Kernel:

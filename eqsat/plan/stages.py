@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from eqsat.ir.contraction import dot_of
 from eqsat.ir.kernel import (
     Acc,
     Call,
@@ -281,14 +282,18 @@ def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
             part = _part_over(stage, factor, axes)
             load = _load_part(stage, part, axes)
             assert isinstance(stage.kernel.body, Call)
-            body = replace(stage.kernel.body, args=tuple(load if f is factor else f for f in stage.kernel.body.args))
+            body = map_expr(stage.kernel.body, lambda e: e, lambda e, f=factor, to=load: to if e is f else None)
             named.read(name, part, named.insert(part, name), body)
     return named.listed()
 
 
 def _computed_factor(kernel: Kernel, shared: int) -> Expr | None:
     """The first factor of a contraction that is computed, at every point of the shared axes."""
-    return next((f for f in _factors(kernel) if isinstance(f, Call | Guarded) and _spans(f, shared)), None)
+    factors = _factors(kernel)
+    dot = dot_of(kernel) if factors else None
+    if dot is not None and dot[0].depth > 1:  # tiles see through the casts
+        factors = tuple(f.args[0] for f in factors if isinstance(f, Call))
+    return next((f for f in factors if isinstance(f, Call | Guarded) and _spans(f, shared)), None)
 
 
 def _spans(expr: Expr, axes: int) -> bool:

@@ -258,8 +258,7 @@ class ContractPrinter(ContractPacking):
         self.module.use("tiles.micro_kernels", tile)
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
-            f"{tile}({kind}, {rows}, {vectors}, {self.lanes}, "
-            f"{a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
+            f"{tile}({kind}, {rows}, {vectors}, {self.lanes}, {a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
         )
 
     def update(self, a: Factor, b: Factor, depth: int, c_row: int) -> str:

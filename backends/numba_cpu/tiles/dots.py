@@ -1,8 +1,8 @@
 """Steps of register tiles over small types: dot products of a few neighbours, in one instruction or in several.
 
-An element is 32 bits: neighbours along k, side by side, the first one lowest. Where the processor lacks the instruction,
-others add the same numbers: integers wrap around at 32 bits either way, and nothing saturates in between (as what AVX2
-has for bytes would).
+An element is 32 bits: neighbours along k, side by side, the first one lowest. Where the processor lacks the
+instruction, others add the same numbers: integers wrap around at 32 bits either way, and nothing saturates in between
+(as what AVX2 has for bytes would).
 """
 
 from __future__ import annotations
