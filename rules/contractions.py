@@ -135,7 +135,8 @@ def _term_contracted(
     return aligned(product, kept, out)
 
 
-def _linear(m: Match) -> Node:
+def linear(m: Match) -> Node:
+    """A sum's terms, each contracted with the other factor."""
     spec: Spec = m.s
     terms = [(sign, _term_contracted(t, spec.a, m.w, spec.b, spec.out)) for sign, t in m.ts]
     return build.broadcast_to(signed_sum(terms), m.root.shape)
@@ -349,7 +350,7 @@ contract_associates = rewrite(
     contract(contract(a, b, s2), c, s1), _regroup, where=few_forms, doc="(a·b)·c = a·(b·c) = b·(a·c) for any specs"
 )
 contract_linear = rewrite(
-    contract(Terms("ts"), w, s), _linear, where=program_linear, doc="(a + b)@w = a@w + b@w", example=_low_rank_sum
+    contract(Terms("ts"), w, s), linear, where=program_linear, doc="(a + b)@w = a@w + b@w", example=_low_rank_sum
 )
 contract_factor = rewrite(
     signed((0, contract(a, b, s)), (0, contract(a, c, s))), _factor, where=program_sum, doc="a@b + a@c = a@(b + c)"

@@ -1,28 +1,54 @@
-"""Products of small integers: what the dot products of processors take, exact in the integers that they are added in."""
+"""Products of small integers: what processors have dot products for, exact in the integers that they are added in."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from eqsat.ir import build
 from eqsat.ir.build import call, cast
+from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
-from eqsat.ir.types import int8, int32, uint8
-from eqsat.rules import Match, attributes, contract, rewrite, tensors
+from eqsat.ir.types import float32, int8, int16, int32, uint8
+from eqsat.rules import Match, Terms, attributes, contract, op, rewrite, tensors
 from eqsat.rules.examples import Maker
+from eqsat_rules.contractions import MAX_FORMS, linear
 from eqsat_rules.labels import aligned, squeeze, sum_over
 
-x, w = tensors("x w")
-s = attributes("s")
+v, w, x = tensors("v w x")
+pd, s, to, to2 = attributes("pd s to to2")
 
 OFFSET = 128
 """From a signed byte to the unsigned one that has its order."""
+
+DEPTH = 4
+"""Of terms that are looked through for how large an integer may be."""
+
+
+def largest(m: Match, t: Node, depth: int = DEPTH) -> float:
+    """What no element of a tensor of integers is beyond, by its type and by what it is known to equal."""
+    value, known = m.value(t), m.array(t)
+    if value is not None:
+        return abs(float(value))
+    if known is not None and known.array.size:
+        return float(np.abs(known.array.astype(np.float64)).max())
+    found = [float(max(-t.dtype.limits[0], t.dtype.limits[1]))]
+    if depth:
+        inner = [f[0] for _, f in m.forms(t, "cast") if f[0].dtype.kind == "int" and f[0].dtype.bits < t.dtype.bits]
+        found += [largest(m, node, depth - 1) for node in inner]
+        found += [sum(largest(m, node, depth - 1) for node in f) for _, f in m.forms(t, "add_n")]
+        found += [largest(m, f[0], depth - 1) for _, f in m.forms(t, "neg")]
+    return min(found)
+
+
+# Signed bytes
 
 
 def signed_bytes(m: Match) -> bool:
     """both factors are signed bytes, the first is not known when compiled, and each has columns for the other's rows"""
     spec: Spec = m.s
     small = m.x.dtype == int8 and m.w.dtype == int8 and not m.known(m.x)
-    return small and bool(spec.rows and spec.cols) and m.original(m.root)
+    return small and bool(spec.rows and spec.cols) and len(m.forms(m.root, "contract")) < MAX_FORMS
 
 
 def _unsigned(m: Match) -> Node:
@@ -42,6 +68,88 @@ def _signed_product(mk: Maker) -> Node:
     return build.matmul(cast(left, int32), cast(right, int32))
 
 
+# Zero points, and scales
+
+
+def zero_points(m: Match) -> bool:
+    """a sum of small integers and of what repeats along an axis, in int32, with few forms as a contraction"""
+    if m.root.dtype != int32 or len(m.ts) != 2 or len(m.forms(m.root, "contract")) >= MAX_FORMS:
+        return False
+    size = max(t.type.size for _, t in m.ts)
+    whole = [t for _, t in m.ts if t.type.size == size]
+    return len(whole) == 1 and any(f[0].dtype in (uint8, int8, int16) for _, f in m.forms(whole[0], "cast"))
+
+
+def _with_zero_point(mk: Maker) -> Node:
+    x, z = (
+        mk.tensor(3, 5, dtype=mk.random.choice((int8, uint8))),
+        mk.tensor(*mk.random.choice([(), (3, 1)]), dtype=int8),
+    )
+    shifted = call("sub", cast(x, int32), cast(z, int32))
+    return build.matmul(shifted, cast(mk.tensor(5, 4, dtype=int8), int32))
+
+
+def small_sums(m: Match) -> bool:
+    """both factors are integers so small that no sum leaves int32"""
+    spec: Spec = m.s
+    if not m.root.dtype.is_float or m.x.dtype.kind != "int" or m.w.dtype.kind != "int":
+        return False
+    extents = spec.extents(m.x.shape, m.w.shape)
+    terms = float(np.prod([extents[label] for label in spec.summed]))
+    return terms * largest(m, m.x) * largest(m, m.w) <= int32.limits[1]
+
+
+def _whole(m: Match) -> Node:
+    return cast(build.contract(m.s, cast(m.x, int32), cast(m.w, int32)), m.root.dtype)
+
+
+def _whole_floats(mk: Maker) -> Node:
+    left, right = mk.tensor(3, 5, dtype=uint8), mk.tensor(5, 4, dtype=int8)
+    return build.matmul(cast(left, float32), cast(right, float32))
+
+
+def scaled_integers(m: Match) -> bool:
+    """the scale is smaller than the factor, which is of integers, and the tensor has few forms as a product"""
+    small = m.x.dtype.kind == "int" and m.root.dtype.is_float and m.v.type.size < m.x.type.size
+    return small and len(m.forms(m.root, "mul")) < MAX_FORMS
+
+
+def _scale_after(m: Match) -> Node | None:
+    spec: Spec = m.s
+    scale, own = squeeze(m.v, spec.a)
+    if m.x.type.ndim != len(spec.a) or not set(own) <= set(spec.out):
+        return None
+    product = build.contract(spec, cast(m.x, m.root.dtype), m.w)
+    out = call("mul", product, aligned(scale, own, spec.out))
+    return out if out.shape == m.root.shape else None
+
+
+def _scaled_integers(mk: Maker) -> Node:
+    x = cast(mk.tensor(3, 5, dtype=int8), float32)
+    scale = mk.tensor(*mk.random.choice([(), (3, 1)]), dtype=float32)
+    return build.matmul(call("mul", x, scale), mk.tensor(5, 4, dtype=float32))
+
+
+# Padding
+
+
+def padding_fits(m: Match) -> bool:
+    """integers are cast to a wider type, and what they are padded with is one of them"""
+    pad: PadAttrs = m.pd
+    if m.x.dtype.kind != "int" or m.root.dtype.bits <= m.x.dtype.bits or pad.value != int(pad.value):
+        return False
+    low, high = m.x.dtype.limits
+    return low <= pad.value <= high
+
+
+def _pad_first(m: Match) -> Node:
+    return cast(build.pad(m.x, m.pd.widths, int(m.pd.value)), m.root.dtype)
+
+
+def _padded_bytes(mk: Maker) -> Node:
+    return build.pad(cast(mk.tensor(3, 4, dtype=uint8), int32), [(1, 0), (2, 1)], mk.random.choice((0, 7)))
+
+
 contract_signed_bytes = rewrite(
     contract(x.astype("int32"), w.astype("int32"), s),
     _unsigned,
@@ -49,4 +157,34 @@ contract_signed_bytes = rewrite(
     doc="x@w = (x + 128)@w - 128·Σw for signed bytes: processors multiply unsigned bytes by signed ones",
     numerics="exact",
     example=_signed_product,
+)
+contract_zero_points = rewrite(
+    contract(Terms("ts"), w, s),
+    linear,
+    where=zero_points,
+    doc="(x - z)@w = x@w - z·Σw for small integers",
+    numerics="exact",
+    example=_with_zero_point,
+)
+contract_whole_numbers = rewrite(
+    contract(op("cast", x, attrs=to), op("cast", w, attrs=to2), s),
+    _whole,
+    where=small_sums,
+    doc="sums of products of integers, as floats, are those of integers that hold them",
+    example=_whole_floats,
+)
+contract_scale_of_integers = rewrite(
+    contract(op("cast", x, attrs=to) * v, w, s),
+    _scale_after,
+    where=scaled_integers,
+    doc="(x·v)@w = (x@w)·v for integers x and one v per row",
+    example=_scaled_integers,
+)
+pad_of_cast = rewrite(
+    op("pad", op("cast", x, attrs=to), attrs=pd),
+    _pad_first,
+    where=padding_fits,
+    doc="small integers are padded before they are cast",
+    numerics="exact",
+    example=_padded_bytes,
 )

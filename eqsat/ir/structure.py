@@ -126,7 +126,7 @@ def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
 
 
 def _matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """``numpy.matmul``; of integers in float64 where that is exact: BLAS is a hundred times as fast as NumPy's loops."""
+    """``numpy.matmul``; of integers in float64 where that is exact: BLAS is a hundred times as fast."""
     if left.dtype.kind not in "iu" or left.size * right.shape[-1] < BLAS_WORK or not right.size:
         return np.asarray(np.matmul(left, right))
     largest = [max(-int(x.min()), int(x.max())) for x in (left, right)]

@@ -46,6 +46,12 @@ from eqsat.nn.pooling import (
     max_pool2d,
     max_pool3d,
 )
+from eqsat.nn.quantization import (
+    dequantize_linear,
+    matmul_integer,
+    qlinear_matmul,
+    quantize_linear,
+)
 from eqsat.nn.resizing import (
     interpolate,
     pixel_shuffle,
@@ -74,6 +80,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "dequantize_linear",
     "erf",
     "gelu",
     "global_avg_pool",
@@ -83,12 +90,15 @@ __all__ = [
     "interpolate",
     "layer_norm",
     "log_softmax",
+    "matmul_integer",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
     "pad",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "qlinear_matmul",
+    "quantize_linear",
     "relu",
     "rms_norm",
     "rsqrt",
