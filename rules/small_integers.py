@@ -21,6 +21,9 @@ pd, s, to, to2 = attributes("pd s to to2")
 OFFSET = 128
 """From a signed byte to the unsigned one that has its order."""
 
+FORMS = 4
+"""As a contraction, up to which zero points are taken out of a tensor."""
+
 DEPTH = 4
 """Of terms that are looked through for how large an integer may be."""
 
@@ -73,7 +76,7 @@ def _signed_product(mk: Maker) -> Node:
 
 def zero_points(m: Match) -> bool:
     """a sum of small integers and of what repeats along an axis, in int32, with few forms as a contraction"""
-    if m.root.dtype != int32 or len(m.ts) != 2 or len(m.forms(m.root, "contract")) >= MAX_FORMS:
+    if m.root.dtype != int32 or len(m.ts) != 2 or len(m.forms(m.root, "contract")) >= FORMS:
         return False
     size = max(t.type.size for _, t in m.ts)
     whole = [t for _, t in m.ts if t.type.size == size]
