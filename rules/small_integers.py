@@ -142,7 +142,7 @@ def padding_fits(m: Match) -> bool:
     if m.x.dtype.kind != "int" or m.root.dtype.bits <= m.x.dtype.bits or pad.value != int(pad.value):
         return False
     low, high = m.x.dtype.limits
-    return low <= pad.value <= high
+    return bool(low <= pad.value <= high)
 
 
 def _pad_first(m: Match) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import eqsat
 from eqsat.ir.contraction import DOTS, dot_of, product_of
 from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
-from eqsat.ir.types import DType, dtype_of, int32, uint16
+from eqsat.ir.nest import Loop, TileOp
+from eqsat.ir.types import DType, dtype_of, float32, int32, uint16
 from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.printing import contract, contract_printer
 from eqsat_backends.numba_cpu.printing.emitted import PackSpec
@@ -175,3 +177,24 @@ def test_windows_of_bytes_are_products_too() -> None:
     optimized = eqsat.optimize(convolve, strict=True)
     assert np.array_equal(optimized(x, w), convolve(x, w))
     assert "fma" in str(optimized.explain(x, w))
+
+
+@pytest.mark.parametrize("stored", ["int8", "uint8", "float16"])
+def test_few_rows_stream_what_is_stored(stored: str) -> None:
+    """A rank-k update reads weights as they are stored and makes floats of them in registers."""
+    m, n, k = 3, 53, 20
+    dtype = dtype_of(stored)
+    weights = Call("cast", (Load(1, 0, (0, 1, n), dtype),), float32)
+    body = Call("mul", (Load(0, 0, (k, 0, 1), float32), weights), float32)
+    operands = Operand(float32, m * k), Operand(dtype, k * n)
+    kernel = Kernel((m, n, k), 2, "sum", body, Acc(float32), operands, Operand(float32, m * n), 0, (n, 1))
+    group = KernelGroup((Stage(kernel, (0, 1), 2),), 0, (*operands, kernel.out), (2,))
+    nest = Loop("k", k, 8, TileOp("update", (("m", m), ("n", n), ("k", 8))))
+    x = np.arange(m * k, dtype=np.float32).reshape(m, k) % 7 - 3
+    w = drawn((k, n), stored) if dtype.kind == "int" else np.linspace(-3, 3, k * n, dtype=stored).reshape(k, n)
+    emitted = contract.emit(group, nest, host())
+    found = run(emitted, [x, w, np.zeros((m, n), np.float32)])[2].reshape(m, n)
+    assert np.allclose(found, x @ w.astype(np.float32), rtol=1e-6, atol=1e-4)
+    computed = replace(kernel, body=Call("mul", (body.args[0], Call("exp", (weights,), float32)), float32))
+    with pytest.raises(ValueError, match="factor b of stage 0 cannot be read in place"):
+        contract.emit(replace(group, stages=(Stage(computed, (0, 1), 2),)), nest, host())

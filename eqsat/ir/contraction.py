@@ -238,6 +238,14 @@ def plain(expr: Expr) -> Load | None:
     return expr if isinstance(expr, Load) and not expr.gathers else None
 
 
+def streamed(expr: Expr) -> Load | None:
+    """The load of a second factor that a rank-k update reads once: the factor, or numbers that it is the cast of."""
+    if isinstance(expr, Call) and expr.fn == "cast" and expr.args[0].dtype.kind in ("int", "float"):
+        (inner,) = expr.args
+        return plain(inner) if inner.dtype.bits < expr.dtype.bits else None
+    return plain(expr)
+
+
 def depends_on(expr: Expr) -> set[int]:
     """The axes that ``expr`` varies along."""
     return {

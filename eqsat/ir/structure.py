@@ -133,7 +133,7 @@ def _matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if largest[0] * largest[1] * left.shape[-1] > 2**53:
         return np.asarray(np.matmul(left, right))
     exact = np.matmul(left.astype(np.float64), right.astype(np.float64))
-    return exact.astype(np.int64).astype(left.dtype)
+    return np.asarray(exact.astype(np.int64).astype(left.dtype))
 
 
 def _define_contract(types: Sequence[TensorType], attrs: object) -> Kernel:

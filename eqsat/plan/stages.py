@@ -282,9 +282,12 @@ def split_factors(stages: Sequence[Stage], shared: int) -> list[Stage]:
             part = _part_over(stage, factor, axes)
             load = _load_part(stage, part, axes)
             assert isinstance(stage.kernel.body, Call)
-            body = map_expr(stage.kernel.body, lambda e: e, lambda e, f=factor, to=load: to if e is f else None)
-            named.read(name, part, named.insert(part, name), body)
+            named.read(name, part, named.insert(part, name), _with(stage.kernel.body, factor, load))
     return named.listed()
+
+
+def _with(body: Expr, part: Expr, instead: Expr) -> Expr:
+    return map_expr(body, lambda e: e, lambda e: instead if e is part else None)
 
 
 def _computed_factor(kernel: Kernel, shared: int) -> Expr | None:

@@ -204,7 +204,7 @@ class _Check:
         packed = {name: (outside, axis) for stage, name, outside, axis in here.packed if stage == tile.stage}
         for factor in form.factors:
             if factor.name not in packed:
-                if not factor.direct:
+                if not (factor.stored if tile.name == "update" and factor.name == "b" else factor.direct):
                     raise ValueError(f"{_what(form, factor)} cannot be read in place, and the nest does not pack it")
                 continue
             outside, panels = packed[factor.name]

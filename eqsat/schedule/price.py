@@ -221,18 +221,19 @@ class Pricer:
         """Seconds of a rank update with its share of the epilogue, or None when it cannot read a factor in place."""
         form = self.problem.stages[stage]
         first, second = form.factors
-        if not (a or first.direct) or not second.direct:
+        if not (a or first.direct) or not second.stored:
             return None
         target = self.target
         slot, pages = target.slot(form.dtype), target.pages
         seconds = update_seconds(target, form.dtype, m, n, k)
         vectors = -(-n // target.lanes(form.dtype))
         seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
+        seconds += second.slots * c.WIDENED * k * vectors * slot
         if not a and self.crowds(first.row_bytes, m):
             seconds += m * k * target.inner.line / target.refill
-        if n * form.dtype.itemsize < pages.nbytes <= second.row_bytes:
+        if n * second.stored < pages.nbytes <= second.row_bytes:
             seconds += k * pages.slots * slot  # pieces of rows
-            seconds += k * n * form.dtype.itemsize * self.first_read(form, second)
+            seconds += k * n * second.stored * self.first_read(form, second)
         return seconds
 
     def vector(

@@ -17,7 +17,7 @@ from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, 
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
 from eqsat.ir.axes import maps_of, normalized, simplify, unique
-from eqsat.ir.contraction import Dot, loads, plain, product_of, stride_over
+from eqsat.ir.contraction import Dot, loads, plain, product_of, streamed, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
@@ -38,7 +38,10 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time."""
+    """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time.
+
+    ``stored``: bytes of an element where a rank update reads it, of a second factor; 0 where none can.
+    """
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -49,6 +52,7 @@ class Factor:
     contiguous: bool
     slots: float
     row_bytes: int
+    stored: int = 0
 
 
 @dataclass(frozen=True)
@@ -418,8 +422,14 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         free = free and (name == "b" or not shared) and _reads(group, source) == 1
         external = not any(o in late for o, _ in inside) and not depends & set(form.rows)
         inner = tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside)
-        slots = _slots(expr, form.functions)
-        factors.append(Factor(name, inner, depends, direct, free, external, step in (0, 1), slots, row_bytes))
+        slots, stored = _slots(expr, form.functions), 0
+        load = streamed(expr) if name == "b" and dot.depth == 1 and external else None
+        if load is not None and _step(load, kernel, named["n"]) == 1:
+            k_step = _step(load, kernel, named["k"])
+            stored = load.dtype.itemsize if k_step is not None else 0
+            row_bytes = row_bytes or abs(k_step or 0) * stored
+        contiguous = step in (0, 1)
+        factors.append(Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored))
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     if found.extent("m") > 1:
         return found

@@ -152,10 +152,10 @@ def contraction_blocks(
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
     second = form.factors[1]
-    streams = single and m <= max(FEW_ROWS, tiles[0][0]) and second.direct and not second.free
+    streams = single and m <= max(FEW_ROWS, tiles[0][0]) and second.stored and not second.free
     for row in target.rows("update", form.dtype):
         rank = row.size("k")
-        if streams and k >= 2 * rank and n * k * size > target.middle[0].capacity:
+        if streams and k >= 2 * rank and n * k * second.stored > target.middle[0].capacity:
             facts.append(f"(updates {form.index} {m} {rank})")
             steps["k"].append(rank)
     for rows, columns in tiles:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from eqsat.ir.contraction import Contraction, plain
+from eqsat.ir.contraction import Contraction, plain, streamed
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
@@ -99,6 +99,15 @@ class ContractElements:
             k_step = self.depth
         size = load.dtype.itemsize
         return Factor(self.base(load), step * size, k_step * size, step * size, in_place=True)
+
+    def stream(self) -> Factor:
+        """The second factor as a rank-k update reads it where it lies, in the type that is stored."""
+        load = streamed(self.c.b)
+        step, k_step = (None, None) if load is None else (self.c.stride(load, "n"), self.c.stride(load, "k"))
+        if load is None or step != 1 or k_step is None:
+            raise ValueError("the second factor of this contraction cannot be read in place")
+        size = load.dtype.itemsize
+        return Factor(self.base(load), size, k_step * size, size, batch=self.batch, in_place=True)
 
     def source(self, which: str) -> Factor:
         found = self.sources[which] or self.direct(which)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eqsat.ir.contraction import is_accumulator
+from eqsat.ir.contraction import is_accumulator, streamed
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import (
     Around,
@@ -200,7 +200,7 @@ class ContractPrinter(ContractPacking):
     def multiply(self, op: TileOp, target: Target) -> None:
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
-        a, b = self.source("a"), self.source("b")
+        a, b = self.source("a"), self.stream() if op.name == "update" else self.source("b")
         if op.claim:
             self.claim(target)
         arguments, special = [a.at(m, k), b.at(n, k), target.base], {}
@@ -263,10 +263,13 @@ class ContractPrinter(ContractPacking):
 
     def update(self, a: Factor, b: Factor, depth: int, c_row: int) -> str:
         self.module.use("tiles.micro_kernels", "rank_update")
+        load = streamed(self.c.b)
+        assert load is not None, "what is streamed"
+        stored = f', "{load.dtype}"' if load.dtype != self.c.dtype else ""
         return self.module.define(
             f"update_{self.extent['m']}x{depth}",
             f'rank_update("{self.dtype}", {self.extent["m"]}, {depth}, {self.lanes}, '
-            f"{a.row}, {a.k_step}, {b.k_step}, {c_row})",
+            f"{a.row}, {a.k_step}, {b.k_step}, {c_row}{stored})",
         )
 
     def finish(self, target: Target) -> None:

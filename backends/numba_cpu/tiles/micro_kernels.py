@@ -289,21 +289,24 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
 
 
 @functools.cache
-def rank_update(dtype: str, rows: int, depth: int, lanes: int, a_row: int, a_k: int, b_k: int, c_row: int) -> Tile:
+def rank_update(
+    dtype: str, rows: int, depth: int, lanes: int, a_row: int, a_k: int, b_k: int, c_row: int, stored: str = ""
+) -> Tile:
     """``update(a, b, c, columns, first)``: ``c[i, j] += Σ_k a[i, k] · b[k, j]``, i < rows, k < depth.
 
     For few rows: streams through ``depth`` rows of ``b`` while the rows of ``c`` stay in cache. ``c`` is
     overwritten where ``first`` is nonzero. Strides in bytes; ``b`` and ``c`` are contiguous along their rows.
+    ``stored``: the type that ``b`` has in memory.
     """
 
     def generate(e: _Tile, a: Value, b: Value, c: Value, columns: Value, first: Value) -> None:
         a, b_at, c_at, zero = memory.pointer(e, a), e.moving(b), e.moving(c), e.const(e.of, 0.0)
-        fresh = e.b.icmp_signed("!=", first, ir.Constant(I64, 0))
+        fresh, source = e.b.icmp_signed("!=", first, ir.Constant(I64, 0)), _Tile(e.b, lanes, stored or dtype)
 
         def vector(count: Value | None = None) -> None:
             sums = [zero] * rows
             for k in range(depth):
-                line = e.load(e.at(b_at.now, k * b_k), count)
+                line = e.cast(source.load(e.at(b_at.now, k * b_k), count), e.of)
                 for i in range(rows):
                     sums[i] = e.muladd(e.broadcast(e.at(a, i * a_row + k * a_k)), line, sums[i])
             # added at the end: short chains round less, and additions have ports of their own
@@ -313,13 +316,13 @@ def rank_update(dtype: str, rows: int, depth: int, lanes: int, a_row: int, a_k: 
 
         with e.loop(columns, lanes):
             vector()
-            e.move(b_at, lanes * e.size)
+            e.move(b_at, lanes * source.size)
             e.move(c_at, lanes * e.size)
         left = e.left(columns, lanes)
         with e.b.if_then(e.b.icmp_signed(">", left, ir.Constant(I64, 0))):
             vector(left)
 
-    return _macro(f"rank_update_{rows}x{depth}", 5, dtype, lanes, generate)
+    return _macro(f"rank_update_{rows}x{depth}{stored}", 5, dtype, lanes, generate)
 
 
 @functools.cache
