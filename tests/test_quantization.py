@@ -141,3 +141,16 @@ def test_bad_quantization() -> None:
         nn.dequantize_linear(x, np.ones(2, F))
     with pytest.raises(eqsat.errors.ShapeError, match="single numbers"):
         nn.qlinear_matmul(x, 1.0, np.uint8(0), x.T, 1.0, np.uint8(0), np.ones(3, F), np.uint8(0))
+
+
+def test_infinite_scales_leave_the_order_of_evaluation_free() -> None:
+    """0·∞ before the sum is NaN, a sum times ∞ is not; after a limit both are bytes, and which is nobody's fault."""
+
+    def layer(x: Any, w: Any, scale: Any) -> Any:
+        real = nn.dequantize_linear(x, F(0.05), np.uint8(128)) @ nn.dequantize_linear(w, scale)
+        return nn.quantize_linear(nn.relu(real), F(0.1), np.uint8(0))
+
+    scale = np.linspace(0.01, 0.02, 48, dtype=F)
+    x, w = drawn((32, 64), "uint8"), drawn((64, 48), "int8")
+    found, expected = eqsat.optimize(layer, strict=True)(x, w, scale), layer(x, w, scale)
+    assert np.abs(found.astype(int) - expected).max() <= 1

@@ -36,9 +36,11 @@ class Escapes:
 _COMBINING = frozenset({"add", "sub", "mul", "div"})
 _RANGE = {64: (1e100, 1e-100), 32: (1e13, 1e-18), 16: (40.0, 1e-2)}
 """By bits of a type, between which sizes its values escape in no order."""
-_RUNS = 3
+_RUNS = 5
 """First with NaN or 0 for what escapes, then with random numbers, then with their negatives: a comparison, also of two
-such values, comes out otherwise in one of them."""
+such values, comes out otherwise in one of them. Then both again, and functions of single elements keep the signs of
+what is replaced: else a number that is replaced again on its way to a limit may come out below it, one way and the
+other."""
 
 
 def moves(
@@ -102,8 +104,11 @@ class _Replacing(Evaluation):
             if where.any():
                 self.escaped.add(node.op)
                 if self.run is not None:
+                    other = self._other(node, box, value.dtype, first, most)
+                    if self.run > 2 and value.dtype.kind == "f" and OPS[node.op].kind in ("map", "view"):
+                        other = np.where(np.isnan(value), other, np.copysign(other, value))
                     value = value.copy()
-                    value[where] = self._other(node, box, value.dtype, first, most)[where]
+                    value[where] = other[where]
         return value
 
     def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -140,7 +145,7 @@ class _Replacing(Evaluation):
         if self.run == 0 or not most:
             return np.full(extents(box), first, dtype)
         rng = np.random.default_rng((self.plan.position[node], *(n for r in box for n in r)))
-        drawn: np.ndarray = rng.uniform(-1, 1, extents(box)) * (most if self.run == 1 else -most)
+        drawn: np.ndarray = rng.uniform(-1, 1, extents(box)) * (most if self.run in (1, 3) else -most)
         return drawn.astype(dtype)
 
 
