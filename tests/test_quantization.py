@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_quantize_along_an_axis() -> None:
             assert np.array_equal(found[:, i], np.clip(np.rint(x[:, i] / scale[i]) + zero[i], -128, 127))
 
 
-@pytest.mark.parametrize("name", ["quantize", "dequantize", "integer", "qlinear"])
+@pytest.mark.parametrize("name", ["quantize", "dequantize", "integer", "qlinear", "conv", "qconv"])
 def test_operators_are_those_of_onnx(name: str) -> None:
     onnx = pytest.importorskip("onnx")
     from onnx.reference import ReferenceEvaluator
@@ -61,6 +62,9 @@ def test_operators_are_those_of_onnx(name: str) -> None:
     a, b = drawn((5, 9), "uint8"), drawn((9, 4), "int8")
     x = np.linspace(-50, 60, 45, dtype=F).reshape(5, 9)
     zero_a, zero_b, scale = scalar(100, "uint8"), scalar(-3, "int8"), scalar(0.3)
+    image, kernel = drawn((1, 3, 7, 6), "uint8"), drawn((4, 3, 3, 3), "int8")
+    pads = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
+    widths = {"padding": 1, "stride": (2, 1)}
     cases: dict[str, tuple[str, Callable[..., Any], list[np.ndarray]]] = {
         "quantize": ("QuantizeLinear", nn.quantize_linear, [x, scale, zero_a]),
         "dequantize": ("DequantizeLinear", nn.dequantize_linear, [b, scale, zero_b]),
@@ -70,8 +74,18 @@ def test_operators_are_those_of_onnx(name: str) -> None:
             nn.qlinear_matmul,
             [a, scalar(0.02), zero_a, b, scalar(0.05), zero_b, scalar(1.7), scalar(7, "uint8")],
         ),
+        "conv": ("ConvInteger", partial(nn.conv_integer, **widths), [image, kernel, zero_a, zero_b]),
+        "qconv": (
+            "QLinearConv",
+            partial(nn.qlinear_conv, **widths),
+            [
+                *(image, scalar(0.02), zero_a, kernel, np.array([0.01, 0.05, 0.03, 0.02], F), np.zeros(4, np.int8)),
+                *(scalar(1.7), scalar(7, "uint8"), np.array([-900, 0, 5, 800], np.int32)),
+            ],
+        ),
     }
     kind, function, arrays = cases[name]
+    attributes = pads if "conv" in name else {}
     names = [f"x{i}" for i in range(len(arrays))]
     types = onnx.helper.np_dtype_to_tensor_dtype
     given_ = [
@@ -79,7 +93,7 @@ def test_operators_are_those_of_onnx(name: str) -> None:
     ]
     expected = function(*arrays)
     result = onnx.helper.make_tensor_value_info("y", types(expected.dtype), None)
-    graph = onnx.helper.make_graph([onnx.helper.make_node(kind, names, ["y"])], "g", given_, [result])
+    graph = onnx.helper.make_graph([onnx.helper.make_node(kind, names, ["y"], **attributes)], "g", given_, [result])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)])
     (found,) = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
     assert found.dtype == expected.dtype and np.array_equal(found, expected)
@@ -154,3 +168,17 @@ def test_infinite_scales_leave_the_order_of_evaluation_free() -> None:
     x, w = drawn((32, 64), "uint8"), drawn((64, 48), "int8")
     found, expected = eqsat.optimize(layer, strict=True)(x, w, scale), layer(x, w, scale)
     assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+def test_quantized_convolutions_are_one_product() -> None:
+    """What a zero point is taken from stays 16 bits wide, padding included, and halves are multiplied in pairs."""
+
+    def layer(x: Any, w: Any, scale: Any, bias: Any) -> Any:
+        zero = np.uint8(7)
+        return nn.qlinear_conv(x, F(0.02), np.uint8(99), w, scale, None, F(1.5), zero, bias, padding=1)
+
+    x, w = drawn((1, 24, 12, 13), "uint8"), drawn((30, 24, 3, 3), "int8")
+    scale, bias = np.linspace(0.001, 0.01, 30, dtype=F), np.arange(-15, 15, dtype=np.int32) * 99
+    optimized = eqsat.optimize(layer, strict=True)
+    assert np.array_equal(optimized(x, w, scale, bias), layer(x, w, scale, bias))
+    assert "k=108" in str(optimized.explain(x, w, scale, bias))

@@ -47,8 +47,10 @@ from eqsat.nn.pooling import (
     max_pool3d,
 )
 from eqsat.nn.quantization import (
+    conv_integer,
     dequantize_linear,
     matmul_integer,
+    qlinear_conv,
     qlinear_matmul,
     quantize_linear,
 )
@@ -77,6 +79,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_integer",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
@@ -97,6 +100,7 @@ __all__ = [
     "pad",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "qlinear_conv",
     "qlinear_matmul",
     "quantize_linear",
     "relu",

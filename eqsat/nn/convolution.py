@@ -110,10 +110,11 @@ def _widths(
     return [(p, p) for p in per_axis(name, "padding", padding, rank, 0)]
 
 
-def _convolution(
+def convolution(
     name: str, rank: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any,
     layout: str | None,
 ) -> TracedArray:  # fmt: skip
+    """What the functions below are, along ``rank`` axes of space; ``name``: of the function, for errors."""
     node, w, b = operands(name, input, weight, bias)
     x = images(name, node, layout, rank)
     check_weight(name, w, rank, "out_channels, in_channels / groups")
@@ -145,7 +146,7 @@ def conv1d(
     groups: int = 1, *, layout: str = "NCL",
 ) -> Any:  # fmt: skip
     """:func:`conv2d` along one axis: input (N, C, L) or (C, L), weight (out, C / groups, kernel)."""
-    return _convolution("conv1d", 1, input, weight, bias, stride, padding, dilation, groups, layout)
+    return convolution("conv1d", 1, input, weight, bias, stride, padding, dilation, groups, layout)
 
 
 @traceable
@@ -164,7 +165,7 @@ def conv2d(
     axis. Integers stay integers. Raises ``ShapeError`` where shapes or groups do not fit or the padded input is smaller
     than the kernel, ``OptionError`` for numbers that mean nothing.
     """
-    return _convolution("conv2d", 2, input, weight, bias, stride, padding, dilation, groups, layout)
+    return convolution("conv2d", 2, input, weight, bias, stride, padding, dilation, groups, layout)
 
 
 @traceable
@@ -173,4 +174,4 @@ def conv3d(
     groups: int = 1, *, layout: str = "NCDHW",
 ) -> Any:  # fmt: skip
     """:func:`conv2d` along three axes: input (N, C, D, H, W), weight (out, C / groups, kernel, kernel, kernel)."""
-    return _convolution("conv3d", 3, input, weight, bias, stride, padding, dilation, groups, layout)
+    return convolution("conv3d", 3, input, weight, bias, stride, padding, dilation, groups, layout)

@@ -17,8 +17,17 @@ from eqsat.ir import build
 from eqsat.ir.build import call, cast, scalar
 from eqsat.ir.node import Node
 from eqsat.ir.types import DType, dtype_of, float16, float32, int8, int16, int32, uint8, uint16
+from eqsat.nn.convolution import Padding, convolution
+from eqsat.nn.images import Ints
 
-__all__ = ["dequantize_linear", "matmul_integer", "qlinear_matmul", "quantize_linear"]
+__all__ = [
+    "conv_integer",
+    "dequantize_linear",
+    "matmul_integer",
+    "qlinear_conv",
+    "qlinear_matmul",
+    "quantize_linear",
+]
 
 QUANTIZED = (uint8, int8, uint16, int16)
 
@@ -135,4 +144,62 @@ def qlinear_matmul(
     right = _along(name, "b_scale", right, lift(b), -1)
     by = call("div", call("mul", left, right), build.reshape(to, ()))
     whole = call("round", call("mul", cast(product, by.dtype), by))
+    return TracedArray(_saturated(whole, build.reshape(zero, ()), zero.dtype))
+
+
+def _shifted(name: str, what: str, x: Node, zero_point: Any, axis: int) -> Node:
+    """``x - zero_point`` in the smallest type that holds it, which is padded and copied, then in int32."""
+    if zero_point is None:
+        return cast(x, int32)
+    zero = _along(name, f"{what}_zero_point", lift(zero_point, x.dtype), x, axis)
+    narrow = int16 if x.dtype.bits == 8 else int32
+    return cast(call("sub", cast(x, narrow), cast(zero, narrow)), int32)
+
+
+def _convolved(name: str, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, how: dict[str, Any]) -> Node:
+    node, weight = _integers(name, x, "x"), _integers(name, w, "w")
+    if not 3 <= weight.type.ndim <= 5:
+        raise ShapeError(f"{name}: weight has shape {weight.shape}; it must be (out, in / groups, kernel…)")
+    left, right = _shifted(name, "x", node, x_zero_point, 1), _shifted(name, "w", weight, w_zero_point, 0)
+    return lift(convolution(name, weight.type.ndim - 2, TracedArray(left), TracedArray(right), None, **how))
+
+
+@traceable
+def conv_integer(
+    x: Any, w: Any, x_zero_point: Any = None, w_zero_point: Any = None, *, stride: Ints = 1, padding: Padding = 0,
+    dilation: Ints = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    """The convolution of ``x - x_zero_point`` with ``w - w_zero_point`` in int32, as ONNX's ConvInteger.
+
+    ``x``: (N, C, …), ``w``: (out, C / groups, kernel…), with one to three axes of space, uint8, int8, uint16 or int16;
+    the rest as of :func:`conv2d`. ``x_zero_point`` is 0-d, ``w_zero_point`` 0-d or one for each channel of the result.
+    What is padded counts as 0 after the zero point is subtracted.
+    """
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": None}
+    return TracedArray(_convolved("conv_integer", x, w, x_zero_point, w_zero_point, how))
+
+
+@traceable
+def qlinear_conv(
+    x: Any, x_scale: Any, x_zero_point: Any, w: Any, w_scale: Any, w_zero_point: Any, y_scale: Any, y_zero_point: Any,
+    bias: Any = None, *, stride: Ints = 1, padding: Padding = 0, dilation: Ints = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    """A convolution of quantized tensors, quantized again, as ONNX's QLinearConv.
+
+    ``saturate(round((c + bias) · (x_scale · w_scale / y_scale)) + y_zero_point)`` with c of :func:`conv_integer`,
+    halves to even. ``w_scale``: 0-d or one for each channel of the result; ``bias``: int32, one for each. The result
+    has the type of ``y_zero_point``.
+    """
+    name = "qlinear_conv"
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": None}
+    found, zero = _convolved(name, x, w, x_zero_point, w_zero_point, how), _integers(name, y_zero_point, "y_zero_point")
+    left, right, to = (_float(scale) for scale in (x_scale, w_scale, y_scale))
+    if any(p.type.size != 1 for p in (left, to, zero)):
+        raise ShapeError(f"{name}: x_scale, y_scale and y_zero_point are single numbers")
+    if bias is not None:
+        found = call("add", found, _along(name, "bias", lift(bias, int32), found, 1))
+    by = call(
+        "div", call("mul", build.reshape(left, ()), _along(name, "w_scale", right, found, 1)), build.reshape(to, ())
+    )
+    whole = call("round", call("mul", cast(found, by.dtype), by))
     return TracedArray(_saturated(whole, build.reshape(zero, ()), zero.dtype))
