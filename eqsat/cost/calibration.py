@@ -310,7 +310,9 @@ PANEL = _count(
     "of a contraction's panel: an operand that is computed on the fly is recomputed once per panel",
     "the order of CHAIN and of a packed block's columns",
 )
-WIDENED = _figure("WIDENED", 2.0, "slots", "to make floats of a vector of smaller numbers that is loaded", TUNED)
+WIDENED = _figure(
+    "WIDENED", 2.0, "slots", "to make floats of a vector of smaller numbers that is loaded", "extension and conversion"
+)
 PANEL_PACK_SLOTS = _figure("PANEL_PACK_SLOTS", 2.0, "slots", "to copy an element of an operand for a panel", TUNED)
 ARG_SLOTS = _figure("ARG_SLOTS", 4.0, "slots", "an element of a reduction that keeps a position with the value", TUNED)
 NUMPY_CALL = _figure("NUMPY_CALL", 1e-6, "seconds", "a NumPy function on nothing", "np.add of 1,000 float32, Zen 4")
