@@ -27,7 +27,6 @@ from eqsat.schedule.domain import Columns, columns_of
 Source = tuple[str, int, str]
 """A buffer: ("operand", i, ""), ("stage", i, "") for scratch, ("packed", stage, factor) for a packed factor."""
 
-
 LONG_ROW = 8192
 """Bytes of a row of a matrix from which it is read from memory as fast as one run of memory."""
 
@@ -38,10 +37,8 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time.
-
-    ``stored``: bytes of an element where a rank update reads it, of a second factor; 0 where none can.
-    """
+    """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time;
+    ``stored``: bytes of an element where a rank update reads it, 0 where none can."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -89,6 +86,10 @@ class StageForm:
     def contraction(self) -> bool:
         return bool(self.factors)
 
+    @property
+    def depth(self) -> int:
+        return self.dot.depth if self.dot is not None else 1
+
     @cached_property
     def dtype(self) -> DType:
         """The type that decides lanes and speed: of a contraction's elements, or the widest read or written."""
@@ -117,8 +118,7 @@ class StageForm:
         """Flattened extent of ``b``, ``m``, …; within a block of ``block`` shared rows if given, one outer position."""
         axes = self.named.get(axis, ())
         total = math.prod(self.kernel.extents[a] for a in axes if block is None or a not in self.rows)
-        if axis == "k" and self.dot is not None:
-            total = -(-total // self.dot.depth)
+        total = -(-total // self.depth) if axis == "k" else total
         return total * block if block is not None and set(self.rows) & set(axes) else total
 
     @cached_property
@@ -161,9 +161,8 @@ class StageForm:
         """Block extents along the kernel's axes for a block of named sizes."""
         found = list(self.kernel.extents)
         own = [(axes, sizes.get(self.name(name))) for name, axes in self.axes]
-        if self.dot is not None and self.dot.depth > 1:
-            depth, k = self.dot.depth, self.named["k"]
-            own = [(axes, size * depth if size and axes == k else size) for axes, size in own]
+        if self.depth > 1:
+            own = [(axes, size * self.depth if size and axes == self.named["k"] else size) for axes, size in own]
         if any(size is not None for _, size in own):
             for axis in self.outer:
                 found[axis] = 1
@@ -251,8 +250,7 @@ class Problem:
             if (stage, factor.name) in flags:
                 inside.update(factor.accesses)
                 block = math.prod(extents[a] for a in factor.axes)
-                depth = form.dot.depth if form.dot is not None else 1
-                found["packed", stage, factor.name] = block * form.dtype.itemsize // depth
+                found["packed", stage, factor.name] = block * form.dtype.itemsize // form.depth
         for access in form.accesses:
             if access not in inside:
                 source = form.source(access)
@@ -395,12 +393,9 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
     stage, kernel = group.stages[form.index], form.kernel
     late = [n for n, source in enumerate(stage.sources) if isinstance(source, FromStage)]
     product = product_of(kernel, len(form.outer), len(form.rows), late)
-    if product is None or 0 in kernel.extents:
+    if product is None or 0 in kernel.extents or (target and not target.rows("fma", product.dot.element)):
         return None
-    dot = product.dot
-    if target is not None and not target.rows("fma", dot.element):
-        return None
-    named = {"b": product.b, "m": product.m, "n": product.n, "k": product.k}
+    dot, named = product.dot, {"b": product.b, "m": product.m, "n": product.n, "k": product.k}
     loads, size = accesses(kernel), dot.factors[0].itemsize
     whole = math.prod(kernel.extents[a] for a in product.k) % dot.depth == 0
     shared = {*form.outer, *form.rows}
@@ -412,8 +407,7 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         source = stage.sources[load.operand] if load else None
         step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
         direct = step is not None and k_step is not None and (name == "a" or step == 1)
-        if dot.depth > 1:  # neighbours along k lie side by side, which only those of a first factor may do anyway
-            direct = direct and name == "a" and k_step == 1 and whole
+        direct = direct and (dot.depth == 1 or (name == "a" and k_step == 1 and whole))  # neighbours lie side by side
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
             row_bytes = (-(-row_bytes // LINE) | 1) * LINE  # rows of scratch are kept off each other's cache sets
@@ -424,12 +418,11 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         inner = tuple(a for a in loads if not a.write and (a.operand, a.strides) in inside)
         slots, stored = _slots(expr, form.functions), 0
         load = streamed(expr) if name == "b" and dot.depth == 1 and external else None
-        if load is not None and _step(load, kernel, named["n"]) == 1:
-            k_step = _step(load, kernel, named["k"])
-            stored = load.dtype.itemsize if k_step is not None else 0
-            row_bytes = row_bytes or abs(k_step or 0) * stored
-        contiguous = step in (0, 1)
-        factors.append(Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored))
+        k_step = _step(load, kernel, named["k"])
+        if load is not None and k_step is not None and _step(load, kernel, named["n"]) == 1:
+            stored = load.dtype.itemsize
+            row_bytes = row_bytes or abs(k_step) * stored
+        factors.append(Factor(name, inner, depends, direct, free, external, step in (0, 1), slots, row_bytes, stored))
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     if found.extent("m") > 1:
         return found
