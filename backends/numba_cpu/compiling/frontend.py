@@ -19,6 +19,7 @@ from numba.core.cpu import CPUContext, CPUTargetOptions
 from numba.core.runtime import rtsys
 from numba.core.target_extension import CPU, dispatcher_registry, jit_registry, target_override, target_registry
 from numba.core.targetconfig import ConfigStack
+from numba.core.types.misc import VarArg
 from numba.core.typing import templates
 
 _INTP3 = (types.intp, types.intp, types.intp)
@@ -83,7 +84,7 @@ def _extreme(name: str, comparison: str) -> Any:
             fits = len(args) > 1 and not kws and all(isinstance(a, types.Integer) for a in args)
             return templates.signature(types.intp, *[types.intp] * len(args)) if fits else None
 
-    @_OWN.lower(Template.key, types.VarArg(types.intp))  # type: ignore[untyped-decorator]
+    @_OWN.lower(Template.key, VarArg(types.intp))  # type: ignore[untyped-decorator]
     def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return functools.reduce(lambda a, b: builder.select(builder.icmp_signed(comparison, a, b), a, b), values)
 
