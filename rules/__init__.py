@@ -4,6 +4,7 @@ from eqsat.rules import collect
 from eqsat_rules import (
     arithmetic,
     contractions,
+    convolutions,
     functions,
     movement,
     normalization,
@@ -12,5 +13,15 @@ from eqsat_rules import (
     small_integers,
 )
 
-RULES = collect(arithmetic, functions, normalization, contractions, siblings, reductions, movement, small_integers)
+RULES = collect(
+    arithmetic,
+    functions,
+    normalization,
+    contractions,
+    convolutions,
+    siblings,
+    reductions,
+    movement,
+    small_integers,
+)
 """Every rule of the library, in order of definition."""

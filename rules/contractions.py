@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from eqsat.ir import build, views
@@ -24,6 +26,7 @@ from eqsat.rules import (
 )
 from eqsat.rules.examples import Maker
 from eqsat_rules.labels import (
+    Labels,
     absorb_operand,
     absorb_result,
     aligned,
@@ -109,15 +112,34 @@ def program_sum(m: Match) -> bool:
 # Three factors
 
 
-def _regroup(m: Match) -> Node | None:
-    """(a·b)·c as a·(b·c); the other pairing is another match, as factors match in both orders."""
+def _chain(m: Match) -> tuple[Labels, Labels, Labels, Labels]:
+    """Labels of the three factors of (a·b)·c, and of the result."""
     inner: Spec = m.s2
     names = dict(zip(inner.out, (("o", x) for x in m.s1.a), strict=True))
     label = {x: names.get(x, ("i", x)) for x in (*inner.a, *inner.b)}
-    left = tuple(label[x] for x in inner.a)
-    right = tuple(label[x] for x in inner.b)
-    last = tuple(("o", x) for x in m.s1.b)
-    return product_of_three(m.a, left, m.b, right, m.c, last, tuple(("o", x) for x in m.s1.out))
+    left, right = (tuple(label[x] for x in axes) for axes in (inner.a, inner.b))
+    return left, right, tuple(("o", x) for x in m.s1.b), tuple(("o", x) for x in m.s1.out)
+
+
+def literals_gain(m: Match) -> bool:
+    """no factor is a literal matrix, or the other pairing multiplies less"""
+    if all(m.array(t) is None for t in (m.a, m.b, m.c)):
+        return True
+    left, right, last, out = _chain(m)
+    extents = extents_of((m.a, left), (m.b, right), (m.c, last))
+
+    def work(one: Labels, two: Labels, folded: bool = False) -> int:
+        return 0 if folded else math.prod(extents[x] for x in {*one, *two})
+
+    before = work(left, right, m.known(m.a) and m.known(m.b)) + work(tuple(("o", x) for x in m.s1.a), last)
+    inner = tuple(x for x in (*right, *last) if x in left or x in out)
+    return work(right, last, m.known(m.b) and m.known(m.c)) + work(left, inner) < before
+
+
+def _regroup(m: Match) -> Node | None:
+    """(a·b)·c as a·(b·c); the other pairing is another match, as factors match in both orders."""
+    left, right, last, out = _chain(m)
+    return product_of_three(m.a, left, m.b, right, m.c, last, out)
 
 
 # Linearity
@@ -347,7 +369,10 @@ def _low_rank_sum(mk: Maker) -> Node:
 
 
 contract_associates = rewrite(
-    contract(contract(a, b, s2), c, s1), _regroup, where=few_forms, doc="(a·b)·c = a·(b·c) = b·(a·c) for any specs"
+    contract(contract(a, b, s2), c, s1),
+    _regroup,
+    where=[few_forms, literals_gain],
+    doc="(a·b)·c = a·(b·c) = b·(a·c) for any specs",
 )
 contract_linear = rewrite(
     contract(Terms("ts"), w, s), linear, where=program_linear, doc="(a + b)@w = a@w + b@w", example=_low_rank_sum

@@ -1,0 +1,222 @@
+"""Winograd's minimal filtering: convolutions with few multiplications.
+
+Toom and Cook's algorithm computes ``size`` neighbouring results of a filter of ``taps`` from ``n = size + taps - 1``
+inputs d with n multiplications: ``y = Aᵀ [(G w) ⊙ (Bᵀ d)]``, where the matrices come from n - 1 points at which
+polynomials are evaluated, and from infinity. Nested, it does so along each axis of an image (Winograd; Lavin & Gray
+2016). Summed over channels, what is left is a product of matrices for each of the n² positions in a tile.
+
+Where one input of a tile is NaN or infinite, all results of the tile are NaN: hence the class ``approximates``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from eqsat.ir import build, views
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec, make_spec
+from eqsat.ir.types import DType, float32, float64, row_major
+from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
+from eqsat.rules.examples import Maker
+from eqsat_rules.labels import einsum, extents_of
+
+w, x = tensors("w x")
+mp, s = attributes("mp s")
+
+POINTS: dict[int, tuple[Fraction, ...]] = {
+    4: (Fraction(0), Fraction(1), Fraction(-1)),
+    6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
+}
+"""Inputs of a tile along one axis, and the points for so many. Those for 6 are the best of those tried by the largest
+error of float32 over normal inputs: a quarter of that of 0, ±1, ±2 (docs/decisions.md)."""
+LEAST_WORK = 16
+"""Channels of input and result from which the rule is tried: below, transforms cost as much as products."""
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients of Π (x - root), lowest first."""
+    found = [Fraction(1)]
+    for root in roots:
+        found = [
+            (found[i - 1] if i else Fraction(0)) - root * (found[i] if i < len(found) else 0)
+            for i in range(len(found) + 1)
+        ]
+    return found
+
+
+@cache
+def transforms(size: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ (size, n), G (n, taps) and Bᵀ (n, n) of F(size, taps), for n = size + taps - 1 in ``POINTS``, exactly."""
+    n = size + taps - 1
+    points = POINTS[n]
+    results = tuple((*(p**i for p in points), Fraction(i == size - 1)) for i in range(size))
+    filters = []
+    inputs = []
+    for at, p in enumerate(points):
+        others = [q for i, q in enumerate(points) if i != at]
+        scale = math.prod((p - q for q in others), start=Fraction(1))
+        filters.append(tuple(p**k / scale for k in range(taps)))
+        inputs.append((*_polynomial(others), Fraction(0)))
+    filters.append(tuple(Fraction(k == taps - 1) for k in range(taps)))
+    inputs.append(tuple(_polynomial(points)))
+    return results, tuple(filters), tuple(inputs)
+
+
+def _constant(matrix: Matrix, dtype: DType) -> Node:
+    return build.const(np.array([[float(value) for value in row] for row in matrix]), dtype)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """A contraction over windows: pairs (position, tap) of labels that walk one axis of the tensor by the same step."""
+
+    pairs: tuple[tuple[object, object], ...]
+    taps: int
+    steps: Mapping[object, int]
+    extents: Mapping[object, int]
+
+    @property
+    def positions(self) -> tuple[object, ...]:
+        return tuple(p for p, _ in self.pairs)
+
+    @property
+    def kernel(self) -> tuple[object, ...]:
+        return tuple(r for _, r in self.pairs)
+
+
+def _windows(m: Match) -> _Windows | None:
+    """The windows that a match contracts, if they move by one step and all have as many taps."""
+    spec: Spec = m.s
+    steps = m.mp.strides
+    if steps is None or m.root.dtype not in (float32, float64) or m.w.dtype != m.x.dtype or m.root.type.size == 0:
+        return None
+    step: dict[object, int] = dict(zip(spec.a, steps, strict=True))
+    extents: dict[object, int] = dict(spec.extents(m.mp.shape, m.w.shape).items())
+    taken: list[tuple[object, object]] = []
+    for r in spec.summed:
+        same = [p for p in spec.rows if step[p] == step[r] != 0 and extents[p] > 1 and p not in dict(taken)]
+        if len(same) == 1:
+            taken.append((same[0], r))
+    taps = {extents[r] for _, r in taken}
+    if len(taps) != 1:
+        return None
+    return _Windows(tuple(taken), taps.pop(), step, extents)
+
+
+def many_channels(m: Match) -> bool:
+    """windows move by one element, and there are 16 channels of input and of result"""
+    found = _windows(m)
+    spec: Spec = m.s
+    if found is None or not m.original(m.root):
+        return False
+    deep = math.prod(found.extents[k] for k in spec.summed if k not in found.kernel)
+    return deep >= LEAST_WORK and math.prod(found.extents[k] for k in spec.cols) >= LEAST_WORK
+
+
+def _along(
+    x: Node, labels: tuple[object, ...], old: object, new: object, matrix: Node
+) -> tuple[Node, tuple[object, ...]]:
+    """A tensor with the axis ``old`` transformed by a matrix (new, old) to a first axis ``new``."""
+    out = (new, *(k for k in labels if k != old))
+    return einsum(matrix, (new, old), x, labels, out, extents_of((matrix, (new, old)), (x, labels))), out
+
+
+def _tiled(n: int) -> Callable[[Match], Node | None]:
+    """F(n - taps + 1, taps) along every axis of space, with the tiles cut from the tensor that windows are of."""
+
+    def winograd(m: Match) -> Node | None:
+        found = _windows(m)
+        spec: Spec = m.s
+        if found is None or not 2 <= found.taps < n:
+            return None
+        size = n - found.taps + 1
+        tiles = {p: -(-found.extents[p] // size) for p in found.positions}
+        if any(found.extents[p] < size for p in found.positions):
+            return None
+        results, filters, inputs = (_constant(matrix, m.root.dtype) for matrix in transforms(size, found.taps))
+        pairs = tuple(enumerate(found.pairs))
+
+        # The tensor without its windows, channels innermost, filled up to whole tiles.
+        deep = [k for k in spec.summed if k not in found.kernel]
+        lead: list[object] = [k for k in spec.a if k not in deep and k not in found.kernel]
+        axes: tuple[object, ...] = (*lead, *deep)
+        shape = [found.extents[k] + (found.taps - 1 if k in tiles else 0) for k in axes]
+        image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset))
+        more = [(0, tiles[k] * size - found.extents[k] if k in tiles else 0) for k in axes]
+        image = build.pad(image, more)
+        step: dict[object, int] = dict(zip(axes, row_major(image.shape), strict=True))
+        extent: dict[object, int] = {**dict(zip(axes, image.shape, strict=True)), **tiles}
+        windows = views.strided(
+            [*(extent[k] for k in lead), *(n for _ in pairs), *(extent[k] for k in deep)],
+            [
+                *(step[k] * (size if k in tiles else 1) for k in lead),
+                *(step[p] for _, (p, _) in pairs),
+                *(step[k] for k in deep),
+            ],
+        )
+        tile: Node = build.view(image, windows, "windows")
+        labels: tuple[object, ...] = (*lead, *(("d", i) for i, _ in pairs), *deep)
+        own: tuple[object, ...] = tuple(spec.b)
+        weight: Node = m.w
+        for i, (_, r) in pairs:
+            tile, labels = _along(tile, labels, ("d", i), ("t", i), inputs)
+            weight, own = _along(weight, own, r, ("t", i), filters)
+        spots = tuple(("t", i) for i, _ in pairs)
+
+        rows = [k for k in spec.out if k in spec.rows]
+        out: tuple[object, ...] = (*spots, *spec.batch, *rows, *spec.cols)
+        product = einsum(tile, labels, weight, own, out, extents_of((tile, labels), (weight, own)))
+        for i, _ in pairs:
+            product, out = _along(product, out, ("t", i), ("y", i), results)
+        places = {p: ("y", i) for i, (p, _) in pairs}
+        order = [y for k in spec.out for y in ((k, places[k]) if k in places else (k,))]
+        whole = build.transpose(product, [out.index(k) for k in order])
+        whole = build.reshape(whole, [tiles[k] * size if k in tiles else found.extents[k] for k in spec.out])
+        return build.slices(whole, [0] * len(spec.out), [1] * len(spec.out), [found.extents[k] for k in spec.out])
+
+    return winograd
+
+
+def _images(mk: Maker) -> Node:
+    """Windows of 3 or 3×3, with or without groups, padding and channels last."""
+    dtype = mk.random.choice((float32, float64))
+    flat, groups = mk.random.random() < 0.3, mk.random.choice((0, 0, 2))
+    space = (mk.random.choice((4, 6, 7)),) if flat else (mk.random.choice((4, 5, 9)), mk.random.choice((4, 6)))
+    kernel = (mk.random.choice((3, 3, 2)),) * len(space)
+    cut = [groups] if groups else []
+    last = mk.random.random() < 0.5
+    given = mk.tensor(2, *cut, *(n + 1 for n in space), LEAST_WORK, dtype=dtype)
+    padded = build.pad(given, [(0, 0), *((0, 0) for _ in cut), *((1, 0) for _ in space), (0, 0)])
+    if not last:
+        padded = build.transpose(
+            padded, [0, *range(1, 1 + len(cut)), padded.type.ndim - 1, *range(1 + len(cut), padded.type.ndim - 1)]
+        )
+    steps = row_major(padded.shape)
+    first = 1 + len(cut) + (not last)
+    counts = [n + 3 - k for n, k in zip(space, kernel, strict=True)]
+    shape = list(padded.shape)
+    shape[first : first + len(space)] = counts
+    seen = build.view(padded, views.strided([*shape, *kernel], [*steps, *steps[first : first + len(space)]]))
+    p, r, g = [f"p{i}" for i in range(len(space))], [f"r{i}" for i in range(len(space))], ["g"] * len(cut)
+    a = ["n", *g, *p, "c", *r] if last else ["n", *g, "c", *p, *r]
+    out = ["n", *g, *p, "m"] if last else ["n", *g, "m", *p]
+    factor = mk.tensor(*cut, LEAST_WORK, LEAST_WORK, *kernel, dtype=dtype)
+    return build.contract(make_spec(a, [*g, "m", "c", *r], out), seen, factor)
+
+
+winograd_small = rewrite(
+    contract(view(x, mp), w, s), _tiled(4), where=many_channels, numerics="approximates", example=_images,
+    doc="a convolution by tiles of 4 inputs along each axis: F(2, 3)",
+)  # fmt: skip
+winograd_large = rewrite(
+    contract(view(x, mp), w, s), _tiled(6), where=many_channels, numerics="approximates", example=_images,
+    doc="a convolution by tiles of 6 inputs along each axis: F(4, 3)",
+)  # fmt: skip

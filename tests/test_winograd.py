@@ -1,0 +1,52 @@
+"""Winograd's algorithm: its matrices, its rule's class, and where it is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat import nn
+from eqsat.egraph.check import check_rule
+from eqsat_rules import convolutions
+
+
+@pytest.mark.parametrize(("size", "taps"), [(2, 3), (4, 3), (3, 2), (5, 2), (2, 5)])
+def test_transforms_are_a_filter_exactly(size: int, taps: int) -> None:
+    results, filters, inputs = convolutions.transforms(size, taps)
+    for i in range(size):
+        for k in range(taps):
+            for d in range(size + taps - 1):
+                terms = (results[i][j] * filters[j][k] * inputs[j][d] for j in range(size + taps - 1))
+                assert sum(terms, Fraction(0)) == (d == i + k)
+
+
+def test_a_wrong_matrix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = convolutions.transforms
+
+    def wrong(size: int, taps: int) -> tuple[convolutions.Matrix, convolutions.Matrix, convolutions.Matrix]:
+        results, filters, inputs = right(size, taps)
+        return ((results[0][0] + Fraction(1, 100), *results[0][1:]), *results[1:]), filters, inputs
+
+    monkeypatch.setattr(convolutions, "transforms", wrong)
+    rule = replace(convolutions.winograd_small, id="wrong.winograd")
+    images = rule.example
+    assert images is not None
+    assert check_rule(rule, enough=10).counterexample is not None
+
+
+def test_is_chosen_only_where_the_numerics_allow_it() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 64, 14, 15)).astype(np.float32)
+    w = (rng.standard_normal((64, 64, 3, 3)) / 24).astype(np.float32)
+
+    def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return nn.conv2d(x, w, padding=1)
+
+    loose = eqsat.optimize(convolved, threads=1, const=("w",), numerics="approximates", check_speed=False)
+    strict = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False)
+    np.testing.assert_allclose(loose(x, w), strict(x, w), atol=5e-5)
+    assert "winograd_" in str(loose.explain()) and "winograd_" not in str(strict.explain())
