@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from scipy.stats import spearmanr
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cold, model, programs, report  # noqa: E402
+from bench import cold, images, model, programs, report  # noqa: E402
 from bench.limits import Limits  # noqa: E402
 from bench.measure import Time, interleaved, loop  # noqa: E402
 from bench.peers import OURS, load, module_of  # noqa: E402
@@ -32,7 +33,18 @@ from bench.process import PeerProcess, digest, reference_of  # noqa: E402
 from bench.run import Row, compile_cold, run_workload  # noqa: E402
 from bench.setup import SUITES, environment, inputs_of, selected  # noqa: E402
 from bench.worker import Worker, WorkerError  # noqa: E402
-from bench.workload import Workload, calls, convert, in_double, leaves, made_of, nbytes, relative_error  # noqa: E402
+from bench.workload import (  # noqa: E402
+    Workload,
+    calls,
+    convert,
+    in_double,
+    leaves,
+    made_of,
+    nbytes,
+    normal,
+    positive,
+    relative_error,
+)
 from eqsat.cost.machine import Level, Machine  # noqa: E402
 from eqsat.cost.machine import load as load_machine  # noqa: E402
 from eqsat.ir.kernel import KernelGroup  # noqa: E402
@@ -269,8 +281,7 @@ def test_every_workload_is_well_formed(suite: str) -> None:
     found = selected([suite], None)
     assert len({w.name for w in found}) == len(found)
     for workload in found:
-        names = workload.function.__code__.co_varnames[: workload.function.__code__.co_argcount]
-        assert set(workload.const) <= set(names)
+        assert set(workload.const) <= set(inspect.signature(workload.function).parameters)
         assert workload.flops > 0 or workload.kind == "program"
         assert workload.suite == suite
 
@@ -293,6 +304,8 @@ def test_peers_compute_the_workloads(name: str) -> None:
         pytest.skip(f"{name} is not installed")
     seen = set()
     for workload in selected([s for s in SUITES if s not in ("models", "numpy")], None):
+        if workload.kind == images.KIND:  # extents belong together: below
+            continue
         key = (workload.kind, bool(workload.const), str(workload.options), workload.dtype)
         if key in seen:
             continue
@@ -304,6 +317,54 @@ def test_peers_compute_the_workloads(name: str) -> None:
             continue
         allowed = 1e-4 if workload.dtype == "float32" else workload.tolerance
         assert relative_error(peer.result(call()), reference) < allowed, workload.name
+
+
+def of_images() -> list[Workload]:
+    """Every operator of image networks, on small ones."""
+    x, p = normal(2, 6, 9, 9), {name: positive(6) for name in ("mean", "variance", "scale", "shift")}
+    params = lambda rng: {name: make(rng) for name, make in p.items()}  # noqa: E731
+    w, groups, up, dense = normal(8, 6, 3, 3), normal(6, 2, 3, 3), normal(6, 5, 4, 4), normal(4, 8)
+    builds: list[tuple[Any, dict[str, Any]]] = [
+        (lambda o, x, w, b: o.conv(x, w, b, stride=2, padding=1), {"x": x, "w": w, "b": normal(8)}),
+        (lambda o, x, w: o.conv(x, w, padding=2, dilation=2, groups=3), {"x": x, "w": groups}),
+        (lambda o, x, w: o.conv(x, w, padding=1), {"x": normal(2, 3, 20), "w": normal(4, 3, 3)}),
+        (lambda o, x, w: o.conv(x, w), {"x": normal(1, 2, 5, 6, 7), "w": normal(3, 2, 2, 2, 2)}),
+        (lambda o, x, w, b: o.conv_transpose(x, w, b, stride=2, padding=1), {"x": x, "w": up, "b": normal(5)}),
+        (lambda o, x, p: o.clip(o.batch_norm(x, p), -0.5, 1.0), {"x": x, "p": params}),
+        (lambda o, x: o.concat(o.max_pool(x, 3, stride=2, padding=1), o.avg_pool(x, 3, stride=2, padding=1)), {"x": x}),
+        (lambda o, x: o.avg_pool(x, 3, stride=1, padding=1, count_padding=False), {"x": x}),
+        (lambda o, x: o.adaptive_avg_pool(x, 4), {"x": x}),
+        (lambda o, x: o.add(o.relu(o.resize(x, 2)), o.resize(x, 2)), {"x": x}),
+        (lambda o, x, w, b: o.linear(o.mean_pool(x), w, b), {"x": normal(2, 8, 4, 4), "w": dense, "b": normal(4)}),
+        (lambda o, a, b: o.matmul(a, b), {"a": normal(3, 4, 5), "b": normal(3, 5, 2)}),
+    ]
+    return [
+        images.of_images("test", str(n), build, makers, 1.0, [name for name in makers if name not in "xa"])
+        for n, (build, makers) in enumerate(builds)
+    ]
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "openvino", "jax"])
+def test_peers_have_the_operators_of_images(name: str) -> None:
+    try:
+        peer = load(module_of(name), 1)
+    except ImportError:
+        pytest.skip(f"{name} is not installed")
+    for workload in of_images():
+        inputs = workload.inputs(np.random.default_rng(1))
+        call = peer.prepare(workload, inputs)
+        if call is None:
+            assert name in ("onnxruntime", "openvino") and workload.name == "8"  # ONNX has no adaptive pooling
+            continue
+        reference = workload.function(*in_double(inputs).values())
+        assert relative_error(peer.result(call()), reference) < 1e-5, workload.name
+
+
+def test_convolutions_are_counted() -> None:
+    """As a loop over places does."""
+    shape, w = (2, 6, 9, 7), (8, 3, 3, 2)
+    out = images.NUMPY.conv(np.zeros(shape), np.zeros(w), stride=2, padding=1, groups=2).shape
+    assert images.convolution_flops(shape, w, stride=2, padding=1) == 2 * np.prod(out) * 3 * 3 * 2
 
 
 @pytest.mark.parametrize("name", ["numpy", "numba", "jax"])
