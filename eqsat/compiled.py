@@ -286,7 +286,7 @@ class Compiled:
         made = backend(self.options.backend)
         results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
         with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
-            plan, self.traced = self._best(progress, deadline)
+            plan = self._best(progress, deadline)
             progress("compile: kernels")
             emitted = made.emit(plan, self.machine, deadline, helpers)
         numbers = sorted(plan.constants)
@@ -296,24 +296,25 @@ class Compiled:
 
     def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
-        return self._planned(self.traced, progress, deadline)
-
-    def _planned(self, traced: Traced, progress: Tell, deadline: Deadline) -> Plan:
         const = frozenset(self.constant_nodes)
-        return planned(traced.graph, const, self.options, self.machine, progress, deadline)
+        return planned(self.traced.graph, const, self.options, self.machine, progress, deadline)
 
-    def _best(self, progress: Tell, deadline: Deadline) -> tuple[Plan, Traced]:
-        """The plan, and the form of the traced program that it is of.
+    def _best(self, progress: Tell, deadline: Deadline) -> Plan:
+        """The plan; ``traced`` is then the form of the program that it is of.
 
         A short repetition is searched across its iterations, and as a loop: fewer bytes may move in either.
         """
-        plan = self._planned(self.traced, progress, deadline)
-        if self.traced.rolled is None:
-            return plan, self.traced
-        form = self.traced.in_loops()
-        looped = self._planned(form, progress, deadline)
-        better = looped.report.predicted < CLEARLY * plan.report.predicted
-        return (looped, form) if better else (plan, self.traced)
+        plan, whole = self.search(progress, deadline), self.traced
+        if whole.rolled is None:
+            return plan
+        self.traced = whole.in_loops()
+        looped: Plan | None = None
+        try:
+            looped = self.search(progress, deadline)
+        finally:
+            if looped is None or looped.report.predicted >= CLEARLY * plan.report.predicted:
+                self.traced, looped = whole, None
+        return looped or plan
 
     def _leaves(self) -> dict[str, ConstArray]:
         """The program's own constants, by digest."""

@@ -127,6 +127,15 @@ def test_sums_of_signals(data: st.DataObject, dtype: str, seed: int) -> None:
         check(lambda a, b: signal.correlate2d(a, b, mode, boundary, value), x, w)
 
 
+@pytest.mark.parametrize("extents", [(2, 1), (2, 3), (3, 2), (4, 4)])
+def test_even_windows_lie_as_scipy_lays_them(extents: tuple[int, int]) -> None:
+    """``correlate2d`` lays another of their two middles on an element than ``correlate`` and the convolutions."""
+    x, w = drawn(1, (3, 4), "float64"), drawn(2, extents, "float64")
+    for fn in (signal.convolve2d, signal.correlate2d, signal.convolve, signal.correlate):
+        for mode in ("full", "same"):
+            check(lambda a, b, fn=fn, mode=mode: fn(a, b, mode=mode), x, w, steps=None)
+
+
 METRICS: dict[str, dict[str, Any]] = {
     name: {} for name in ("euclidean", "sqeuclidean", "cityblock", "chebyshev", "cosine", "canberra", "braycurtis")
 } | {"minkowski": {"p": 3}}

@@ -265,8 +265,13 @@ def _swapped(x: Node, w: Node, mode: str) -> bool:
     return not all(longer)
 
 
-def _summed(in1: Any, in2: Any, mode: Any, turned: bool, boundary: str = "fill", value: Any = 0) -> TracedArray:
-    """``Σ in1[i + k]·conj(in2[k])``; of ``in2`` turned around ``Σ in1[i - k]·in2[k]``."""
+def _summed(
+    in1: Any, in2: Any, mode: Any, turned: bool, boundary: str = "fill", value: Any = 0, early: bool = False
+) -> TracedArray:
+    """``Σ in1[i + k]·conj(in2[k])``; of ``in2`` turned around ``Σ in1[i - k]·in2[k]``.
+
+    ``early``: of the two middles of an even ``in2``, "same" lays the first on an element, not the second.
+    """
     x, w = together(array_of(in1), array_of(in2))
     if x.type.ndim != w.type.ndim:
         raise ValueError("in1 and in2 should have the same dimensionality")
@@ -286,7 +291,7 @@ def _summed(in1: Any, in2: Any, mode: Any, turned: bool, boundary: str = "fill",
         raise UnsupportedDTypeError("a correlation of complex numbers is not written in operators", LINE.get())
     ends = {
         "full": [(m - 1, m - 1) for m in w.shape],
-        "same": [(m - 1 - (m - 1) // 2, (m - 1) // 2) for m in w.shape],
+        "same": [((m - 1) // 2, m // 2) if early else (m // 2, (m - 1) // 2) for m in w.shape],
         "valid": [(0, 0)] * len(every),
     }[mode]
     found = correlated(_widened(TracedArray(x), ends, _BOUNDARIES[boundary], value), w)
@@ -317,4 +322,4 @@ def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", f
 
 @writes("scipy.signal.correlate2d")
 def correlate2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0) -> TracedArray:
-    return _summed(in1, in2, mode, False, boundary, fillvalue)
+    return _summed(in1, in2, mode, False, boundary, fillvalue, early=True)
