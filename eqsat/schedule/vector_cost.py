@@ -308,8 +308,10 @@ def jump_seconds(
     for access in form.accesses:
         far, size = abs(access.strides[a]) * access.dtype.itemsize, access.dtype.itemsize
         source = form.source(access)
-        if far <= 64 or access.gathered or (stream if access.write else n <= STEPS_IN_SIGHT) or source[0] != "operand":
-            continue  # among them what prefetching follows
+        inner = target.inner
+        followed = n <= STEPS_IN_SIGHT and not thrashes(far, n, inner.sets, inner.ways, inner.line)
+        if far <= 64 or access.gathered or (stream if access.write else followed) or source[0] != "operand":
+            continue  # among them what prefetching follows, while the lines it fetches stay
         run, pieces = 1, extents[a]
         others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
         for stride, extent in sorted(others):
