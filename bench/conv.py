@@ -39,8 +39,10 @@ POINTWISE = (
 """MobileNetV2's, 1×1: in channels, out channels, extent."""
 
 
-def row(name: str, shape: tuple[int, ...], w: tuple[int, ...], **options: int) -> Workload:
-    """``shape``: of the images, ``w``: of the weights."""
+def row(
+    name: str, shape: tuple[int, ...], w: tuple[int, ...], *, approximates: bool = False, **options: int
+) -> Workload:
+    """``shape``: of the images, ``w``: of the weights; ``approximates``: eqsat may use Winograd's algorithm."""
     groups = options.get("groups", 1)
 
     def conv_relu(ops: Ops, x: Any, w: Any, b: Any) -> Any:
@@ -49,14 +51,28 @@ def row(name: str, shape: tuple[int, ...], w: tuple[int, ...], **options: int) -
     flops = convolution_flops(shape, w, **{key: n for key, n in options.items() if key != "groups"})
     assert shape[1] == w[1] * groups
     makers = {"x": normal(*shape), "w": weights(*w), "b": normal(w[0])}
-    return of_images(SUITE, name, conv_relu, makers, flops, const=("w", "b"))
+    if not approximates:
+        return of_images(SUITE, name, conv_relu, makers, flops, const=("w", "b"))
+    name += " approximates"
+    # 36 multiplications make 4×4 results, in place of 144.
+    more: dict[str, Any] = {"numerics": "approximates", "tolerance": 1e-4}
+    return of_images(SUITE, name, conv_relu, makers, flops / 4, const=("w", "b"), **more)
 
 
-def square(kind: str, cin: int, cout: int, kernel: int, extent: int, stride: int) -> Workload:
+def square(
+    kind: str, cin: int, cout: int, kernel: int, extent: int, stride: int, approximates: bool = False
+) -> Workload:
     name = f"{kind} {kernel}x{kernel}/{stride} {cin}-{cout} {extent}"
     # The first convolution of SqueezeNet has no padding, its others keep the extent as ResNet's do.
     padding = 0 if (kind, kernel) == ("squeezenet", 7) else kernel // 2
-    return row(name, (1, cin, extent, extent), (cout, cin, kernel, kernel), stride=stride, padding=padding)
+    return row(
+        name,
+        (1, cin, extent, extent),
+        (cout, cin, kernel, kernel),
+        stride=stride,
+        padding=padding,
+        approximates=approximates,
+    )
 
 
 def transposed() -> Workload:
@@ -72,6 +88,7 @@ def transposed() -> Workload:
 
 def workloads() -> list[Workload]:
     rows = [square("resnet50", *numbers) for numbers in RESNET50]
+    rows += [square("resnet50", *numbers, approximates=True) for numbers in RESNET50 if numbers[2::2] == (3, 1)]
     rows += [square("squeezenet", *numbers) for numbers in SQUEEZENET]
     rows += [
         row(f"depthwise 3x3/{s} {c} {n}", (1, c, n, n), (c, 1, 3, 3), stride=s, padding=1, groups=c)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Workload:
     cheapest known way to compute it. ``touched`` overrides the bytes of inputs and outputs, each counted once.
     ``tolerance``: largest error against float64, relative to the largest magnitude of the result. ``changes``: arrays
     that the function changes. ``dtype``: of the operations that are counted, and of the floats among the inputs.
+    ``numerics``: what eqsat is allowed.
     """
 
     suite: str
@@ -39,6 +40,7 @@ class Workload:
     cold_compile: bool = False
     changes: tuple[str, ...] = ()
     dtype: str = "float32"
+    numerics: Literal["exact", "reassociates", "approximates"] = "reassociates"
 
 
 def calls(function: Callable[..., Any], workload: Workload, inputs: Inputs) -> Callable[[], Any]:

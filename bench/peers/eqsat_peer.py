@@ -27,7 +27,12 @@ class EqsatPeer:
         """Compiles; ``cost`` says how long that took."""
         # What is timed are our kernels, also where NumPy would be let run in place of them.
         optimized = eqsat.optimize(
-            workload.function, threads=self.threads, const=workload.const, cache=self.cache, check_speed=False
+            workload.function,
+            threads=self.threads,
+            const=workload.const,
+            cache=self.cache,
+            check_speed=False,
+            numerics=workload.numerics,
         )
         start = time.perf_counter()
         compiled = optimized.compile(*inputs.values())
