@@ -464,7 +464,7 @@ def check_moved_and_reduced(data: st.DataObject) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
     check_moved_and_reduced(data)
