@@ -823,3 +823,19 @@ def test_an_element_takes_what_is_wider_and_is_cast_back() -> None:
     held(fn, x, np.array([3]), n, np.array([1.7, -2.9, 0.1, 1e-9]), strict=True)
     with pytest.raises(UnsupportedOpError, match="0-d result"):
         held(lambda x, by: (total := x.sum(), total.__iadd__(by[0])), x, np.array([1.7]), strict=True)
+
+
+@pytest.mark.parametrize("copied", [lambda x: x.astype(x.dtype), lambda x: x.astype("f4"), lambda x: x.copy(), np.copy])
+def test_copies_of_arrays_of_no_axes_are_no_scalars(copied: Any) -> None:
+    """What is written through a view of a scalar's copy is lost, of an array's it is not."""
+
+    def through_a_view(x: Any) -> Any:
+        y = copied(x)
+        view = y[...]
+        view -= 2
+        return y
+
+    f = eqsat.optimize(through_a_view, strict=True)
+    for x in (np.float64(3.0), np.array(2.0), np.float64(4.0), np.array(5.0)):
+        expected = through_a_view(x)
+        np.testing.assert_array_equal(f(x), expected, strict=True)

@@ -255,6 +255,7 @@ class Operators:
         made = registry.call(np.copy, self)
         if isinstance(made, Operators):
             made.memory.orderly |= order == "C"
+            return made[()] if self.is_scalar else made
         return made
 
     __copy__ = copy

@@ -347,12 +347,16 @@ def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
     kind = known_dtype(dtype)
     if not copy and traced(x).node.dtype == kind:
         return traced(x)
-    return TracedArray(build.cast(lift(x), kind))
+    made = TracedArray(build.cast(lift(x), kind))
+    made.is_scalar = traced(x).is_scalar  # of an array without axes another such array
+    return made
 
 
 @implements(np.copy)
 def copy(a: Any, order: str = "K", subok: bool = False) -> TracedArray:
-    return TracedArray(lift(a))
+    made = TracedArray(lift(a))
+    made.is_scalar = False
+    return made
 
 
 def filled(a: Any, value: Any, dtype: DTypeLike | None, shape: Any) -> TracedArray:
