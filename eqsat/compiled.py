@@ -47,7 +47,7 @@ log = logging.getLogger("eqsat")
 PLAN: Final = "plan"
 MOST_MARKS = 256
 """How many values of constants, and functions, a plan is remembered to be verified for."""
-CLEARLY = 0.9
+LOOPS_WORTH = 0.9
 """Of the predicted time of a program as it is, what it may take at most with short repetitions as loops to be that."""
 
 
@@ -291,8 +291,7 @@ class Compiled:
             emitted = made.emit(plan, self.machine, deadline, helpers)
         numbers = sorted(plan.constants)
         constants = nodes_to_json([plan.constants[n] for n in numbers], self._leaves())
-        report = report_of(plan, self.traced, emitted["kinds"])
-        return Record(emitted, constants, numbers, report)
+        return Record(emitted, constants, numbers, report_of(plan, self.traced, emitted["kinds"]))
 
     def search(self, progress: Tell = tell, deadline: Deadline = NEVER) -> Plan:
         """Search anew, for the plan itself."""
@@ -312,7 +311,7 @@ class Compiled:
         try:
             looped = self.search(progress, deadline)
         finally:
-            if looped is None or looped.report.predicted >= CLEARLY * plan.report.predicted:
+            if looped is None or looped.report.predicted >= LOOPS_WORTH * plan.report.predicted:
                 self.traced, looped = whole, None
         return looped or plan
 
