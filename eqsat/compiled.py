@@ -25,6 +25,7 @@ from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
 from eqsat.held import Held, all_held, native
 from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.loop import with_bodies
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.opaque import calls_of
 from eqsat.ir.repeats import base_of
@@ -285,7 +286,7 @@ class Compiled:
     def _search(self, progress: Tell, deadline: Deadline) -> Record:
         made = backend(self.options.backend)
         results = [n.type for n in self.traced.graph.outputs] if self.options.verify else []
-        with made.helpers(len(self.traced.graph.nodes()), results) as helpers:
+        with made.helpers(len(with_bodies(self.traced.graph)), results) as helpers:
             plan = self._best(progress, deadline)
             progress("compile: kernels")
             emitted = made.emit(plan, self.machine, deadline, helpers)

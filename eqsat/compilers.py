@@ -79,7 +79,8 @@ def jobs() -> int:
 class Compilers:
     """Processes that compile, and a thread of this one. A context manager: on leaving, they are ended.
 
-    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``. ``boot``: the
+    ``compile`` is what compiles here: a task's code object, or an exception of a class in ``refusals``; ``prepare``
+    is called before the first one, for imports: processes that are ready take tasks meanwhile. ``boot``: the
     program of a process, which ends in :func:`serve`; its arguments are the number of this one and ``sys.path``.
     ``kernels``: how many are expected; processes are started for them on entering, one for ``each`` so many.
     """
@@ -88,12 +89,14 @@ class Compilers:
         self,
         compile: Callable[[str, tuple[str, ...]], bytes],
         refusals: tuple[type[Exception], ...],
+        prepare: Callable[[], None],
         boot: str,
         kernels: int = 0,
         each: int = 6,
     ) -> None:
         self._compile = compile
         self._refusals = refusals
+        self._prepare = prepare
         self._boot, self._kernels, self._each = boot, kernels, each
         self._waiting: deque[Task] = deque()
         self._news = threading.Condition()
@@ -190,6 +193,10 @@ class Compilers:
             self._compile_waiting()
 
     def _compile_waiting(self) -> None:
+        try:
+            self._prepare()
+        except BaseException as error:  # raised again where it is waited for
+            self._tell(error)
         while True:
             with self._news:
                 if not self._waiting:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from eqsat.garbage import rarely_collected
 from eqsat.scoped import Scoped
 
 PATIENCE = 60.0
@@ -40,7 +41,8 @@ def locked(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     mine = False
     try:
         mine = lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-        yield mine
+        with rarely_collected():
+            yield mine
     finally:
         if mine:
             lock.release()

@@ -21,7 +21,7 @@ from eqsat import cache, compilers
 from eqsat.compilers import Compilers, Task, jobs
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat_backends.numba_cpu.compiling import jit
-from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_object, source_key
+from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_object, prepare, source_key
 from eqsat_backends.numba_cpu.compiling.worker import BOOT
 from tests.test_jit import ADD_AND_SCALE, PHASES, check_add_and_scale
 
@@ -64,7 +64,7 @@ class OnlyProcesses(Compilers):
 
 def test_processes_make_the_same_code_as_this_one() -> None:
     tasks = kernels(4)
-    with OnlyProcesses(nobody, (), BOOT) as at_work:
+    with OnlyProcesses(nobody, (), prepare, BOOT) as at_work:
         at_work.start(99)
         assert len(at_work._processes) == 2  # three jobs, one of which is this process
         outcomes = {o.task.key: o for o in at_work.run(tasks, Deadline(120))}
@@ -75,7 +75,7 @@ def test_processes_make_the_same_code_as_this_one() -> None:
 
 
 def test_processes_end_with_the_work() -> None:
-    with Compilers(compile_object, (KernelCompileError,), BOOT) as at_work:
+    with Compilers(compile_object, (KernelCompileError,), prepare, BOOT) as at_work:
         at_work.start(99)
         pids = [process.pid for process, _ in at_work._processes]
         assert pids and all(map(alive, pids))
@@ -87,7 +87,7 @@ def test_processes_end_with_the_work() -> None:
 @posix
 def test_nothing_is_lost_with_a_process() -> None:
     tasks = kernels(12)
-    with Compilers(compile_object, (KernelCompileError,), BOOT) as at_work:
+    with Compilers(compile_object, (KernelCompileError,), prepare, BOOT) as at_work:
         at_work.start(99)
         found = []
         for number, outcome in enumerate(at_work.run(tasks, Deadline(300))):
@@ -114,7 +114,7 @@ def test_a_refused_module_is_no_matter_of_the_others() -> None:
     found = jit.compile_modules([good[0], bad, *good[1:], bad], Deadline(120))
     assert isinstance(found[bad], KernelCompileError)
     assert all(isinstance(found[each], dict) for each in good)
-    with OnlyProcesses(nobody, (), BOOT) as at_work:
+    with OnlyProcesses(nobody, (), prepare, BOOT) as at_work:
         at_work.start(99)
         (outcome,) = at_work.run([Task(source_key(*bad), *bad)], Deadline(120))
     assert outcome.error is not None and "refuses the printed module" in outcome.error
@@ -124,7 +124,7 @@ def test_a_refused_module_is_no_matter_of_the_others() -> None:
 def test_a_crash_of_the_compiler_is_an_error_and_not_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
     crash = "import os, sys; from eqsat.compilers import send; "
     crash += "send(sys.stdout.buffer, {'key': ''}, b''); sys.stdin.buffer.read(8); os.abort()"
-    with OnlyProcesses(nobody, (), crash) as at_work:
+    with OnlyProcesses(nobody, (), prepare, crash) as at_work:
         at_work.start(6)
         (outcome,) = at_work.run(kernels(1), Deadline(120))
     assert outcome.error is not None and "SIGABRT" in outcome.error
@@ -133,7 +133,7 @@ def test_a_crash_of_the_compiler_is_an_error_and_not_tried_here(monkeypatch: pyt
 def test_a_process_with_other_code_is_not_believed() -> None:
     (task,) = kernels(1)
     other = Task("0" * 40, task.source, task.phases)
-    with Compilers(compile_object, (KernelCompileError,), BOOT) as at_work:
+    with Compilers(compile_object, (KernelCompileError,), prepare, BOOT) as at_work:
         at_work.start(99)
         at_work._here = True  # not before the processes have had it
 
@@ -180,7 +180,7 @@ def test_the_deadline_ends_the_waiting_and_the_processes() -> None:
         return b""
 
     start = time.monotonic()
-    with pytest.raises(OutOfTime, match="compiling kernels"), Compilers(slow, (), BOOT) as at_work:
+    with pytest.raises(OutOfTime, match="compiling kernels"), Compilers(slow, (), prepare, BOOT) as at_work:
         list(at_work.run(kernels(1), Deadline(0.1)))
     stop.set()
     assert time.monotonic() - start < 30
@@ -190,7 +190,7 @@ def test_what_fails_here_is_raised_where_it_is_waited_for() -> None:
     def full(source: str, phases: tuple[str, ...]) -> bytes:
         raise MemoryError
 
-    with pytest.raises(MemoryError), Compilers(full, (KernelCompileError,), BOOT) as at_work:
+    with pytest.raises(MemoryError), Compilers(full, (KernelCompileError,), prepare, BOOT) as at_work:
         list(at_work.run(kernels(1), NEVER))
 
 
@@ -198,7 +198,7 @@ def test_an_error_inside_the_compiler_is_an_error_of_one_kernel_in_a_process_too
     name = "def compile_object(source, phases): raise SystemError('LLVM says no')"
     boot = "import sys; sys.path[:] = sys.argv[2:]; from eqsat_backends.numba_cpu.compiling import jit, worker; "
     boot += f"exec({name!r}); jit.compile_object = compile_object; worker.main(int(sys.argv[1]))"
-    with OnlyProcesses(nobody, (), boot, 6) as at_work:
+    with OnlyProcesses(nobody, (), prepare, boot, 6) as at_work:
         outcomes = list(at_work.run(kernels(3), Deadline(120)))
     assert len(outcomes) == 3 and all(o.error is not None and "LLVM says no" in o.error for o in outcomes)
 
@@ -232,7 +232,7 @@ boot = (
 )
 told = []
 compilers.Compilers._serve = lambda self, process: told.append(receive(process.stdout)[0]["key"])
-with compilers.Compilers(None, (), boot, 99) as at_work:
+with compilers.Compilers(None, (), None, boot, 99) as at_work:
     for _, thread in at_work._processes:
         thread.join()
 assert len(told) == 2 and told[0] == told[1] == eval(say), (told, eval(say))
@@ -258,7 +258,7 @@ ORPHAN = """
 import os, sys
 from eqsat.compilers import Compilers
 from eqsat_backends.numba_cpu.compiling.worker import BOOT
-at_work = Compilers(None, (), BOOT)
+at_work = Compilers(None, (), None, BOOT)
 at_work.start(99)
 print(*(process.pid for process, _ in at_work._processes), flush=True)
 if sys.argv[1] == "fork" and os.fork() == 0:

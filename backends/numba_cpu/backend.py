@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.aside import aside
+from eqsat.aside import load
 from eqsat.compilers import Compilers
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow
@@ -19,13 +19,15 @@ from eqsat.ir.types import TensorType
 from eqsat.plan.execution import recycler
 from eqsat.plan.plan import Plan
 from eqsat.plan.sized import Alike
-from eqsat_backends.numba_cpu.compiling.jit import OPERATORS, forget, helpers, prepare
+from eqsat_backends.numba_cpu.compiling.jit import OPERATORS, forget, helpers
 from eqsat_backends.numba_cpu.compiling.objects import host, package_fingerprint, unload
 from eqsat_backends.numba_cpu.printing.emission import Emission
-from eqsat_backends.numba_cpu.running.driver import release_arenas
+from eqsat_backends.numba_cpu.running import driver
 from eqsat_backends.numba_cpu.running.executable import CpuExecutable
 from eqsat_backends.numba_cpu.tiles import registry
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+
+_PRINTERS = tuple(f"eqsat_backends.numba_cpu.printing.{name}" for name in ("emit", "blocks", "contract", "loops"))
 
 
 class NumbaCpuBackend:
@@ -57,6 +59,7 @@ class NumbaCpuBackend:
     @contextmanager
     def helpers(self, operators: int, results: Sequence[TensorType] = ()) -> Iterator[Compilers]:
         """Processes that get ready to compile while a program of so many operators is searched, and memory."""
+        driver.load_aside()
         with (
             recycler.ready([(t.shape, t.dtype.numpy) for t in results]),
             helpers(operators // OPERATORS) as compilers,
@@ -77,7 +80,7 @@ class NumbaCpuBackend:
         interpreter, with a warning. Such data may hold the group itself, and is not for keeping (``volatile``):
         another version, or another process, may do better.
         """
-        aside("importing Numba", deadline, prepare)
+        load(*_PRINTERS, deadline=deadline)
         emission = Emission(dict(plan.types), machine, deadline, helpers, alike)
         emission.run(plan.steps)
         return {
@@ -99,7 +102,7 @@ class NumbaCpuBackend:
     def release(self) -> None:
         """Free the memory of earlier results, idle arenas, and machine code that no program uses any more."""
         recycler.release()
-        release_arenas()
+        driver.release_arenas()
         forget()
         unload()
 

@@ -62,8 +62,9 @@ __all__ = [
 ]
 
 
-EACH = 6
-"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s)."""
+EACH = 4
+"""Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s), which
+it mostly does beside the search."""
 OPERATORS = 12
 """Operators of a program for one kernel, roughly (MiniLM 38, an LSTM 12), to start processes before it is known."""
 
@@ -110,7 +111,6 @@ def prepare() -> None:
     quieten("numba")
     with IMPORTING:
         from eqsat_backends.numba_cpu.compiling import frontend
-        from eqsat_backends.numba_cpu.printing import blocks, contract, emit, loops  # noqa: F401
         from eqsat_backends.numba_cpu.vectors import simd  # noqa: F401
 
         frontend.load_registries()
@@ -176,7 +176,7 @@ def compile_modules(
 
 def helpers(kernels: int) -> Compilers:
     """Processes that compile, for so many kernels; started when this is entered."""
-    return Compilers(compile_alone, (KernelCompileError,), BOOT, kernels, EACH)
+    return Compilers(compile_alone, (KernelCompileError,), prepare, BOOT, kernels, EACH)
 
 
 def compile_alone(source: str, phases: tuple[str, ...]) -> bytes:

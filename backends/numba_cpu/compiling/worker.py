@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from eqsat.compilers import serve
 
 BOOT = (
@@ -14,6 +16,7 @@ from."""
 
 def main(parent: int) -> None:
     """Serve until there is nobody to serve."""
+    gc.disable()  # it lives for one compilation, and keeps most of what it makes
     from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_alone, prepare, source_key
 
     def answer(key: str, source: str, phases: tuple[str, ...]) -> bytes:

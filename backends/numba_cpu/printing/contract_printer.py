@@ -17,7 +17,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
 from eqsat_backends.numba_cpu.tiles.dots import VNNI
-from eqsat_backends.numba_cpu.tiles.micro_kernels import ASK_STEPS
+from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
+from itertools import chain
 
 Term = tuple[int, str]
 """A coefficient and the Python expression it multiplies."""
@@ -75,11 +75,11 @@ class Module:
     def render(self, body: str) -> str:
         """The whole module: docstring, imports, definitions, then ``body``, a text of functions.
 
-        What ``body`` calls of the SIMD module is imported.
+        What else ``body`` calls is imported from the SIMD module, which is not asked here: it would import Numba.
         """
-        simd = import_module("eqsat_backends.numba_cpu.vectors.simd")
-        called = set(re.findall(r"(?<![\w.])([a-z]\w*)\(", body)) - {"min", "max", "range"}
-        self.use("vectors.simd", *(name for name in called if name not in self._definitions and hasattr(simd, name)))
+        known = {"min", "max", "range", *self._definitions, *chain.from_iterable(self._imports.values())}
+        known.update(re.findall(r"^def (\w+)\(", body, re.MULTILINE))
+        self.use("vectors.simd", *(set(re.findall(r"(?<![\w.])(?<!def )([a-z]\w*)\(", body)) - known))
         imports = [
             f"from eqsat_backends.numba_cpu.{module} import {', '.join(sorted(names))}"
             for module, names in sorted(self._imports.items())

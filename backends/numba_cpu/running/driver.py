@@ -12,6 +12,7 @@ import copy
 import ctypes
 import functools
 import itertools
+import logging
 import struct
 import sys
 import threading
@@ -26,10 +27,13 @@ import numpy as np
 from eqsat.buffers import KEPT_BLOCKS, KEPT_BYTES, aligned_bytes
 from eqsat.forks import hold_over_fork
 from eqsat.plan.table import Again, Arena, Argument, ArraySpec, Constant, Enter, Slot, Status, Step
+from eqsat.scoped import carried
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running import driver_code as code
 from eqsat_backends.numba_cpu.running import driver_team as team
 from eqsat_backends.numba_cpu.running.threads import Runtime, runtime
+
+log = logging.getLogger("eqsat")
 
 MISMATCH = code.MISMATCH
 _NPY_C_CONTIGUOUS, _NPY_ALIGNED, _NPY_WRITEABLE = 0x1, 0x100, 0x400
@@ -291,6 +295,20 @@ def _load() -> None:
         make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
         _kept.extend((api, definition))
         _call = make(definition, api, None)
+
+
+def load_aside() -> None:
+    """Begin to load the driver in a thread: making it is LLVM's work, beside which Python's goes on."""
+    if _call is _not_loaded:
+        with contextlib.suppress(RuntimeError):  # no more threads, or the interpreter is ending
+            threading.Thread(target=carried(_load_early), name="eqsat: driver").start()
+
+
+def _load_early() -> None:
+    try:
+        _load()
+    except Exception as error:  # the first program meets it, too
+        log.info("the driver could not be loaded ahead: %r", error)
 
 
 def _load_driver() -> dict[str, int]:

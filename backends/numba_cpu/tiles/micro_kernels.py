@@ -71,10 +71,6 @@ def _macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable
     return tile
 
 
-ASK_STEPS = 2
-"""Steps of k of a register tile that prefetches the next panel, from one request to the next."""
-
-
 @functools.cache
 def fma_tile(
     dtype: str,

@@ -22,6 +22,9 @@ They need a register for each vector of sums, for each vector of a row of the se
 DOT_STEPS = {"uint8·int8": ((1.0, VNNI), (4.0, "")), "int16·int16": ((1.0, VNNI), (2.0, ""))}
 """Slots of a step of tiles of small types for one vector of sums, and the extension that this needs, best first."""
 
+ASK_STEPS = 2
+"""Steps of k of a register tile that prefetches the next panel, from one request to the next."""
+
 CHAINS = 4
 """Into how many sums a tile splits an accumulator where it has fewer accumulators than that."""
 
