@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from eqsat.ir.kernel import Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
+from eqsat.ir.kernel import Call, Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
 from eqsat.ir.siblings import are_siblings, joint, separate
 
 Strides = tuple[int, ...]
@@ -34,6 +34,25 @@ def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
         if branches or not isinstance(expr, Guarded):
             stack.extend((operand, False) for operand in reversed(parts(expr)))
     return found
+
+
+def merged(expr: Expr) -> Expr:
+    """The expression with those of its sub-expressions that are equal, down to a zero's sign, made one object."""
+    done: dict[int, Expr] = {}
+    known: dict[tuple[object, ...], Expr] = {}
+    for e in unique(expr):
+        new = [done[id(part)] for part in parts(e)]
+        match e:
+            case Call(fn, _, dtype, attrs):
+                key: tuple[object, ...] = fn, dtype, attrs
+            case Guarded(_, low, high):
+                key = low, high
+            case Load(gathers=gathers) if gathers:
+                key = replace(e, gathers=()), tuple(step for _, step in gathers)
+            case _:
+                key = (e,)
+        done[id(e)] = known.setdefault((type(e), *key, *map(id, new)), with_parts(e, new))
+    return done[id(expr)]
 
 
 def loads(*exprs: Expr) -> list[Load]:

@@ -176,29 +176,26 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], Expr | None] | None = None) -> Expr:
-    """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``.
+    """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``; what is shared stays so.
 
     ``instead``, asked top-down, gives what stands for a sub-expression as a whole; None: it is rebuilt.
     """
-    done: list[Expr] = []
+    done: dict[int, Expr] = {}
     stack = [(expr, False)]
     while stack:
         at, ready = stack.pop()
-        below = parts(at)
-        if ready:
-            new = done[-len(below) :]
-            del done[-len(below) :]
-            done.append(fn(with_parts(at, new)))
+        if id(at) in done:
             continue
-        whole = None if instead is None else instead(at)
+        below = parts(at)
+        whole = instead(at) if instead is not None and not ready else None
         if whole is not None:
-            done.append(whole)
-        elif below:
+            done[id(at)] = whole
+        elif ready or not below:
+            done[id(at)] = fn(with_parts(at, [done[id(part)] for part in below]) if below else at)
+        else:
             stack.append((at, True))
             stack.extend((part, False) for part in reversed(below))
-        else:
-            done.append(fn(at))
-    return done[0]
+    return done[id(expr)]
 
 
 def unconditional(expr: Expr) -> Iterator[Expr]:
@@ -226,17 +223,24 @@ def settle(expr: Expr, bounds: Bounds) -> Expr:
     """
     if any(low >= high for low, high in bounds):
         return expr
+    made: dict[tuple[int, Bounds], Expr] = {}
 
-    def instead(at: Expr) -> Expr | None:
+    def settled(at: Expr, here: Bounds) -> Expr:
+        found = made.get((id(at), here))
+        if found is None:
+            found = made[id(at), here] = map_expr(at, lambda e: e, lambda e: instead(e, here))
+        return found
+
+    def instead(at: Expr, here: Bounds) -> Expr | None:
         if not isinstance(at, Guarded):
             return None
-        alone = at.branch(bounds)
+        alone = at.branch(here)
         if alone is not None:
-            return settle(alone, bounds)
-        within, without = _narrowed(at, bounds)
-        return with_parts(at, (at.index, settle(at.inside, within), settle(at.outside, without)))
+            return settled(alone, here)
+        within, without = _narrowed(at, here)
+        return with_parts(at, (at.index, settled(at.inside, within), settled(at.outside, without)))
 
-    return map_expr(expr, lambda e: e, instead)
+    return settled(expr, bounds)
 
 
 def _narrowed(guard: Guarded, bounds: Bounds) -> tuple[Bounds, Bounds]:

@@ -1,23 +1,30 @@
 """Peeling: a loop printed as several where guards that move along its axis alone change.
 
-In most of the runs such a guard is settled, so that they neither test nor mask.
+In most of the runs such a guard is settled, so that they neither test nor mask. Each run is a copy of the loop's body,
+and loops in it multiply: what may be printed of a nest in all is shared out among the runs, by the steps they take.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Guarded, Kernel
+from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts
 from eqsat.ir.nest import Loop, Nest
 
-__all__ = ["Held", "may_peel", "peeled", "runs", "seams", "settled"]
+__all__ = ["Held", "Peeling", "may_peel", "peeled", "runs", "seams", "settled"]
 
 RUNS = 7
 """Loops at most that one is peeled into: each is a copy of its body."""
+ROOM = 256
+"""Values at most, a line each, that are printed of a nest because its loops are peeled: Numba takes 5 to 10 ms a line."""
+AGAIN = 4
+"""But so many times its values unpeeled in any case: two borders, and between them two ends and an interior."""
+TESTED = 4
+"""Values of a guard that is tested: positions compared, lanes that its branch and the guards in it leave, a selection."""
 
 Held = tuple[int, int, int]
 """The axis of a test that moves along one alone, the first position at which it holds, and the one after the last."""
@@ -69,3 +76,94 @@ def settled(held: Held, start: int, stop: int) -> bool:
     """Whether a test of one axis is the same at all positions in ``[start, stop)``."""
     _, first, end = held
     return first >= end or stop <= first or end <= start or (first <= start and stop <= end)
+
+
+Part = tuple[tuple[int, int], int]
+"""One of the loops that a loop is printed as: its run, and how many values may be printed of its body."""
+
+
+@dataclass(frozen=True)
+class Peeling:
+    """Where the loops of a nest around one tile are peeled, which says of what they may be.
+
+    ``kernels``: all that it runs; ``axes``: kernel axis by name; ``sizes``: elements that the tile takes, by kernel axis,
+    which are so many ``vectors``.
+    """
+
+    kernels: Sequence[Kernel]
+    axes: Mapping[str, int]
+    sizes: Mapping[int, int]
+    vectors: int
+
+    def room(self, nest: Nest, bounds: Bounds) -> int:
+        """Values that may be printed of a nest."""
+        return max(ROOM, AGAIN * self._needed(nest, bounds))
+
+    def whole(self, loop: Loop) -> int:
+        """Elements that a loop walks in whole steps, if what the tile leaves over comes behind it."""
+        extent, size = self.kernels[0].extents[self.axes[loop.axis]], self.sizes.get(self.axes[loop.axis], 1)
+        return extent if any(inner.axis == loop.axis for inner in _loops(loop.body)) else extent // size * size
+
+    def parts(self, loop: Loop, bounds: Bounds, room: int) -> list[Part]:
+        """The loops that one is printed as within ``bounds``: several where guards change along it, if there is room.
+
+        What bodies do not need goes to the runs as the steps do, and to what is left over what these leave. If the longest had too little for a loop inside to
+        be peeled then, this one is not: what is tested there is tested more often.
+        """
+        found = self._parted(loop, bounds, room)
+        if len(found) > 1:
+            run, most = max(found, key=lambda part: part[1])
+            there = _within(bounds, self.axes[loop.axis], run)
+            for inner in _loops(loop.body):
+                if len(self._parted(inner, there, most)) < len(self._parted(inner, there, room)):
+                    return self._parted(replace(loop, peel=False), bounds, room)
+        return found
+
+    def _parted(self, loop: Loop, bounds: Bounds, room: int) -> list[Part]:
+        a, whole = self.axes[loop.axis], self.whole(loop)
+        extent = self.kernels[0].extents[a]
+        tested = (e.held for e in _left(self.kernels, bounds) if isinstance(e, Guarded)) if loop.peel else ()
+        marks = {at for held in tested if held is not None and held[0] == a for at in held[1:]}
+        left = [(whole, extent)] * (whole < extent)
+        found: list[Part] = []
+        for at in (sorted(marks), ()):
+            each = runs(whole, loop.step, at) if whole else []
+            needs = [self._needed(loop.body, _within(bounds, a, run)) for run in each + left]
+            spare = room - sum(needs)
+            if spare >= 0 or not at:
+                found = [(run, need + max(0, spare) * (run[1] - run[0]) // extent) for run, need in zip(each, needs)]
+                break
+        return found
+
+    def _needed(self, nest: Nest, bounds: Bounds) -> int:
+        """Values that are printed of a nest within ``bounds`` if no loop is peeled, roughly."""
+        bodies = self.vectors
+        for loop in _loops(nest):
+            bodies <<= self.whole(loop) < self.kernels[0].extents[self.axes[loop.axis]]
+        each = (TESTED if isinstance(e, Guarded) else isinstance(e, Call | Load) for e in _left(self.kernels, bounds))
+        return bodies * (2 + sum(each))
+
+
+def _loops(nest: Nest) -> Iterator[Loop]:
+    while isinstance(nest, Loop):
+        yield nest
+        nest = nest.body
+
+
+def _within(bounds: Bounds, axis: int, run: tuple[int, int]) -> Bounds:
+    return (*bounds[:axis], run, *bounds[axis + 1 :])
+
+
+def _left(kernels: Sequence[Kernel], bounds: Bounds) -> list[Expr]:
+    """What is still to be computed where all axes are within ``bounds``, once each; guards that are still to be tested."""
+    found: dict[int, Expr] = {}
+    stack: list[Expr] = [e for kernel in kernels for e in (kernel.body, kernel.epilogue)]
+    while stack:
+        at = stack.pop()
+        taken = at.branch(bounds) if isinstance(at, Guarded) else None
+        if taken is not None:
+            stack.append(taken)
+        elif id(at) not in found:
+            found[id(at)] = at
+            stack.extend(parts(at))
+    return list(found.values())

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.ir.axes import unique
+from eqsat.ir.axes import merged, unique
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
 from eqsat.ir.types import DType, bool_, int64
 from eqsat_backends.numba_cpu.vectors.lanes import KIND
@@ -130,6 +130,7 @@ class Printer:
         self._names = 0
         self._used: set[str] = set()
         self._ranges: dict[str, tuple[int, int]] = {}
+        self._merged: dict[int, tuple[Expr, Expr]] = {}
 
     # scopes and lines
 
@@ -241,6 +242,10 @@ class Printer:
     def value(self, expr: Expr, view: View) -> Value:
         """Print ``expr`` as seen through ``view``; equal sub-expressions are printed once."""
         done: dict[int, Value] = {}
+        if id(expr) not in self._merged:
+            one = merged(expr)
+            self._merged |= {id(expr): (expr, one), id(one): (one, one)}
+        expr = self._merged[id(expr)][1]
         for e in unique(expr, branches=False):
             done[id(e)] = self._print(e, view, done)
         return done[id(expr)]

@@ -19,7 +19,7 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
-from eqsat.schedule.peel import runs, seams
+from eqsat.schedule.peel import Peeling
 from eqsat.schedule.read_again import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
@@ -72,6 +72,10 @@ class Walk:
         """Along each axis, what the length of the block at hand is a multiple of."""
         self.run: list[tuple[int, int]] = []
         """Along each axis, the run of a peeled loop that the block at hand is in: first position, and the one after."""
+        vectors = math.prod(-(-n // rows.p.lanes) if a == self.vector else n for a, n in self.sizes.items())
+        self.peeling = Peeling(self.kernels, self.names, self.sizes, vectors)
+        self.room = 0
+        """Values that may be printed of the block at hand."""
         self.count = dict(self.sizes)
         self.empty = 0 in self.extents
         self.tiles: Transposed | None = None
@@ -83,6 +87,7 @@ class Walk:
         self.end = [str(extent) for extent in self.extents]
         self.unit = [1 if extent in self.p.varying else extent for extent in self.extents]
         self.run = [(0, extent) for extent in self.extents]
+        self.room = self.peeling.room(self.nest, tuple(self.run))
         if self.column is not None and self.rows.window is not None:
             window = self.rows.window
             self.at[self.column], self.end[self.column] = window.start, window.stop
@@ -138,10 +143,11 @@ class Walk:
             high = p.fresh("high")
             p.bind(high, self.end[a])
         until = high if whole == extent and not generic else f"min({high}, {whole})" if part else str(whole)
-        before, within = (self.at[a], self.end[a], self.unit[a]), self.run[a]
+        before, around = (self.at[a], self.end[a], self.unit[a]), self.run[a]
         even = self.unit[a] % loop.step == 0
-        parts = runs(whole, loop.step, seams(self.kernels, a) if loop.peel else ()) if whole else [(0, 0)] * generic
-        for start, stop in parts:
+        rest, room = whole < around[1] or (generic and around[1] == extent), self.room
+        parts = self.peeling.parts(loop, tuple(self.run), room) if whole else [((0, 0), room)] * generic
+        for (start, stop), self.room in parts:
             i = p.fresh(f"{loop.axis}{suffix}_")
             step = f", {loop.step} * nt" if loop.cyclic else f", {loop.step}" if loop.step != 1 else ""
             first = low if start == 0 else f"max({low}, {start})" if part else str(start)
@@ -149,13 +155,14 @@ class Walk:
                 first = f"{start} + {loop.step} * ((tid + {start // loop.step} * (nt - 1)) % nt)"
             last = until if stop == whole else f"min({until}, {stop})" if part else str(stop)
             with p.scope(f"for {i} in range({first}, {last}{step}):", i):
-                self.run[a] = start, stop = max(start, within[0]), min(stop, within[1])
+                self.run[a] = start, stop = max(start, around[0]), min(stop, around[1])
                 p.reach(i, start, stop - loop.step + 1 if stop % loop.step == 0 else stop)
                 self.at[a], self.unit[a] = i, math.gcd(before[2], loop.step)
                 self.end[a] = f"{i} + {loop.step}" if even else f"min({i} + {loop.step}, {high})"
                 body()
-        self.run[a] = within
-        if whole < within[1] or (generic and within[1] == extent):
+        self.run[a] = (whole, around[1]) if whole < around[1] else around
+        self.room = room - sum(share for _, share in parts)
+        if rest:
             with ExitStack() as stack:
                 if part:
                     mine = f"tid == {whole // loop.step} % nt" if loop.cyclic else f"{high} > {whole}"
@@ -163,6 +170,7 @@ class Walk:
                 self._left(a, whole, tile, body) if generic else self._at(a, str(whole), extent - whole, body)
             self.count[a] = tile
         self.at[a], self.end[a], self.unit[a] = before
+        self.run[a], self.room = around, room
 
     def _at(self, axis: int, position: str, count: int, body: Callable[[], None]) -> None:
         self.at[axis], self.count[axis] = position, count
