@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsat.ir.axes import normalized
-from eqsat.ir.kernel import Combine, KernelGroup
+from eqsat.ir.kernel import (
+    Acc,
+    Bounds,
+    Call,
+    Combine,
+    Expr,
+    Guarded,
+    Index,
+    Kernel,
+    KernelGroup,
+    Literal,
+    Load,
+    Operand,
+)
 from eqsat.ir.nest import Loop, Nest, Seq, TileOp, show
+from eqsat.ir.types import float32, int64, row_major
 from eqsat.schedule import check_offered, schedule
-from eqsat.schedule.maps import axes_of, check_nest
-from eqsat.schedule.peel import may_peel, runs, seams
+from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.peel import AGAIN, ROOM, Peeling, may_peel, runs
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import search_graph
 from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
-from tests.kernel_groups import DESK, gemm, padded, reduction
+from tests.kernel_groups import DESK, gemm, padded, reduction, single
 from tests.test_obeyed import legal
 from tests.test_obeyed_maps import check_runs
 
@@ -52,9 +67,37 @@ def test_runs_are_all_of_an_axis_in_whole_steps(extent: int, step: int, marks: l
             assert not start < mark < stop or stop - start <= step
 
 
+def peeling_of(kernel: Kernel, nest: Nest) -> Peeling:
+    axes, tile = axes_of(kernel), tile_of(nest)
+    sizes = {axes[name]: size for name, size in tile.sizes}
+    vectors = prod(-(-size // tile.lanes) if name == tile.sizes[-1][0] else size for name, size in tile.sizes)
+    return Peeling((kernel,), axes, sizes, vectors)
+
+
+def wanted(every: Sequence[Loop], peeling: Peeling) -> Counter[str]:
+    """The loops that these are printed as, each within those before it: once for a run between two of its guards."""
+    (kernel,), found = peeling.kernels, Counter[str]()
+    whole: Bounds = tuple((0, extent) for extent in kernel.extents)
+
+    def within(at: int, bounds: Bounds, room: int) -> None:
+        if at == len(every):
+            return
+        loop = every[at]
+        a, parts = peeling.axes[loop.axis], peeling.parts(loop, bounds, room)
+        assert len(parts) == 1 or loop.peel
+        found[loop.axis] += len(parts)
+        end = parts[-1][0][1]
+        left = [((end, kernel.extents[a]), room - sum(share for _, share in parts))] * (end < kernel.extents[a])
+        for run, share in parts + left:
+            within(at + 1, (*bounds[:a], run, *bounds[a + 1 :]), share)
+
+    within(0, whole, peeling.room(every[0], whole))
+    return found
+
+
 @pytest.mark.parametrize(("combine", "threads"), [(None, 1), ("sum", 2), ("max", 1), ("argmin", 2)])
 def test_loops_are_peeled_where_the_nest_says_so(combine: Combine | None, threads: int) -> None:
-    """Of nests at random: each runs right, and a loop of which it says so, and no other, is printed once for a run."""
+    """Of nests at random: each runs right, and a loop of which it says so is printed once for a run, no other is."""
     group = padded(9, 130, combine)
     kernel, kinds, compared = normalized(group.stages[0].kernel), set(), 0
     for nest, _ in sample(group, cpu_target(DESK, threads), 8, seed=7):
@@ -66,17 +109,9 @@ def test_loops_are_peeled_where_the_nest_says_so(combine: Combine | None, thread
         scratch = any(a.axis[0] == "r" and b.axis[0] == "p" for n, a in enumerate(every) for b in every[n:])
         if any(loop.split for loop in every) or scratch:
             continue  # of which there are more loops, that fill, add and finish
-        outside, want = 1, Counter[str]()
-        for n, loop in enumerate(every):
-            a = axes_of(kernel)[loop.axis]
-            again = any(other.axis == loop.axis for other in every[n + 1 :])
-            whole = kernel.extents[a] if again else kernel.extents[a] // loop.step * loop.step
-            mine = len(runs(whole, loop.step, seams((kernel,), a))) if loop.peel else 1
-            assert (mine > 1) == loop.peel
-            want[loop.axis] += outside * mine
-            outside *= mine + (whole < kernel.extents[a])
         if not any(loop.peel and loop.axis in [o.axis for o in every[n + 1 :]] for n, loop in enumerate(every)):
-            assert printed == want, show(nest)  # else what is left over is in the last run alone
+            want = wanted(every, peeling_of(kernel, nest))  # else what is left over is in the last run alone
+            assert printed == want, show(nest)
             compared += 1
     assert kinds == {False, True} and compared > 2
 
@@ -153,6 +188,38 @@ def test_many_changes_are_not_peeled() -> None:
     assert [may_peel(kernels[:n], 0, 1) for n in (1, 2, 3)] == [True, True, True]
     kernels.append(padded(40, 300, None, 12, 8).stages[0].kernel)
     assert not may_peel(kernels, 0, 1) and not may_peel(kernels[:1], 0, 60)
+
+
+@pytest.mark.parametrize("extents", [(6, 8, 7, 60), (40, 40, 40, 40), (4, 5, 194, 194)])
+def test_loops_of_a_nest_share_what_is_printed(extents: tuple[int, ...]) -> None:
+    """Three runs along each of four axes would be 81 loops inside; of borders that are one value nothing is peeled."""
+    inner = [n - 2 for n in extents]
+    inside: Expr = Load(0, -sum(row_major(inner)), row_major(inner), float32)
+    for a, n in enumerate(inner):
+        inside = Guarded(Index(0, tuple(int(a == b) for b in range(4)), int64), 1, 1 + n, inside, Literal(1.0, float32))
+    store, operands = row_major(extents), (Operand(float32, prod(inner)),)
+    out = Operand(float32, prod(extents))
+    group = single(Kernel(extents, 4, None, inside, Acc(float32), operands, out, 0, store))
+    nest = plain_nest(group.stages[0].kernel, 16)
+    assert all(loop.peel for loop in loops(nest))
+    source = emit(group, nest).source
+    assert source.count("\n") < ROOM and copies(source)["p3"] <= 30
+    assert len(re.findall(r"= load_f32x16", source)) == 1, "the interior of all is not tested"
+    if prod(extents) < 30_000:
+        check_runs(group, nest, 0, 1)
+
+
+def test_a_large_body_has_room_for_its_borders() -> None:
+    """Unpeeled it would take more than the room by itself: of its two axes both are peeled, but not everywhere."""
+    (stage,) = padded(40, 300).stages
+    body = stage.kernel.body
+    for n in range(1, ROOM // 2):
+        body = Call("add", (body, Literal(float(n), float32)), float32)
+    kernel = replace(stage.kernel, body=body)
+    peeling = peeling_of(kernel, nest := plain_nest(kernel, 16))
+    bounds = tuple((0, n) for n in kernel.extents)
+    assert peeling.room(nest, bounds) > AGAIN * ROOM // 2
+    assert wanted(list(loops(nest)), peeling) == {"p0": 3, "p1": 5}
 
 
 def test_nests_without_a_search_are_peeled() -> None:

@@ -176,7 +176,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], Expr | None] | None = None) -> Expr:
-    """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``; what is shared stays so.
+    """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``, shared ones once.
 
     ``instead``, asked top-down, gives what stands for a sub-expression as a whole; None: it is rebuilt.
     """

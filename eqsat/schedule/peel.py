@@ -19,12 +19,12 @@ __all__ = ["Held", "Peeling", "may_peel", "peeled", "runs", "seams", "settled"]
 
 RUNS = 7
 """Loops at most that one is peeled into: each is a copy of its body."""
-ROOM = 256
-"""Values at most, a line each, that are printed of a nest because its loops are peeled: Numba takes 5 to 10 ms a line."""
-AGAIN = 4
-"""But so many times its values unpeeled in any case: two borders, and between them two ends and an interior."""
+ROOM = 384
+"""Values printed of a nest at most so that its loops are peeled: a line each, for which Numba takes 5 to 10 ms."""
+AGAIN = 6
+"""But so often its values unpeeled in any case: two borders, between them two ends and an interior, and one more."""
 TESTED = 4
-"""Values of a guard that is tested: positions compared, lanes that its branch and the guards in it leave, a selection."""
+"""Values of a guard that is tested: positions compared, lanes left by it and by those around it, a selection."""
 
 Held = tuple[int, int, int]
 """The axis of a test that moves along one alone, the first position at which it holds, and the one after the last."""
@@ -86,8 +86,8 @@ Part = tuple[tuple[int, int], int]
 class Peeling:
     """Where the loops of a nest around one tile are peeled, which says of what they may be.
 
-    ``kernels``: all that it runs; ``axes``: kernel axis by name; ``sizes``: elements that the tile takes, by kernel axis,
-    which are so many ``vectors``.
+    ``kernels``: all that it runs; ``axes``: kernel axis by name; ``sizes``: elements that the tile takes by kernel
+    axis, which are so many ``vectors``.
     """
 
     kernels: Sequence[Kernel]
@@ -107,8 +107,9 @@ class Peeling:
     def parts(self, loop: Loop, bounds: Bounds, room: int) -> list[Part]:
         """The loops that one is printed as within ``bounds``: several where guards change along it, if there is room.
 
-        What bodies do not need goes to the runs as the steps do, and to what is left over what these leave. If the longest had too little for a loop inside to
-        be peeled then, this one is not: what is tested there is tested more often.
+        What bodies do not need goes to the runs as the steps do, and to what whole steps leave over what these leave.
+        If the longest run had too little for a loop inside to be peeled then, this one is not: what is tested there is
+        tested more often.
         """
         found = self._parted(loop, bounds, room)
         if len(found) > 1:
@@ -125,15 +126,13 @@ class Peeling:
         tested = (e.held for e in _left(self.kernels, bounds) if isinstance(e, Guarded)) if loop.peel else ()
         marks = {at for held in tested if held is not None and held[0] == a for at in held[1:]}
         left = [(whole, extent)] * (whole < extent)
-        found: list[Part] = []
         for at in (sorted(marks), ()):
             each = runs(whole, loop.step, at) if whole else []
             needs = [self._needed(loop.body, _within(bounds, a, run)) for run in each + left]
-            spare = room - sum(needs)
-            if spare >= 0 or not at:
-                found = [(run, need + max(0, spare) * (run[1] - run[0]) // extent) for run, need in zip(each, needs)]
+            if sum(needs) <= room:
                 break
-        return found
+        spare = max(0, room - sum(needs))
+        return [(run, n + spare * (run[1] - run[0]) // extent) for run, n in zip(each, needs, strict=False)]
 
     def _needed(self, nest: Nest, bounds: Bounds) -> int:
         """Values that are printed of a nest within ``bounds`` if no loop is peeled, roughly."""
@@ -155,7 +154,7 @@ def _within(bounds: Bounds, axis: int, run: tuple[int, int]) -> Bounds:
 
 
 def _left(kernels: Sequence[Kernel], bounds: Bounds) -> list[Expr]:
-    """What is still to be computed where all axes are within ``bounds``, once each; guards that are still to be tested."""
+    """What is still to be computed where all axes are within ``bounds``, once each, and guards that are not settled."""
     found: dict[int, Expr] = {}
     stack: list[Expr] = [e for kernel in kernels for e in (kernel.body, kernel.epilogue)]
     while stack:
