@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from eqsat.ir.kernel import Combine
 from eqsat.ir.types import DType, int64
-from eqsat_backends.numba_cpu.printing.printer import Printer, Value
+from eqsat_backends.numba_cpu.printing.printer import Printer
+from eqsat_backends.numba_cpu.printing.scopes import Value
 
 __all__ = ["FUNCTION", "Accumulator", "identity_of"]
 

@@ -10,7 +10,8 @@ from eqsat.ir.contraction import Contraction, plain, streamed
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
-from eqsat_backends.numba_cpu.printing.printer import Access, Printer, Value, View, affine
+from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View, affine
+from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
 
 

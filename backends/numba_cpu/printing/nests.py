@@ -19,7 +19,8 @@ from eqsat.schedule.maps import axes_of
 from eqsat.schedule.sweeps import aligned
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.places import Place, Window, place_of
-from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Printer, Value, View, affine
+from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Printer, View, affine
+from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.walk import Walk
 from eqsat_backends.numba_cpu.tiles.ops import OpWalk
 
@@ -95,13 +96,7 @@ class Rows:
         return rule
 
     def store(
-        self,
-        s: int,
-        value: Value,
-        axes: tuple[str, ...],
-        vector: int | None,
-        count: str | None,
-        stream: bool = False,
+        self, s: int, value: Value, axes: tuple[str, ...], vector: int | None, count: str | None, stream: bool = False
     ) -> None:
         """Print stores of stage s's value at these positions of its parallel axes, wherever its result is wanted."""
         kernel, size = self.stages[s].kernel, value.dtype.itemsize

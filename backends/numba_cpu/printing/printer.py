@@ -1,61 +1,35 @@
 """From expressions in index notation to lines of SIMD Python.
 
-A :class:`Printer` holds the source being written and the scopes that are open in it. Each value is printed
-once per scope it is visible in, and in the outermost open scope where its axes are bound: what does not
-depend on the inner loop is loaded outside it. Usage::
+A :class:`Printer` prints them into scopes: what does not depend on the inner loop is loaded outside it, once. Usage::
 
     p = Printer(lanes=16)
     with p.scope("for i in range(0, 8):", "i"):          # binds the variable i
         with p.scope("for j in range(0, 64, 16):", "j"):
-            view = View(axes=("i", "j"), vector=1, load=buffers(("x", "y")))
+            view = View(axes=("i", "j"), vector=1, load=rule)
             p.store("out + 256 * i + 4 * j", 1, p.value(kernel.body, view), view)
     source = p.module()
 
 ``View.axes`` gives, for each axis of the kernel, the Python expression of its position (a variable name, a
 sum of names, or a number); along the vectorized axis it is the position of lane 0. ``View.load`` says where an
-operand's element lives; the default, :func:`buffers`, is in a C-contiguous buffer. A load may also be answered
-by a value already in a register. Nothing is printed for a load that is not used.
+operand's element lives; a load may also be answered by a value already in a register. Nothing is printed for a load
+that is not used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from eqsat.ir.axes import merged, unique
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
 from eqsat.ir.types import DType, bool_, int64
-from eqsat_backends.numba_cpu.vectors.lanes import KIND
+from eqsat_backends.numba_cpu.printing.scopes import Scopes, Value, kind_of, names_in
 
-__all__ = ["Access", "Printer", "Value", "View", "buffers", "kind_of"]
+__all__ = ["Access", "Printer", "View", "affine", "reports"]
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _SHIFTED = re.compile(r"(\w+) \+ (\d+)")
-_BUILTINS = {"range", "min", "max"}
-
-
-def kind_of(dtype: DType) -> str:
-    """The SIMD kind of an element type: ``f32``, ``i64``, ``u8``, ``b1``."""
-    try:
-        return KIND[dtype.name]
-    except KeyError:
-        raise TypeError(f"no SIMD kind for element type {dtype}; kernels compute with {', '.join(KIND)}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A printed vector: its variable, its element type, and the loop variables that it depends on.
-
-    ``uniform``: every lane is the same.
-    """
-
-    name: str
-    dtype: DType
-    depends: frozenset[str]
-    uniform: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +49,6 @@ class Access:
 
 
 LoadRule = Callable[[Load], Access | Value]
-
-
-def buffers(bases: Sequence[str | None]) -> LoadRule:
-    """Operand i lies in a C-contiguous buffer at address variable ``bases[i]``."""
-
-    def rule(load: Load) -> Access:
-        base = bases[load.operand]
-        if base is None:
-            raise ValueError(f"operand {load.operand} has no buffer in this scope")
-        return Access(base, load.offset, load.strides)
-
-    return rule
 
 
 @dataclass(frozen=True)
@@ -109,135 +71,22 @@ class View:
     within: frozenset[str] = frozenset()
 
 
-@dataclass
-class _Scope:
-    indent: int
-    binds: frozenset[str]
-    lines: list[str] = field(default_factory=list)
-    known: dict[str, Value] = field(default_factory=dict)
-    choice: int = 0
-    """The line at which the last block without `else` began."""
+class Printer(Scopes):
+    """Prints expressions into a source text with ``lanes`` lanes to a vector.
 
-
-class Printer:
-    """Source text of kernels with ``lanes`` lanes to a vector. ``status``: variable with the status word's address."""
+    ``status``: variable with the status word's address. ``varying``: extents that are not known when code is made.
+    """
 
     def __init__(self, lanes: int, status: str = "status", varying: frozenset[int] = frozenset()) -> None:
-        self.lanes = lanes
+        super().__init__(lanes)
         self.varying = varying
         self.status = status
-        self._scopes = [_Scope(0, frozenset())]
-        self._names = 0
-        self._used: set[str] = set()
         self._ranges: dict[str, tuple[int, int]] = {}
         self._merged: dict[int, tuple[Expr, Expr]] = {}
-
-    # scopes and lines
-
-    @contextlib.contextmanager
-    def scope(self, header: str, *binds: str) -> Iterator[None]:
-        """An indented block under ``header`` that binds variables; its own values end with it."""
-        outer = self._scopes[-1]
-        inner = _Scope(outer.indent + 1, frozenset(binds))
-        self._scopes.append(inner)
-        start = len(outer.lines)
-        yield
-        self._scopes.pop()
-        if header.startswith(("else", "elif")):
-            # values of the branch that belong outside it go before the whole choice, not between its branches
-            hoisted = outer.lines[start:]
-            del outer.lines[start:]
-            outer.lines[outer.choice : outer.choice] = hoisted
-            outer.choice += len(hoisted)
-        else:
-            outer.choice = len(outer.lines)
-        outer.lines.append("    " * outer.indent + header)
-        outer.lines.extend(inner.lines or ["    " * inner.indent + "pass"])
-
-    def line(self, text: str) -> None:
-        """A statement at the end of the innermost scope. SIMD functions in it are imported."""
-        scope = self._scopes[-1]
-        scope.lines.append("    " * scope.indent + text)
-        self._note(text)
-
-    def bind(self, name: str, text: str) -> None:
-        """``name = text`` in the innermost scope; values that depend on ``name`` stay inside it."""
-        self._scopes[-1].binds |= {name}
-        self.line(f"{name} = {text}")
 
     def reach(self, name: str, low: int, high: int) -> None:
         """A variable is in ``[low, high)``: what guards need not test."""
         self._ranges[name] = (low, high)
-
-    def mark(self, name: str) -> None:
-        """Bind ``name`` in the innermost scope with no line: what depends on it is printed here or deeper."""
-        self._scopes[-1].binds |= {name}
-
-    def fresh(self, prefix: str = "v") -> str:
-        """A name not given out before."""
-        self._names += 1
-        return f"{prefix}{self._names}"
-
-    def text(self) -> str:
-        """The lines printed so far; all scopes must be closed."""
-        assert len(self._scopes) == 1, "open scopes"
-        return "\n".join(self._scopes[0].lines) + "\n"
-
-    def module(self, doc: str = "", setup: str = "") -> str:
-        """The text as a module: docstring, imports of what it uses, then the lines."""
-        head = f'"""{doc}"""\n\n' if doc else ""
-        names = sorted(self._used)
-        constants = [n for n in names if n in ("inf", "nan")]
-        names = [n for n in names if n not in constants]
-        if constants:
-            head += f"from math import {', '.join(constants)}\n\n"
-        if names:
-            head += "from eqsat_backends.numba_cpu.vectors.simd import (\n"
-            head += "".join(f"    {name},\n" for name in names) + ")\n\n"
-        return (head + setup).rstrip() + "\n\n\n" + self.text().strip() + "\n"
-
-    def _note(self, text: str) -> None:
-        """Remember which names of the SIMD module ``text`` uses."""
-        self._used.update(re.findall(r"\b([a-z]\w*)\(", text))
-        self._used.update(re.findall(r"(?<![\w.])(inf|nan)\b", text))
-        self._used -= _BUILTINS
-
-    # values
-
-    def emit(self, text: str, dtype: DType, depends: frozenset[str], uniform: bool, scope: int | None = None) -> Value:
-        """The vector ``text``, printed in the outermost scope where its variables are bound, once."""
-        if scope is None:
-            scope = self._home(depends)
-        for outer in self._scopes[: scope + 1]:
-            if text in outer.known:
-                return outer.known[text]
-        target = self._scopes[scope]
-        value = Value(self.fresh(), dtype, depends, uniform)
-        target.lines.append("    " * target.indent + f"{value.name} = {text}")
-        target.known[text] = value
-        self._note(text)
-        return value
-
-    def _home(self, depends: frozenset[str]) -> int:
-        for depth in range(len(self._scopes) - 1, 0, -1):
-            if self._scopes[depth].binds & depends:
-                return depth
-        # nothing but a phase function's arguments: in the function, not in the module
-        return min(1, len(self._scopes) - 1)
-
-    def type(self, dtype: DType) -> str:
-        """The suffix of SIMD functions that make vectors: ``f32x16``."""
-        return f"{kind_of(dtype)}x{self.lanes}"
-
-    def literal(self, value: float | int | bool, dtype: DType) -> Value:
-        """A constant in every lane."""
-        return self.emit(f"splat_{self.type(dtype)}({_number(value, dtype)})", dtype, frozenset(), True)
-
-    def call(self, fn: str, *args: Value, dtype: DType | None = None) -> Value:
-        """``fn(args…)``; the result has the type of the last argument unless given."""
-        text = f"{fn}({', '.join(a.name for a in args)})"
-        depends = frozenset[str]().union(*(a.depends for a in args))
-        return self.emit(text, dtype or args[-1].dtype, depends, all(a.uniform for a in args))
 
     def value(self, expr: Expr, view: View) -> Value:
         """Print ``expr`` as seen through ``view``; equal sub-expressions are printed once."""
@@ -376,7 +225,8 @@ class Printer:
                     return args[0]
                 return self.call(f"to_{self.type(call.dtype)}", args[0], dtype=call.dtype)
             case "wrap_index":
-                return self._checked("wrap_index", args[0], (_extent(call.attrs),), view)
+                assert isinstance(call.attrs, int)
+                return self._checked("wrap_index", args[0], (call.attrs,), view)
             case "pow" if reports(call):
                 args[1] = self._checked("exponent", args[1], (), view)
             case "pow" if (power := _small_power(call.args[1])) and call.dtype.is_float:
@@ -463,13 +313,7 @@ class Printer:
         return self.emit(f"lane0({value.name})", value.dtype, value.depends, True, scope).name
 
     def _gather(
-        self,
-        load: Load,
-        address: str,
-        depends: frozenset[str],
-        step: int,
-        varying: list[tuple[Value, int]],
-        view: View,
+        self, load: Load, address: str, depends: frozenset[str], step: int, varying: list[tuple[Value, int]], view: View
     ) -> Value:
         total: Value | None = None
         for index, stride in varying:
@@ -493,17 +337,13 @@ class Printer:
 
     def store(self, address: str, step: int, value: Value, count: str | None = None) -> None:
         """Store the lanes ``step`` elements apart; the first ``count`` of them. Step 0: lane 0 alone."""
-        size = value.dtype.itemsize
+        tail, n = ("", "") if count is None else ("n", f", {count}")
         if step == 0:
             self.line(f"storen({address}, {value.name}, 1)")
         elif step == 1:
-            self.line(
-                f"store({address}, {value.name})" if count is None else f"storen({address}, {value.name}, {count})"
-            )
-        elif count is None:
-            self.line(f"scatter({address}, {value.name}, {step * size})")
+            self.line(f"store{tail}({address}, {value.name}{n})")
         else:
-            self.line(f"scattern({address}, {value.name}, {step * size}, {count})")
+            self.line(f"scatter{tail}({address}, {value.name}, {step * value.dtype.itemsize}{n})")
 
 
 def affine(base: str, offset: int, strides: Sequence[int], axes: Sequence[str], size: int = 1) -> str:
@@ -520,24 +360,11 @@ def affine(base: str, offset: int, strides: Sequence[int], axes: Sequence[str], 
             constant += stride * int(axis)
             continue
         factor = stride * size
-        inner = axis if _NAME.fullmatch(axis) else f"({axis})"
+        inner = axis if axis.isidentifier() else f"({axis})"
         terms.append(inner if factor == 1 else f"{factor} * {inner}")
     if constant or not terms:
         terms.append(str(constant * size))
     return " + ".join(terms).replace("+ -", "- ")
-
-
-def names_in(text: str) -> frozenset[str]:
-    """The variables in an expression (and function names, which bind nothing)."""
-    return frozenset(_NAME.findall(text))
-
-
-def _number(value: float | int | bool, dtype: DType) -> str:
-    if dtype.kind == "bool":
-        return str(bool(value))
-    if dtype.kind == "int":
-        return str((int(value) + 2**63) % 2**64 - 2**63)  # the bits of an int64
-    return repr(float(value))
 
 
 def reports(expr: Expr) -> bool:
@@ -554,11 +381,3 @@ def _small_power(exponent: Expr) -> int | None:
     if isinstance(exponent, Literal) and exponent.value in (2, 3, 4):
         return int(exponent.value)
     return None
-
-
-def _extent(attrs: object) -> int:
-    if isinstance(attrs, int):
-        return attrs
-    if isinstance(attrs, tuple) and len(attrs) == 1 and isinstance(attrs[0], int):
-        return attrs[0]
-    raise TypeError(f"wrap_index takes the extent of the axis as its attribute, not {attrs!r}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from eqsat.ir.kernel import Kernel, Load
 from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
-from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, affine, names_in
+from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, affine
+from eqsat_backends.numba_cpu.printing.scopes import Value, names_in
 
 if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.printing.walk import Walk

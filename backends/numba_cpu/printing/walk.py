@@ -23,7 +23,8 @@ from eqsat.schedule.peel import Peeling
 from eqsat.schedule.read_again import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
-from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, Value, View, affine
+from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, View, affine
+from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
@@ -129,7 +130,7 @@ class Walk:
         extent, tile = self.extents[a], self.sizes.get(a, 1)
         low, high = self.at[a], self.end[a]
         innermost = not _has(loop.body, loop.axis)
-        whole = extent // tile * tile if innermost else extent
+        whole = self.peeling.whole(loop)
         part = loop.parallel or loop.block < extent or a == self.column
         generic = innermost and extent in p.varying and self.tiles is None and not loop.cyclic
         if loop.cyclic:
@@ -195,19 +196,14 @@ class Walk:
         lanes, left, first = self.p.lanes, self.count[self.vector], self.at[self.vector]
         found: list[tuple[str, str | None]] = []
         for offset in range(0, max(left, 1), lanes):  # of none, no lane
-            position = str(int(first) + offset) if first.isdigit() else f"{first} + {offset}" if offset else first
-            found.append((position, str(left - offset) if left - offset < lanes else None))
+            found.append((_behind(first, offset), str(left - offset) if left - offset < lanes else None))
         return found
 
     def _beside(self) -> list[str]:
         """Positions of the axis of which the tile takes several."""
         if self.other is None:
             return ["0"]
-        first = self.at[self.other]
-        return [
-            str(int(first) + n) if first.isdigit() else f"{first} + {n}" if n else first
-            for n in range(self.count[self.other])
-        ]
+        return [_behind(self.at[self.other], n) for n in range(self.count[self.other])]
 
     def here(self, beside: str, position: str) -> tuple[str, ...]:
         here = list(self.at)
@@ -414,6 +410,10 @@ class Walk:
         """Positions of results: 0 along reduced axes."""
         here = self.here(beside, position)
         return (*here[: kernel.parallel], *("0" for _ in here[kernel.parallel :]))
+
+
+def _behind(position: str, n: int) -> str:
+    return str(int(position) + n) if position.isdigit() else f"{position} + {n}" if n else position
 
 
 def _has(nest: Nest, axis: str) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.maps import match_of
 from eqsat_backends.numba_cpu.printing.accumulators import FUNCTION, identity_of
-from eqsat_backends.numba_cpu.printing.printer import Access, Value, View, affine
+from eqsat_backends.numba_cpu.printing.printer import Access, View, affine
+from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.walk import Walk
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
