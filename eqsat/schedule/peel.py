@@ -19,12 +19,15 @@ __all__ = ["Held", "Peeling", "may_peel", "peeled", "runs", "seams", "settled"]
 
 RUNS = 7
 """Loops at most that one is peeled into: each is a copy of its body."""
-ROOM = 384
+ROOM = 320
 """Values printed of a nest at most so that its loops are peeled: a line each, for which Numba takes 5 to 10 ms."""
 AGAIN = 6
-"""But so often its values unpeeled in any case: two borders, between them two ends and an interior, and one more."""
+"""But so often its values untested in any case: two borders, between them two ends and an interior, and one more."""
 TESTED = 4
 """Values of a guard that is tested: positions compared, lanes left by it and by those around it, a selection."""
+
+STEPPED = 3
+"""Values of a loop: its variable, its test, what is hoisted before it."""
 
 Held = tuple[int, int, int]
 """The axis of a test that moves along one alone, the first position at which it holds, and the one after the last."""
@@ -97,7 +100,7 @@ class Peeling:
 
     def room(self, nest: Nest, bounds: Bounds) -> int:
         """Values that may be printed of a nest."""
-        return max(ROOM, AGAIN * self._needed(nest, bounds))
+        return max(ROOM, AGAIN * self._needed(nest, bounds, tested=1))
 
     def whole(self, loop: Loop) -> int:
         """Elements that a loop walks in whole steps, if what the tile leaves over comes behind it."""
@@ -134,13 +137,14 @@ class Peeling:
         spare = max(0, room - sum(needs))
         return [(run, n + spare * (run[1] - run[0]) // extent) for run, n in zip(each, needs, strict=False)]
 
-    def _needed(self, nest: Nest, bounds: Bounds) -> int:
+    def _needed(self, nest: Nest, bounds: Bounds, tested: int = TESTED) -> int:
         """Values that are printed of a nest within ``bounds`` if no loop is peeled, roughly."""
-        bodies = self.vectors
+        bodies, around = self.vectors, 0
         for loop in _loops(nest):
+            around += STEPPED
             bodies <<= self.whole(loop) < self.kernels[0].extents[self.axes[loop.axis]]
-        each = (TESTED if isinstance(e, Guarded) else isinstance(e, Call | Load) for e in _left(self.kernels, bounds))
-        return bodies * (2 + sum(each))
+        each = (tested if isinstance(e, Guarded) else isinstance(e, Call | Load) for e in _left(self.kernels, bounds))
+        return around + bodies * (2 + sum(each))
 
 
 def _loops(nest: Nest) -> Iterator[Loop]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from eqsat.cost.calibration import LINE
+from eqsat.ir.axes import merged
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
@@ -74,7 +75,8 @@ class Walk:
         self.run: list[tuple[int, int]] = []
         """Along each axis, the run of a peeled loop that the block at hand is in: first position, and the one after."""
         vectors = math.prod(-(-n // rows.p.lanes) if a == self.vector else n for a, n in self.sizes.items())
-        self.peeling = Peeling(self.kernels, self.names, self.sizes, vectors)
+        alike = [replace(kernel, body=merged(kernel.body)) for kernel in self.kernels]
+        self.peeling = Peeling(alike, self.names, self.sizes, vectors)
         self.room = 0
         """Values that may be printed of the block at hand."""
         self.count = dict(self.sizes)
