@@ -11,6 +11,7 @@ import pytest
 import eqsat
 from eqsat import nn
 from eqsat.egraph.check import check_rule
+from eqsat.rules.rule import Rule
 from eqsat_rules import convolutions
 
 
@@ -36,6 +37,13 @@ def test_a_wrong_matrix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     images = rule.example
     assert images is not None
     assert check_rule(rule, enough=10).counterexample is not None
+
+
+@pytest.mark.parametrize("rule", [convolutions.winograd_small, convolutions.winograd_large], ids=lambda rule: rule.id)
+def test_is_not_taken_for_another_order_of_sums(rule: Rule) -> None:
+    """A NaN spreads over its tile, further than over the windows that it is in."""
+    found = check_rule(replace(rule, id="wrong.winograd", numerics="reassociates"), enough=15).counterexample
+    assert found is not None and found.looser == "approximates"
 
 
 def test_is_chosen_only_where_the_numerics_allow_it() -> None:

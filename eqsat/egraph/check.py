@@ -20,7 +20,7 @@ from eqsat.rules.rule import NUMERICS, Numerics, Rule
 
 REGIMES: dict[Numerics, tuple[Regime, ...]] = {
     "exact": ("ordinary", "hard", "grid", "wide"),
-    "reassociates": ("ordinary", "grid", "wide", "positive", "nan", "infinite"),
+    "reassociates": ("ordinary", "grid", "lone", "wide", "positive", "nan", "infinite"),
     "approximates": ("ordinary", "grid", "wide", "positive"),
 }
 """Values on which a rule of a class is tried."""
@@ -64,7 +64,7 @@ class Counterexample:
             at = tuple(int(i) for i in np.argwhere(self.disagreement.where)[0])
             lines.append(f"at [{', '.join(map(str, at))}]: {self.expected[at]} and {self.found[at]}")
         if self.looser is not None:
-            lost = "it changes the rounding" if self.looser == "reassociates" else "it loses a NaN or an infinity"
+            lost = "it changes the rounding" if self.looser == "reassociates" else "it loses or spreads a NaN or an infinity"
             lines.append(f"{lost}: declare it with numerics={self.looser!r} if that is meant")
         return "\n".join(lines)
 

@@ -51,9 +51,10 @@ HARD = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e300, -1e-300, 5e-324, -
 WRAPS = (2**30, 46341, 3037000500)
 """Integers whose sums or squares leave a type of 32 or 64 bits."""
 
-Regime = Literal_["ordinary", "grid", "positive", "wide", "nan", "infinite", "hard"]
+Regime = Literal_["ordinary", "grid", "positive", "wide", "nan", "lone", "infinite", "hard"]
 """Values of examples: normally distributed; of a few numbers, so that many are equal or 0; positive; of either sign
-and all magnitudes; some NaN; some infinite; the hardest of the type, with signed zeros and subnormals."""
+and all magnitudes; some NaN; a single NaN, which shows where it spreads; some infinite; the hardest of the type, with
+signed zeros and subnormals."""
 
 
 class Maker:
@@ -85,7 +86,12 @@ class Maker:
     def values(self, regime: Regime = "ordinary") -> dict[Node, np.ndarray]:
         """Random values for the inputs."""
         rng = np.random.default_rng(self.random.getrandbits(32))
-        return {node: _values(rng, node.type, regime) for node in self.inputs}
+        found = {node: _values(rng, node.type, regime) for node in self.inputs}
+        floats = [value for value in found.values() if value.dtype.kind == "f" and value.size]
+        if regime == "lone" and floats:
+            chosen = floats[rng.integers(len(floats))]
+            chosen.flat[rng.integers(chosen.size)] = np.nan
+        return found
 
     def from_patterns(self, patterns: Sequence[Pattern], *, longer: bool = True) -> list[Node]:
         """Random programs that patterns sharing variables match; ``ValueError`` where the dice do not fit.

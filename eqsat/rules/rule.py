@@ -16,7 +16,7 @@ from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
-"""Same rounding; same reals with another rounding; other reals, or a NaN or infinity lost."""
+"""Same rounding; same reals with another rounding; other reals, or a NaN or infinity lost or spread."""
 
 
 class Facts(Protocol):
