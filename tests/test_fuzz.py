@@ -167,6 +167,7 @@ def test_every_operator_is_drawn() -> None:
         ("bool", (1, 1), 0, False),
         ("bool", (2, 1), 0, False),
         ("int32", (1, 1), 0, False),
+        ("uint8", (1, 1), 1, False),
     ]
     tapes = [[seed * 7 % 256, seed, seed // 3, *([seed] * 8)] for seed in range(40)]
     silent = []

@@ -64,7 +64,11 @@ class Counterexample:
             at = tuple(int(i) for i in np.argwhere(self.disagreement.where)[0])
             lines.append(f"at [{', '.join(map(str, at))}]: {self.expected[at]} and {self.found[at]}")
         if self.looser is not None:
-            lost = "it changes the rounding" if self.looser == "reassociates" else "it loses or spreads a NaN or an infinity"
+            lost = (
+                "it changes the rounding"
+                if self.looser == "reassociates"
+                else "it loses or spreads a NaN or an infinity"
+            )
             lines.append(f"{lost}: declare it with numerics={self.looser!r} if that is meant")
         return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """Builders of random steps: every supported NumPy operator, with operands and options that fit.
 
 One builder per operator or family; those that only move elements are in
-:mod:`eqsat.verify.shape_operators`, those that write to arrays, that libraries run, and loops in modules of their own.
+:mod:`eqsat.verify.shape_operators`; those that write to arrays, that libraries run, of images, and loops are in modules
+of their own.
 A builder picks operands and returns the expression (see
 :mod:`eqsat.verify.drafts`), or raises ``Reject``. ``exact`` says that every evaluation order gives the
 same bits: true of structural operators on exact operands, and of sums of small integers.
@@ -15,12 +16,13 @@ from collections.abc import Callable
 import numpy as np
 
 from eqsat.verify.drafts import DTYPES, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
+from eqsat.verify.image_operators import IMAGE_OPERATORS
 from eqsat.verify.library_operators import LIBRARY_OPERATORS
 from eqsat.verify.loop_operators import loop_operators
 from eqsat.verify.shape_operators import SHAPE_OPERATORS
 from eqsat.verify.write_operators import WRITE_OPERATORS
 
-OPERATORS: dict[str, Builder] = {**SHAPE_OPERATORS, **LIBRARY_OPERATORS, **WRITE_OPERATORS}
+OPERATORS: dict[str, Builder] = {**SHAPE_OPERATORS, **LIBRARY_OPERATORS, **WRITE_OPERATORS, **IMAGE_OPERATORS}
 
 
 def _operator(*names: str) -> Callable[[Builder], Builder]:

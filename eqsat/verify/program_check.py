@@ -143,7 +143,9 @@ def _unbounded(array: Array) -> bool:
     return bool(np.isinf(array).any() if array.dtype.kind == "f" else not np.isfinite(array).all())
 
 
-_ADDS = re.compile(r"[-+@]|sum|add|subtract|mean|var|std|dot|inner|einsum|mul\(|norm|trace|softmax")
+_ADDS = re.compile(
+    r"[-+@]|sum|add|subtract|mean|var|std|dot|inner|einsum|mul\(|norm|trace|softmax|conv|pool|interpolate"
+)
 """What adds: NaN from ∞·0 or 0/0 alone stays where it is."""
 
 

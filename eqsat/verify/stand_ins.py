@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.verify.image_stand_ins import IMAGES
+
 WIDE = np.dtype(np.longdouble)
 """Type of the reference evaluation: float64 needs one wider than itself, which shows NumPy's own error. 80 or 128 bits;
 where the C compiler's ``long double`` is a float64, NumPy's error in float64 programs is not seen."""
@@ -91,8 +93,9 @@ NN = SimpleNamespace(
     silu=lambda x: x * _sigmoid(x),
     sigmoid=_sigmoid,
     relu=lambda x: np.maximum(x, 0),
+    **IMAGES,
 )
-"""``eqsat.nn`` written out in NumPy, as the reference; it also runs on traced arrays."""
+"""``eqsat.nn`` written out in NumPy, as the reference."""
 
 
 def _copied(value: Any) -> Any:

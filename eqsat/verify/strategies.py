@@ -89,7 +89,7 @@ def programs(min_ops: int = 3, max_ops: int = 30, operators: Sequence[str] | Non
     if unknown:
         raise ValueError(f"no builder for {', '.join(unknown)}; there are {', '.join(sorted(OPERATORS))}")
 
-    dtype = st.sampled_from(("float32",) * 12 + ("float64",) * 4 + DTYPES)
+    dtype = st.sampled_from(("float32",) * 12 + ("float64",) * 4 + DTYPES + ("int8", "uint8", "float16"))
     axes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
     flavour = st.sampled_from((0,) * 9 + (1, 1, 2, 3))
     inputs = st.lists(st.tuples(dtype, axes, flavour, st.booleans()), min_size=1, max_size=4)
