@@ -27,6 +27,19 @@ def added(rule: rules.Rule) -> Iterator[None]:
         rules.remove(rule.id)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_integers_of_a_few_lanes_are_divided_by_themselves(n: int) -> None:
+    """LLVM aborted on such a vector: what is summed up is one number in all its lanes."""
+
+    def ranks(x: Any) -> Any:
+        counts = np.digitize(x, np.arange(-2.0, 3.0))
+        return counts // counts, counts % counts
+
+    x = np.linspace(-1, 2, n, dtype=np.float32)
+    for got, expected in zip(eqsat.optimize(ranks, strict=True)(x), ranks(x), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 def wrong() -> Any:
     return eqsat.optimize(FAULT.program, cache=False, **dict(FAULT.options))
 

@@ -83,10 +83,12 @@ def _integer_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
     bad = e.b.or_(zero, e.compare("==", b, e.like(b, -1))) if e.is_signed(b) else zero
     safe = e.select(bad, e.like(b, 1), b)
     wide = "f32" if BYTES[e.kind(a)] < 4 else "f64"  # in which no quotient that is not whole is rounded to a whole one
-    quotient = (e.b.sdiv if e.is_signed(a) else e.b.udiv)(a, safe)
-    if BYTES[e.kind(a)] < 8:  # LLVM divides by constants by multiplications, by others element by element
-        constant = e.call(f"llvm.is.constant.v{e.lanes}i{e.kind(a)[1:]}", ELEMENTS["b1"], safe)
-        quotient = e.b.select(constant, quotient, e.cast(e.div(e.cast(a, wide), e.cast(safe, wide)), e.kind(a)))
+    divide = e.b.sdiv if e.is_signed(a) else e.b.udiv
+    # LLVM divides by constants by multiplications, by others element by element: of a vector divided by itself it failed
+    constant = e.call(f"llvm.is.constant.v{e.lanes}i{e.kind(a)[1:]}", ELEMENTS["b1"], safe)
+    narrow = BYTES[e.kind(a)] < 8
+    other = e.cast(e.div(e.cast(a, wide), e.cast(safe, wide)), e.kind(a)) if narrow else e.by_lane(divide, a, safe)
+    quotient = e.b.select(constant, divide(a, safe), other)
     rest = e.sub(a, e.mul(quotient, safe))
     if e.is_signed(a):
         down = e.b.and_(e.compare("!=", rest, e.like(a, 0)), e.compare("<", e.b.xor(rest, safe), e.like(a, 0)))
