@@ -58,3 +58,34 @@ def test_is_chosen_only_where_the_numerics_allow_it() -> None:
     strict = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False)
     np.testing.assert_allclose(loose(x, w), strict(x, w), atol=5e-5)
     assert "winograd_" in str(loose.explain()) and "winograd_" not in str(strict.explain())
+
+    lone = rng.standard_normal(x.shape)
+    lone[0, 5, 6, 7] = 1e4
+    mixed = rng.standard_normal(x.shape) * 10.0 ** rng.uniform(-4, 4, x.shape)
+    for given in (rng.random(x.shape), rng.standard_normal(x.shape) + 100, 1e-4 * x, mixed, lone):
+        given = given.astype(np.float32)
+        exact = convolved(given.astype(np.float64), w.astype(np.float64))
+        assert (np.abs(loose(given, w) - exact) <= allowed(given, w)).all()
+
+
+def test_amplification_is_what_the_guide_says() -> None:
+    assert amplification(2) == 16
+    assert round(amplification(4)) == 205
+
+
+def amplification(size: int) -> float:
+    """How much further an image's rounding errors reach than those of a direct convolution, to first order."""
+    results, filters, inputs = (
+        np.abs([[float(v) for v in row] for row in matrix]) for matrix in convolutions.transforms(size, 3)
+    )
+    return float(np.einsum("ij,jk,j->ik", results, filters, inputs.sum(1)).max() ** 2)
+
+
+def allowed(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The bound of the guide on errors of F(4×4, 3×3) over images (1, C, H, W) padded by 1."""
+    reach = np.zeros((1, *x.shape[2:]))
+    for i, j in np.ndindex(x.shape[2:]):
+        top, left = i - i % 4, j - j % 4
+        reach[0, i, j] = np.abs(x[0, :, max(top - 1, 0) : top + 5, max(left - 1, 0) : left + 5]).max()
+    filters = np.abs(w.astype(np.float64)).sum((1, 2, 3))
+    return (x.shape[1] + 12) * float(np.finfo(np.float32).eps) * amplification(4) * filters[:, None, None] * reach
