@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.errors import VerificationError
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.complexes import as_complex, as_real
 
@@ -152,3 +153,22 @@ def test_python_computes_with_a_complex_number_before_a_float64_scalar() -> None
     for got, want in zip(eqsat.optimize(after, strict=True, cache=False)(x, y), after(x, y), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("product", [np.vdot, np.matmul], ids=lambda product: product.__name__)
+@pytest.mark.parametrize("special", [np.inf, complex(0, np.inf), complex(np.nan, -np.inf)])
+def test_products_of_infinities_are_nobodys_fault(product: Function, special: complex) -> None:
+    """Which part of such a sum is NaN, and which infinite, BLAS decides otherwise than the trace."""
+    x = np.array([special, 1 - 2j], np.complex64)
+    y = np.array([0.5 + 1j, -1 + 3j], np.complex64)
+    with np.errstate(all="ignore"):
+        got = eqsat.optimize(lambda x, y: product(x, y), strict=True)(x, y)
+    assert not np.isfinite(got)
+
+
+def test_an_infinity_of_the_other_sign_is_one() -> None:
+    def looks(x: Any) -> Any:
+        return x if type(x) is np.ndarray else -x
+
+    with pytest.raises(VerificationError):
+        eqsat.optimize(looks, strict=True)(np.array([np.inf, np.inf]))
