@@ -111,6 +111,8 @@ def _output_axes(shape: Any, element: Callable[..., Any]) -> list[Axis]:
     if any(n < 0 for n in extents):
         raise ShapeError(f"eqsat.compute: shape {extents} has a negative extent", LINE.get())
     names = list(inspect.signature(element).parameters)
+    if names and inspect.signature(element).parameters[names[-1]].kind is inspect.Parameter.VAR_POSITIONAL:
+        names[-1:] = [f"{names[-1]}{i}" for i in range(len(extents) - len(names) + 1)]
     if len(names) != len(extents):
         raise ShapeError(
             f"eqsat.compute: shape {extents} has {len(extents)} axes, the function takes {len(names)}", LINE.get()
@@ -130,7 +132,7 @@ def _output(result: Any, out: Sequence[Axis]) -> TracedArray:
 
 
 def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | bool | None = None) -> Any:
-    """The array of this shape whose element at ``i, j, …`` is ``element(i, j, …)``.
+    """The array of this shape whose element at ``i, j, …`` is ``element(i, j, …)``, which may take ``*axes``.
 
     ``outside`` is what accesses beyond an array's ends read (0 pads with zeros); without it they are
     refused here, with the index and the extents. Used in an ``@eqsat.op`` or a traced function.

@@ -54,6 +54,20 @@ def convolve2d_loops(x: np.ndarray, w: np.ndarray, stride: int, dilation: int, p
     return y
 
 
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), ()])
+def test_elements_take_as_many_axes_as_there_are(shape: tuple[int, ...]) -> None:
+    x = floats(*shape)
+    np.testing.assert_array_equal(eqsat.op(lambda x: eqsat.compute(x.shape, lambda *at: 2 * x[at]))(x), 2 * x)
+    if shape:
+        got = eqsat.op(lambda x: eqsat.compute(x.shape, lambda i, *rest: x[(i, *rest)]))(x)
+        np.testing.assert_array_equal(got, x)
+
+
+def test_too_many_axes_are_refused() -> None:
+    with pytest.raises(ShapeError, match="has 1 axes, the function takes 2"):
+        eqsat.op(lambda x: eqsat.compute(x.shape, lambda i, j, *rest: x[i]))(floats(3))
+
+
 @given(n=st.integers(3, 12), k=st.integers(1, 3))
 @settings(max_examples=20, deadline=None)
 def test_correlation_on_arrays_and_traced(n: int, k: int) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import eqsat
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -146,6 +148,29 @@ def test_quickstart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     error = re.search(r"eqsat (\S+e-\d+)", printed)
     assert error is not None
     assert float(error.group(1)) < 1e-4
+
+
+def test_operators_are_what_numpy_computes() -> None:
+    """Each by itself on arrays, and all in one compiled program, against NumPy in float64."""
+    operators = example("operators")
+    cases = list(operators.CASES.values())
+    given = [operators.arguments(case.small, seed) for seed, case in enumerate(cases)]
+
+    def all_of_them(given: list[list[Any]]) -> list[Any]:
+        return [case.operator(*arrays) for case, arrays in zip(cases, given, strict=True)]
+
+    compiled = eqsat.optimize(all_of_them, threads=1, strict=True)(given)
+    for case, arrays, alone, together in zip(cases, given, all_of_them(given), compiled, strict=True):
+        exact = case.peer(*(a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays))
+        for got in (alone, together):
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(got, exact, atol=2e-6 * np.abs(exact).max())
+
+
+def test_operators_are_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["operators.py", "GMV", "--small", "--repeats", "2"])
+    example("operators").main()
+    assert re.search(r"GMV( +[\d.]+){3}  \d\.\de-0", capsys.readouterr().out)
 
 
 @needs_weights
