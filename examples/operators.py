@@ -70,7 +70,8 @@ def transposed_convolution(x: Array, w: Array, stride: int = 2) -> Array:
     phases = eqsat.compute((x.shape[0], w.shape[1], *rows, *[stride] * rank), element, outside=0)
     order = [0, 1, *itertools.chain(*((2 + a, 2 + rank + a) for a in range(rank)))]
     whole = np.transpose(phases, order).reshape(x.shape[0], w.shape[1], *(n * stride for n in rows))
-    return whole[(..., *(slice((n - 1) * stride + k) for n, k in zip(space, kernel, strict=True)))]
+    full: Any = (..., *(slice((n - 1) * stride + k) for n, k in zip(space, kernel, strict=True)))
+    return whole[full]
 
 
 @eqsat.op
@@ -141,7 +142,8 @@ def windows(x: Array, kernel: Shape, stride: int = 1, dilation: int = 1) -> Arra
     spans = [dilation * (k - 1) + 1 for k in kernel]
     rank = len(kernel)
     seen = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(x.ndim - rank, x.ndim)))
-    return seen[(..., *[slice(None, None, stride)] * rank, *[slice(None, None, dilation)] * rank)]
+    every: Any = (..., *[slice(None, None, stride)] * rank, *[slice(None, None, dilation)] * rank)
+    return seen[every]
 
 
 def convolved(x: Array, w: Array, stride: int = 1, dilation: int = 1) -> Array:
@@ -159,8 +161,9 @@ def transposed(x: Array, w: Array, stride: int = 2) -> Array:
     sizes = [(n - 1) * stride + k for n, k in zip(x.shape[2:], w.shape[2:], strict=True)]
     out = np.zeros((x.shape[0], w.shape[1], *sizes), x.dtype)
     for tap in np.ndindex(*w.shape[2:]):
-        at = tuple(slice(r, r + (n - 1) * stride + 1, stride) for r, n in zip(tap, x.shape[2:], strict=True))
-        out[(..., *at)] += parts[(slice(None), slice(None), *tap)]
+        at = [slice(r, r + (n - 1) * stride + 1, stride) for r, n in zip(tap, x.shape[2:], strict=True)]
+        places: Any = (..., *at)
+        out[places] += parts[(slice(None), slice(None), *tap)]
     return out
 
 

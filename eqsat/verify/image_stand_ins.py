@@ -34,7 +34,7 @@ def _padded(x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> Any:
     space = [n + low + high for n, (low, high) in zip(x.shape[lead:], widths, strict=True)]
     if min(space, default=1) < 1:
         raise ValueError("nothing is left")
-    out = np.full_like(x, value, shape=(*x.shape[:lead], *space))
+    out: Any = np.full_like(x, value, shape=(*x.shape[:lead], *space))
     inside = tuple(slice(max(low, 0), m - max(high, 0)) for m, (low, high) in zip(space, widths, strict=True))
     kept = tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(x.shape[lead:], widths, strict=True))
     out[(..., *inside)] = x[(..., *kept)]
@@ -46,7 +46,8 @@ def _windows(x: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Seq
     rank = len(kernel)
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     seen = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(-rank, 0)), subok=True)
-    return seen[(..., *(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))]
+    every: Any = (..., *(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))
+    return seen[every]
 
 
 def _biased(x: Any, bias: Any, rank: int) -> Any:
@@ -87,11 +88,11 @@ def _conv_transpose(
     space, lead = x.shape[-rank:], x.shape[:-rank]
     if 0 in space:
         raise ValueError("no elements")
-    wide = np.full_like(x, 0, shape=(*lead, *((n - 1) * s + 1 for n, s in zip(space, steps, strict=True))))
+    wide: Any = np.full_like(x, 0, shape=(*lead, *((n - 1) * s + 1 for n, s in zip(space, steps, strict=True))))
     wide[(..., *(slice(None, None, s) for s in steps))] = x
     given = zip(w.shape[2:], apart, _each(padding, rank), _each(output_padding, rank), strict=True)
     wide = _padded(wide, [(d * (k - 1) - p, d * (k - 1) - p + more) for k, d, p, more in given])
-    inner = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    inner: Any = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
     inner = inner[(..., *(slice(None, None, -1),) * rank)].reshape(-1, w.shape[0] // groups, *w.shape[2:])
     return _back(_biased(_contracted(wide, inner, (1,) * rank, apart, groups), bias, rank), layout)
 
