@@ -22,7 +22,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.sources import InputAttrs
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import TensorType
+from eqsat.ir.types import TensorType, is_floating
 from eqsat.rules.rule import Numerics
 
 Values = dict[int, np.ndarray]
@@ -31,8 +31,8 @@ Arithmetic = Callable[[ENode, TensorType, Sequence[np.ndarray]], np.ndarray]
 
 RUNS = 3
 """Evaluations in moved arithmetic: with fewer, a value that happens to move little would pass for a sure one."""
-MOVED = {64: 2.0**-44, 32: 2.0**-19, 16: 2.0**-6}
-"""How far results are moved, relatively, by bits of their element type: above its rounding and that of constants."""
+MOVED = {"float64": 2.0**-44, "float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
+"""How far results are moved, relatively, by their element type: above its rounding and that of constants."""
 SLACK = 8.0
 """A difference of so many times what the values moved is no rounding."""
 VANISHED = 1e-280
@@ -69,7 +69,7 @@ def in_reals(node: ENode, type: TensorType, args: Sequence[np.ndarray]) -> np.nd
     """In extended precision; a cast between floats is a rounding and left out."""
     if not type.dtype.is_float:
         return _reference(node, args).astype(type.dtype.numpy, copy=False)
-    if node.op == "cast" and args[0].dtype.kind == "f":
+    if node.op == "cast" and is_floating(args[0]):
         return args[0]
     return _reference(node, args).astype(np.longdouble)
 
@@ -83,7 +83,7 @@ def moved(rng: np.random.Generator, simple: bool = False) -> Arithmetic:
     def compute(node: ENode, type: TensorType, args: Sequence[np.ndarray]) -> np.ndarray:
         if not type.dtype.is_float:
             return _reference(node, args).astype(type.dtype.numpy, copy=False)
-        value = in_reals(node, type, [a.astype(np.longdouble) if a.dtype.kind == "f" else a for a in args])
+        value = in_reals(node, type, [a.astype(np.longdouble) if is_floating(a) else a for a in args])
         narrow = value.astype(np.float64)
         if OPS[node.op].kind in MOVES or node.op in EXACT:
             return narrow
@@ -91,7 +91,7 @@ def moved(rng: np.random.Generator, simple: bool = False) -> Arithmetic:
         if node.op in SUMS:  # what is lost in a sum goes with its terms, also where they cancel
             attrs = (1,) * len(args) if node.op == "add_n" else node.attrs
             size = in_reals(replace(node, attrs=attrs), type, [abs(a) for a in args]).astype(np.float64)
-        found = narrow + MOVED[type.dtype.bits] * rng.uniform(-1, 1, value.shape) * size
+        found = narrow + MOVED[type.dtype.name] * rng.uniform(-1, 1, value.shape) * size
         return np.where(value == value.astype(type.dtype.numpy), narrow, found) if simple else found
 
     return compute
@@ -179,7 +179,7 @@ def _value(
     if isinstance(node.attrs, InputAttrs):
         given = bound[node.attrs.index]
         wide = np.longdouble if compute is in_reals else np.float64
-        return given.astype(wide) if given.dtype.kind == "f" and compute is not in_own_types else given
+        return given.astype(wide) if is_floating(given) and compute is not in_own_types else given
     return compute(node, type, [values[c] for c in node.children])
 
 
@@ -243,7 +243,7 @@ def _unequal_bits(
                     yield Disagreement(_text(node), expected, found, np.ones(expected.shape, bool))
                     continue
                 where = expected != found
-                if expected.dtype.kind == "f":
+                if is_floating(expected):
                     zeros = (expected == 0) & (np.signbit(expected) != np.signbit(found))
                     where = (where | zeros) & ~(np.isnan(expected) & np.isnan(found))
                 if where.any():
@@ -259,7 +259,7 @@ def _differ(
     expected: np.ndarray, around: Sequence[np.ndarray], found: np.ndarray, near: Sequence[np.ndarray], kinds: bool
 ) -> np.ndarray:
     """Where two values differ by more than each moved."""
-    if expected.dtype.kind != "f":
+    if not is_floating(expected):
         sure = np.ones(expected.shape, bool)
         for value, others in ((expected, around), (found, near)):
             for other in others:

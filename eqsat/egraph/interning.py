@@ -8,6 +8,7 @@ import numpy as np
 
 from eqsat.ir.identity import identity
 from eqsat.ir.node import ConstArray
+from eqsat.ir.types import is_floating
 
 Number = float | int | bool
 
@@ -47,7 +48,7 @@ def uniform(array: np.ndarray) -> Number | None:
     if flat.size > 1:
         if flat[-1] != first or not (flat == first).all():
             return None
-        if array.dtype.kind == "f" and first == 0 and not (np.signbit(flat) == np.signbit(first)).all():
+        if is_floating(array) and first == 0 and not (np.signbit(flat) == np.signbit(first)).all():
             return None
     value: Number = first.item()
     return value

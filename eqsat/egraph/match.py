@@ -13,6 +13,7 @@ from eqsat.egraph.encode import Terms as Store
 from eqsat.egraph.interning import number_key
 from eqsat.ir import build
 from eqsat.ir.node import Node
+from eqsat.ir.types import finfo
 from eqsat.rules.pattern import (
     Apply,
     Attribute,
@@ -141,7 +142,7 @@ class Compiler:
             if found is None or not node.dtype.is_float:
                 return False
             # A number written out by hand is as close as its element type can tell.
-            return abs(found - value) <= 4 * float(np.finfo(node.dtype.numpy).eps) * abs(value)
+            return abs(found - value) <= 4 * float(finfo(node.dtype).eps) * abs(value)
 
         self._query.checks.append(close)
         return variable

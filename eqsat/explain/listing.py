@@ -14,7 +14,7 @@ from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Result, Slot
 from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec
-from eqsat.ir.types import DType, TensorType, row_major
+from eqsat.ir.types import DType, TensorType, bfloat16, row_major
 from eqsat.ir.views import ViewMap
 
 _SHOWN = 32
@@ -79,6 +79,10 @@ def _view(x: str, map: ViewMap, size: int) -> str:
     return f"eqsat.compute({tuple(n for n, _ in atoms)}, {element}).reshape({map.shape})"
 
 
+def _type(dtype: DType) -> str:
+    return f"ml_dtypes.{dtype}" if dtype == bfloat16 else f"np.{dtype}"
+
+
 def _number(value: object) -> str:
     return repr(value).replace("nan", "np.nan").replace("inf", "np.inf")
 
@@ -121,10 +125,10 @@ def expression(node: Node, args: Sequence[str]) -> str:
     match attrs:
         case ConstArray():
             if not attrs.array.size:
-                return f"np.zeros({node.shape}, np.{node.dtype})"
-            return f"np.array({_number(attrs.array.tolist())}, np.{node.dtype})"
+                return f"np.zeros({node.shape}, {_type(node.dtype)})"
+            return f"np.array({_number(attrs.array.tolist())}, {_type(node.dtype)})"
         case IotaAttrs():
-            return f"np.arange({attrs.size}, dtype=np.{attrs.dtype})"
+            return f"np.arange({attrs.size}, dtype={_type(attrs.dtype)})"
         case ViewMap():
             return _view(args[0], attrs, node.inputs[0].type.size)
         case Spec():
@@ -132,7 +136,7 @@ def expression(node: Node, args: Sequence[str]) -> str:
         case PadAttrs():
             return f"np.pad({args[0]}, {attrs.widths}, constant_values={_number(attrs.value)})"
         case DType():
-            return f"{args[0]}.astype(np.{attrs})"
+            return f"{args[0]}.astype({_type(attrs)})"
         case Result():
             return _call(attrs, args)
     if node.op == "concat":
@@ -155,16 +159,16 @@ def expression(node: Node, args: Sequence[str]) -> str:
 def sample(type: TensorType) -> str:
     """An expression for a random array of this type."""
     if type.dtype.kind == "float":
-        return f"rng.standard_normal({type.shape}).astype(np.{type.dtype})"
+        return f"rng.standard_normal({type.shape}).astype({_type(type.dtype)})"
     if type.dtype.kind == "bool":
         return f"rng.random({type.shape}) < 0.5"
-    return f"rng.integers(0, 2, {type.shape}).astype(np.{type.dtype})"
+    return f"rng.integers(0, 2, {type.shape}).astype({_type(type.dtype)})"
 
 
 def _argument(type: TensorType, value: np.ndarray | None) -> str:
     if value is None or value.size > _ARGUMENT or not value.size:
         return sample(type)
-    return f"np.array({_number(value.tolist())}, np.{type.dtype})"
+    return f"np.array({_number(value.tolist())}, {_type(type.dtype)})"
 
 
 @dataclass

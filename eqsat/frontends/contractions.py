@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ShapeError, UnsupportedOpError
+from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import (
     check_casts,
     known_dtype,
@@ -27,12 +27,12 @@ from eqsat.frontends.registry import call as np_call
 from eqsat.frontends.registry import implements
 from eqsat.frontends.shapes import diagonal, diagonal_node
 from eqsat.frontends.tracer import TracedArray
-from eqsat.frontends.ufuncs import apply
+from eqsat.frontends.ufuncs import apply, loop_types
 from eqsat.ir import build, views
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.spec import make_spec
-from eqsat.ir.types import bool_, int64, row_major
+from eqsat.ir.types import bfloat16, bool_, int64, row_major
 from eqsat.ir.views import ViewMap
 
 Label = str | int
@@ -177,6 +177,8 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any
     dtype = known_dtype(rest["dtype"]) if rest else promote(*arrays)
     if rest:
         check_casts("einsum", arrays, dtype, casting)
+    if dtype == bfloat16:
+        raise UnsupportedDTypeError("NumPy has no einsum of bfloat16: cast to float32, or use np.tensordot", LINE.get())
     try:
         if len(arrays) == 1 and set(labels[0]) == set(result):  # NumPy makes a view, and ignores a dtype
             return view_of(arrays[0], _strides_of(arrays[0].shape, labels[0], result), "einsum")
@@ -212,11 +214,20 @@ def _interleaved(operands: Sequence[Any]) -> tuple[str, list[Any]]:
 
 @implements(np.matmul, np.linalg.matmul)
 def matmul(x1: Any, x2: Any, /, out: Any = None, **kwargs: Any) -> TracedArray:
-    a, b = together(x1, x2)
+    return TracedArray(_product(*(x.node for x in _factors(np.matmul, x1, x2))))
+
+
+def _factors(ufunc: np.ufunc, x1: Any, x2: Any) -> list[TracedArray]:
+    """In the types of NumPy's loop, which for bfloat16 is that of float32."""
+    given = traced(x1), traced(x2)
+    return [TracedArray(lift(x, known_dtype(t))) for x, t in zip(given, loop_types(ufunc, given), strict=False)]
+
+
+def _product(a: Node, b: Node) -> Node:
     if a.dtype == bool_:
         whole = build.matmul(build.cast(a, int64), build.cast(b, int64))
-        return TracedArray(build.cast(whole, bool_))
-    return TracedArray(build.matmul(a, b))
+        return build.cast(whole, bool_)
+    return build.matmul(a, b)
 
 
 @implements(np.dot)
@@ -225,14 +236,14 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     if x.ndim == 0 or y.ndim == 0:
         return apply(np.multiply, (x, y))  # of arrays: NumPy makes one of a Python number too
     if x.ndim <= 2 and y.ndim <= 2:
-        return matmul(x, y)
+        return TracedArray(_product(*together(x, y)))
     return tensordot(x, y, ((-1,), (-2 if y.ndim > 1 else -1,)))
 
 
 @implements(np.vdot)
 def vdot(a: Any, b: Any, /) -> TracedArray:
     x, y = (TracedArray(build.reshape(lift(v), (traced(v).size,))) for v in (a, b))
-    return matmul(x.conj(), y)
+    return TracedArray(_product(*together(x.conj(), y)))
 
 
 @implements(np.inner)
@@ -270,7 +281,7 @@ def _last(x: TracedArray, axis: int) -> TracedArray:
 
 def _rows(name: str, spec: str, x1: Any, x2: Any) -> TracedArray:
     """An einsum over last axes, none of which is stretched."""
-    x, y = traced(x1), traced(x2)
+    x, y = _factors(getattr(np, name), x1, x2)
     extents: dict[str, int] = {}
     for part, shape in zip(spec.partition("->")[0].split(","), (x.shape, y.shape), strict=True):
         letters = part.removeprefix("...")
@@ -427,7 +438,8 @@ def _vector_norm(node: Node, ord: Any, axes: tuple[int, ...], keepdims: bool) ->
         raise ValueError(f"norm: ord={ord!r} is not an order of vectors")
     if node.dtype.kind == "complex":
         node = call("abs", node)
-    node = node if node.dtype.is_float else build.cast(node, known_dtype(np.float64))
+    if not node.dtype.is_float or node.dtype == bfloat16:
+        node = build.cast(node, known_dtype(np.float64))
     size = call("abs", node)
     if ord == 2:
         return TracedArray(call("sqrt", build.reduce("reduce_sum", call("square", node), axes, keepdims=keepdims)))

@@ -14,6 +14,7 @@ from eqsat.errors import ConcretizationError, ShapeError, UnsupportedOpError
 from eqsat.frontends.convert import (
     check_casts,
     holds_traced,
+    is_weak,
     known_dtype,
     lift,
     listed,
@@ -35,7 +36,7 @@ from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.elementwise import broadcast_shapes
 from eqsat.ir.node import LINE
-from eqsat.ir.types import bool_, float16, float64
+from eqsat.ir.types import bfloat16, bool_, finfo, float16, float32, float64
 
 
 def _parts(name: str, arrays: Any) -> list[Any]:
@@ -231,11 +232,19 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> TracedArray:
     return TracedArray(last)
 
 
+def _with_clip(value: Any) -> Any:
+    """An operand in a type that NumPy has a loop of ``clip`` for: of bfloat16 there is none."""
+    if value is None or is_weak(value):
+        return value
+    node = lift(value)
+    return TracedArray(build.cast(node, float32)) if node.dtype == bfloat16 else traced(value)
+
+
 @implements(np.clip)
 def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    x: Any = traced(a)
-    low = a_min if a_min is not None else min
-    high = a_max if a_max is not None else max
+    x: Any = _with_clip(a)
+    low = _with_clip(a_min if a_min is not None else min)
+    high = _with_clip(a_max if a_max is not None else max)
     if x.dtype.kind in "iu":  # Python ints that no element can pass bound nothing, also beyond the type
         limits = np.iinfo(x.dtype)
         low = None if type(low) is int and low <= limits.min else low
@@ -275,7 +284,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     node = lift(x)
     if not node.dtype.is_float:
         return TracedArray(node) if copy else traced(x)
-    limits = np.finfo(node.dtype.numpy)
+    limits = finfo(node.dtype)
     result = call("where", call("isnan", node), lift(nan, node.dtype), node)
     for bound, value, other in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
         replacement = scalar(other, node) if value is None else lift(value, node.dtype)

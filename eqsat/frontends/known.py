@@ -88,7 +88,7 @@ def wrapped(result: Any, operands: Any = ()) -> Any:
 
 def captured(array: np.ndarray) -> Any:
     """An array from outside the function, which it may read; itself where it cannot be a traced array."""
-    if array.dtype not in _TYPES or not array.flags.forc:
+    if (array.dtype not in _TYPES and array.dtype.name != "bfloat16") or not array.flags.forc:
         return array
     made = TracedArray.of_known(array)
     made.memory.protected = (

@@ -92,10 +92,10 @@ class State:
             return kind, value.real.hex(), value.imag.hex()
         if kind in (TracedArray, TracedNumber):
             return self._array(value)
-        if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        if isinstance(value, np.generic) and (value.dtype.kind in "biufc" or value.dtype.name == "bfloat16"):
             return kind, value.tobytes()
         if isinstance(value, np.dtype) and not value.hasobject:
-            return np.dtype, value.str
+            return np.dtype, value.str, value.name
         if kind is slice:
             return kind, self._of(value.start), self._of(value.stop), self._of(value.step)
         if kind in (tuple, list, dict):
@@ -128,7 +128,7 @@ class State:
             uniform = memory.uniform is not None
             about = (memory.shape, memory.protected, memory.orderly, memory.reshaped, memory.level, content, uniform)
         return (
-            "array", number, place, about, type(value), value.shape, value.dtype.str, value.map, value.is_readonly,
+            "array", number, place, about, type(value), value.shape, value.dtype.name, value.map, value.is_readonly,
             value.is_scalar, value.is_element,
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import LINE, topological
 from eqsat.ir.opaque import Call, Result, Slot, call_key, is_result, known_call, put_together, take_apart
 from eqsat.ir.table import make
-from eqsat.ir.types import TensorType
+from eqsat.ir.types import TensorType, is_floating
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -172,7 +172,7 @@ def _is_argument(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         if type(value) is not np.ndarray and (problem := foreign_meaning(value)):
             raise UnsupportedOpError(f"an argument {problem}", LINE.get())
-        return value.dtype.kind in "fiubc"
+        return value.dtype.kind in "fiubc" or is_floating(value)
     return False
 
 
@@ -274,9 +274,9 @@ def _text(nest: Any) -> tuple[str, bool]:
     if type(nest) in _PLAIN:
         return f"{type(nest).__name__} {nest!r}", True
     if isinstance(nest, np.generic):
-        return f"{nest.dtype.str} {nest.tobytes().hex()}", True
+        return f"{nest.dtype.name} {nest.tobytes().hex()}", True
     if isinstance(nest, np.dtype):
-        return f"dtype {nest.str}", not nest.hasobject
+        return f"dtype {nest.str} {nest.name}", not nest.hasobject
     if isinstance(nest, slice):
         text, known = _text((nest.start, nest.stop, nest.step))
         return f"slice {text}", known

@@ -12,7 +12,7 @@ from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import COMPLEX, OPS, make
-from eqsat.ir.types import DType, TensorType, float16, float32, int32, int64
+from eqsat.ir.types import DType, TensorType, float32, int32, int64
 from eqsat.ir.views import ViewMap
 
 __all__ = ["OPS", "elementwise", "structure"]
@@ -56,15 +56,15 @@ def call(op: str, *args: Node, attrs: object = None) -> Node:
 
 
 def widened(args: Sequence[Node]) -> tuple[Node, ...]:
-    """These with float16 as float32."""
-    return tuple(cast(a, float32) if a.dtype == float16 else a for a in args)
+    """These with 16-bit floats as float32."""
+    return tuple(cast(a, float32) if a.dtype.is_half else a for a in args)
 
 
 def rounded(op: str, args: Sequence[Node], attrs: object, label: str = "") -> Node:
-    """A node; of float16 computed in float32 and rounded, as NumPy does: a sum only once, when all is added."""
+    """A node; of 16-bit floats computed in float32 and rounded, as NumPy does: a sum only once, when all is added."""
     made = make(op, widened(args), attrs, label=label)
-    half = made.dtype == float32 and any(a.dtype == float16 for a in args)
-    return cast(made, float16) if half else made
+    half = next((a.dtype for a in args if a.dtype.is_half), None)
+    return made if half is None or made.dtype != float32 else cast(made, half)
 
 
 def cast(x: Node, dtype: DType) -> Node:

@@ -11,11 +11,11 @@ from eqsat.ir import build
 from eqsat.ir.build import call, reduce, scalar
 from eqsat.ir.node import Node, topological
 from eqsat.ir.table import Op, make, register
-from eqsat.ir.types import TensorType, float16
+from eqsat.ir.types import TensorType
 
 
 def _float(name: str, t: TensorType) -> TensorType:
-    if not t.dtype.is_float or t.dtype == float16:
+    if not t.dtype.is_float or t.dtype.is_half:
         raise ValueError(f"{name} is defined for float types, not {t.dtype}")
     return t
 

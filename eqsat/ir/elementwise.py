@@ -13,7 +13,7 @@ import numpy as np
 from eqsat.forks import IMPORTING
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import DType, TensorType, bool_, float16, row_major
+from eqsat.ir.types import DType, TensorType, bool_, row_major
 from eqsat.ir.views import broadcast
 
 Kinds = tuple[str, ...]
@@ -71,7 +71,7 @@ def _map(
         if len(dtypes) != 1:
             raise ValueError(f"{name}: element types {', '.join(str(t.dtype) for t in types)} differ")
         dtype = types[0].dtype
-        if dtype.kind not in kinds or dtype == float16:
+        if dtype.kind not in kinds or dtype.is_half:
             raise ValueError(f"{name} is not defined for {dtype}")
         return TensorType(broadcast_shapes(name, types), result or dtype)
 
@@ -245,7 +245,7 @@ def _sum_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     assert isinstance(attrs, tuple)
     if len(types) != len(attrs) or not types:
         raise ValueError("add_n takes one sign per argument")
-    if len({t.dtype for t in types}) != 1 or types[0].dtype in (bool_, float16):
+    if len({t.dtype for t in types}) != 1 or types[0].dtype == bool_ or types[0].dtype.is_half:
         raise ValueError(f"add_n: element types {', '.join(str(t.dtype) for t in types)}")
     return TensorType(broadcast_shapes("add_n", types), types[0].dtype)
 

@@ -11,7 +11,7 @@ from eqsat.ir.kernel import Acc, Call, Combine, Kernel, Load, Operand
 from eqsat.ir.repeats import repeated_axes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import DType, TensorType, bool_, float16, int64, row_major
+from eqsat.ir.types import DType, TensorType, bool_, int64, row_major
 from eqsat.ir.views import ViewMap, recut
 
 
@@ -96,7 +96,7 @@ BLAS_WORK = 1 << 15
 def _contract_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     a, b = types
     assert isinstance(attrs, Spec)
-    if a.dtype != b.dtype or a.dtype in (bool_, float16):
+    if a.dtype != b.dtype or a.dtype == bool_ or a.dtype.is_half:
         raise ValueError(f"contraction of {a.dtype} and {b.dtype}")
     extents = attrs.extents(a.shape, b.shape)
     return TensorType(tuple(extents[x] for x in attrs.out), a.dtype)
@@ -175,8 +175,8 @@ def _reduce(name: str, combine: Combine, fn: Callable[..., np.ndarray], *, empty
             raise ValueError(f"{name}: axes {attrs} of a tensor with {t.ndim} axes")
         if t.dtype == bool_ and combine in ("sum", "prod"):
             raise ValueError(f"{name} of bool: cast to int64 first")
-        if t.dtype == float16:
-            raise ValueError(f"{name} of float16: cast to float32 first")
+        if t.dtype.is_half:
+            raise ValueError(f"{name} of {t.dtype}: cast to float32 first")
         if not empty and any(t.shape[axis] == 0 for axis in attrs):
             raise ValueError(f"{name}: zero-size reduction of shape {t.shape} over axes {attrs} has no identity")
         position = combine in ("argmax", "argmin")

@@ -1,10 +1,11 @@
 """Element types and tensor types.
 
-Element types follow NumPy 2 (NEP 50). ``bfloat16`` has its place in the type system; no backend computes with it yet.
+Element types follow NumPy 2 (NEP 50). ``bfloat16`` is that of the package ml_dtypes, which is imported when it is met.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from eqsat.forks import lazy
+from eqsat.forks import IMPORTING, lazy
 
 Kind = Literal["float", "int", "bool", "complex"]
 
@@ -32,14 +33,17 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype:
-        """The NumPy element type; ``TypeError`` for one that NumPy lacks (bfloat16)."""
-        if self.name == "bfloat16":
-            raise TypeError("bfloat16 has no NumPy element type; cast to float32 first")
-        return np.dtype(self.name)
+        """The NumPy element type; ``TypeError`` for bfloat16 where ml_dtypes is not installed."""
+        return _bfloat16() if self.name == "bfloat16" else np.dtype(self.name)
 
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a type of memory only: a float that is computed in float32 and rounded (``ir.build``)."""
+        return self.kind == "float" and self.bits == 16
 
     @property
     def is_signed(self) -> bool:
@@ -81,7 +85,9 @@ complex64 = DType("complex64", "complex", 64)
 INTEGERS = (int64, int32, int16, int8, uint64, uint32, uint16, uint8)
 DTYPES = {d.name: d for d in (float64, float32, float16, bfloat16, *INTEGERS, bool_, complex128, complex64)}
 COMPUTED = (float64, float32, float16, *INTEGERS, bool_)
-"""The element types that programs may use today. Of float16 there is no arithmetic: it is converted (``ir.build``)."""
+"""NumPy's own element types that kernels take."""
+STORED = (*COMPUTED, bfloat16)
+"""All that kernels take."""
 
 
 def widest(dtype: DType) -> DType:
@@ -109,10 +115,36 @@ def dtype_of(spec: DTypeLike | DType) -> DType:
     if found is not None:
         return found
     found = DTYPES.get(dtype.newbyteorder("=").name)
-    if found is None or found == bfloat16:
-        names = ", ".join(d.name for d in DTYPES.values() if d != bfloat16)
+    if found is None or (found == bfloat16 and dtype != found.numpy):
+        names = ", ".join(DTYPES)
         raise TypeError(f"element type {dtype.name!r} is not supported; eqsat computes with {names}")
     _known[dtype] = found
+    return found
+
+
+@functools.cache
+def _bfloat16() -> np.dtype:
+    try:
+        with IMPORTING:
+            import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 is an element type of the package ml_dtypes: pip install 'eqsat[bfloat16]'") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def is_floating(array: np.ndarray) -> bool:
+    """Whether elements of an array are floats: NumPy's own, or bfloat16, whose kind NumPy does not know."""
+    return array.dtype.kind == "f" or (array.dtype.kind == "V" and array.dtype.name == "bfloat16")
+
+
+def finfo(dtype: np.dtype | DType) -> np.finfo:
+    """``numpy.finfo``, of bfloat16 as well."""
+    numpy = dtype.numpy if isinstance(dtype, DType) else dtype
+    if numpy.kind != "V":
+        return np.finfo(numpy)
+    import ml_dtypes
+
+    found: np.finfo = ml_dtypes.finfo(numpy)
     return found
 
 

@@ -13,7 +13,7 @@ from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import bool_, float16, float32, float64
+from eqsat.ir.types import bool_, float32, float64
 
 Ints = int | Sequence[int]
 """One number for all axes of space, or one for each."""
@@ -120,13 +120,14 @@ def numbers(name: str, x: Any) -> Node:
 
 
 def floats(name: str, x: Any) -> Node:
-    """The node of an array of real numbers, of integers in float64, of float16 in float32."""
+    """The node of an array of real numbers, of integers in float64, of 16-bit floats in float32."""
     node = numbers(name, x)
-    if node.dtype == float16:
+    if node.dtype.is_half:
         return build.cast(node, float32)
     return node if node.dtype.is_float else build.cast(node, float64)
 
 
 def narrowed(node: Node, x: Any) -> TracedArray:
-    """What was computed of ``floats(x)``, rounded to the type of an ``x`` of float16."""
-    return TracedArray(build.cast(node, float16) if lift(x).dtype == float16 else node)
+    """What was computed of ``floats(x)``, rounded to the type of an ``x`` of 16-bit floats."""
+    given = lift(x).dtype
+    return TracedArray(build.cast(node, given) if given.is_half else node)

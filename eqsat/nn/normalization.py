@@ -11,7 +11,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import Node
-from eqsat.ir.types import DType, float16, float32, float64
+from eqsat.ir.types import DType, float32, float64
 from eqsat.nn.images import Images, images, misfit, misuse, numbers, per_axis
 
 __all__ = ["batch_norm", "group_norm", "instance_norm"]
@@ -22,7 +22,7 @@ def _parts(name: str, input: Any, layout: str | None, *rows: Any) -> tuple[Image
     numbers(name, input)
     dtype = promote(input, *(row for row in rows if row is not None))
     dtype = dtype if dtype.is_float else float64
-    computed = float32 if dtype == float16 else dtype
+    computed = float32 if dtype.is_half else dtype
     x = images(name, lift(input, computed), layout)
     nodes = [None if row is None else lift(row, computed) for row in rows]
     for node in nodes:

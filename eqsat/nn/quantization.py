@@ -16,7 +16,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build
 from eqsat.ir.build import call, cast, scalar
 from eqsat.ir.node import Node
-from eqsat.ir.types import DType, dtype_of, float16, float32, int8, int16, int32, uint8, uint16
+from eqsat.ir.types import DType, dtype_of, float32, int8, int16, int32, uint8, uint16
 from eqsat.nn.convolution import Padding, convolution
 from eqsat.nn.images import Ints
 
@@ -43,7 +43,7 @@ def _integers(name: str, x: Any, what: str) -> Node:
 def _float(x: Any) -> Node:
     """In the type that it is computed in."""
     node = lift(x)
-    return node if node.dtype.is_float and node.dtype != float16 else cast(node, float32)
+    return node if node.dtype.is_float and not node.dtype.is_half else cast(node, float32)
 
 
 def _along(name: str, what: str, parameter: Node, x: Node, axis: int) -> Node:

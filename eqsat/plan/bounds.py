@@ -16,7 +16,7 @@ import numpy as np
 
 from eqsat.ir.axes import map_strides, normalized
 from eqsat.ir.kernel import Acc, Call, Expr, FromStage, Kernel, KernelGroup, Literal, Load, Operand, Stage, walk
-from eqsat.ir.types import bool_, float64, int64
+from eqsat.ir.types import bool_, finfo, float64, int64
 from eqsat.plan.stages import depends_on, trim
 
 HEADROOM = 4.0
@@ -58,7 +58,7 @@ class Scores:
         if found is None or not math.isfinite(found.gain) or not math.isfinite(found.offset):
             return None
         if expr.dtype.is_float:
-            self.most = min(self.most, found.most(float(np.finfo(expr.dtype.numpy).max) / HEADROOM))
+            self.most = min(self.most, found.most(float(finfo(expr.dtype).max) / HEADROOM))
         return found
 
     def _bound(self, expr: Expr, stage: Stage) -> Bound | None:

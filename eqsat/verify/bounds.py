@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.ir.types import finfo, is_floating
+
 FACTOR = 4.0
 ULPS = 16.0
 GROSS = 0.01
@@ -38,13 +40,13 @@ class Scale:
         return Scale(max(self.theirs, other.theirs), max(self.largest, other.largest))
 
     def allowed(self, dtype: np.dtype) -> float:
-        info = np.finfo(dtype)
+        info = finfo(dtype)
         return FACTOR * self.theirs + ULPS * float(info.eps) * self.largest + float(info.tiny)
 
 
 def scale_of(exact: np.ndarray, reference: np.ndarray) -> Scale:
     """That of a part of an output; nothing for integers and bools."""
-    if reference.dtype.kind != "f":
+    if not is_floating(reference):
         return Scale()
     with np.errstate(all="ignore"):
         finite = np.isfinite(reference) & np.isfinite(exact)
@@ -105,7 +107,7 @@ def least_move(exact: np.ndarray, samples: Sequence[np.ndarray]) -> np.ndarray:
 
 def among(ours: np.ndarray, samples: Sequence[np.ndarray], slack: float | np.ndarray) -> np.ndarray:
     """Where a value lies between the least and the greatest sample, or is NaN as one of them."""
-    if ours.dtype.kind != "f":  # NaN and slack are of floats, which int64 does not fit into
+    if not is_floating(ours):  # NaN and slack are of floats, which int64 does not fit into
         between: np.ndarray = (ours >= np.minimum.reduce(samples)) & (ours <= np.maximum.reduce(samples))
         return between
     with np.errstate(all="ignore"):
@@ -150,7 +152,7 @@ def gross_errors(
     with np.errstate(all="ignore"):
         at = np.asarray(exact, np.float64).reshape(-1)
         size, error = np.abs(at), np.abs(ours.reshape(-1) - at)
-        wrong = (error > GROSS * size + float(np.finfo(reference.dtype).tiny)) & np.isfinite(error)
+        wrong = (error > GROSS * size + float(finfo(reference.dtype).tiny)) & np.isfinite(error)
         if wrong.any() and errors is not None:
             wrong[wrong] = error[wrong] > GROSS_FACTOR * errors.up_to(size[wrong])
         elif wrong.any():

@@ -17,6 +17,7 @@ import numpy as np
 
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.table import OPS
+from eqsat.ir.types import finfo
 from eqsat.verify.boxes import Box, extents, part
 
 POOL = 65_521
@@ -173,7 +174,7 @@ class Draws:
 
     def _with_numbers(self, values: np.ndarray, node: Node, most: float, rng: np.random.Generator) -> np.ndarray:
         """With zeros, and the program's own numbers in this range and their neighbours, in some places."""
-        eps = float(np.finfo(node.dtype.numpy).eps)
+        eps = float(finfo(node.dtype).eps)
         numbers = [x for x in self.numbers if (0 if most == WIDE else 1 / most) <= x <= most]
         told = np.array([*([0.0] if most >= WITH_ZERO else []), *numbers, *(-x for x in numbers)])
         if not told.size:

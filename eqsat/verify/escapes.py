@@ -15,6 +15,7 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
+from eqsat.ir.types import finfo, is_floating
 from eqsat.verify.blocks import Evaluation, Storage, by_trips
 from eqsat.verify.boxes import Box, extents
 
@@ -34,8 +35,8 @@ class Escapes:
 
 
 _COMBINING = frozenset({"add", "sub", "mul", "div"})
-_RANGE = {64: (1e100, 1e-100), 32: (1e13, 1e-18), 16: (40.0, 1e-2)}
-"""By bits of a type, between which sizes its values escape in no order."""
+_RANGE = {"float64": (1e100, 1e-100), "float32": (1e13, 1e-18), "float16": (40.0, 1e-2), "bfloat16": (1e13, 1e-18)}
+"""By type, between which sizes its values escape in no order."""
 _RUNS = 5
 """First with NaN or 0 for what escapes, then with random numbers, then with their negatives: a comparison, also of two
 such values, comes out otherwise in one of them. Then both again, and functions of single elements keep the signs of
@@ -65,13 +66,13 @@ def moves(
         except (IndexError, ValueError):
             return [np.full(b.shape, np.inf) for b in before]
         worst = [np.maximum(w, distance(a, b)) for w, a, b in zip(worst, after, before, strict=True)]
-    reaches = [_RANGE[node.dtype.bits][0] if escapes.range and node.dtype.is_float else np.inf for node, _ in places]
+    reaches = [_RANGE[node.dtype.name][0] if escapes.range and node.dtype.is_float else np.inf for node, _ in places]
     return [np.where(w > reach, np.inf, w) for w, reach in zip(worst, reaches, strict=True)]
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """How far elements lie apart: infinitely far where only one is NaN or infinite, or integers differ."""
-    if a.dtype.kind != "f":
+    if not is_floating(a):
         return np.where(a != b, np.inf, 0.0)
     with np.errstate(all="ignore"):
         apart = np.abs(a.astype(np.float64) - b)
@@ -105,7 +106,7 @@ class _Replacing(Evaluation):
                 self.escaped.add(node.op)
                 if self.run is not None:
                     other = self._other(node, box, value.dtype, first, most)
-                    if self.run > 2 and value.dtype.kind == "f" and OPS[node.op].kind in ("map", "view"):
+                    if self.run > 2 and is_floating(value) and OPS[node.op].kind in ("map", "view"):
                         other = np.where(np.isnan(value), other, np.copysign(other, value))
                     value = value.copy()
                     value[where] = other[where]
@@ -123,14 +124,14 @@ class _Replacing(Evaluation):
         self, node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, float, float]]:
         """Where a result has values of a kind that is to be replaced, by what at first, and of which size then."""
-        if node.dtype.kind == "int" and self.escapes.undefined and node.op == "cast" and arrays[0].dtype.kind == "f":
+        if node.dtype.kind == "int" and self.escapes.undefined and node.op == "cast" and is_floating(arrays[0]):
             low, high = node.dtype.limits
             yield ~((arrays[0] > low - 1) & (arrays[0] < high + 1)), 0, high / 2
-        if value.dtype.kind != "f":
+        if not is_floating(value):
             return
         if self.escapes.range:
-            reach, least = _RANGE[node.dtype.bits]
-            size, largest = np.abs(value), float(np.finfo(value.dtype).max)
+            reach, least = _RANGE[node.dtype.name]
+            size, largest = np.abs(value), float(finfo(value.dtype).max)
             yield (size < least) & (size > 0), 0.0, 0.0
             yield (size > reach) & (size < np.inf) | _made(node, value, arrays), np.nan, largest
             if node.op in ("mul", "div") and len(arrays) == 2:
@@ -138,7 +139,7 @@ class _Replacing(Evaluation):
             if node.op == "reduce_prod":
                 yield _partly(node, value, arrays, reach, least), np.nan, largest
         if self.escapes.special:
-            yield ~np.isfinite(value), 0.0, math.sqrt(np.finfo(value.dtype).max)
+            yield ~np.isfinite(value), 0.0, math.sqrt(finfo(value.dtype).max)
 
     def _other(self, node: Node, box: Box, dtype: np.dtype, first: float, most: float) -> np.ndarray:
         """What stands in for values of a box in this run."""
@@ -184,13 +185,13 @@ def _made(node: Node, value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.nda
         """Whether an operand's element passes: the one beside the result's, or any where operators gather them."""
         found = none
         for array in arrays:
-            if array.dtype.kind == "f":
+            if is_floating(array):
                 found = found | (test(array) if OPS[node.op].kind == "map" else test(array).any())
         return found
 
     infinite, nan = some(np.isinf), some(np.isnan)
     if OPS[node.op].kind in ("contract", "reduce") and nan.any():  # which of them a NaN reaches
-        alone = [np.where(np.isnan(a), a, 0).astype(a.dtype) if a.dtype.kind == "f" else a for a in arrays]
+        alone = [np.where(np.isnan(a), a, 0).astype(a.dtype) if is_floating(a) else a for a in arrays]
         nan = np.isnan(OPS[node.op].reference(alone, node.attrs)).reshape(value.shape)
     if (
         OPS[node.op].kind in ("contract", "reduce") or node.op in _COMBINING

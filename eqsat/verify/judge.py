@@ -35,6 +35,7 @@ from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, Result, noting
 from eqsat.ir.table import OPS
+from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
 from eqsat.verify.blocks import Evaluation, Storage, blocks, demanded, first_and_some, storage
@@ -312,7 +313,7 @@ class Judge:
             r = look.own.part(output, box) if look.plain is None else part(look.plain[number], box)
         except (IndexError, ValueError) as error:
             raise Invalid from error
-        if lossy and r.dtype.kind == "f":
+        if lossy and is_floating(r):
             u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
         return Suspect(number, box, u, e, r, self._signs_matter(output), **whole)
 
@@ -362,7 +363,7 @@ class Judge:
     def _finite_constants(self) -> bool:
         """Whether normal draws meet no infinity or NaN: captured arrays hold what the user put there."""
         held = [node.attrs.array for node in self.simple.nodes() if isinstance(node.attrs, ConstArray)]
-        return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in (*held, *self.constants.values()))
+        return all(not is_floating(a) or bool(np.isfinite(a).all()) for a in (*held, *self.constants.values()))
 
     def _signs_matter(self, output: Node) -> bool:
         """Whether zeros must have NumPy's sign: it is part of an ``exact`` result that no combination makes."""

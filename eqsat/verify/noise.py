@@ -15,6 +15,7 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
+from eqsat.ir.types import finfo, is_floating
 from eqsat.verify.blocks import Storage
 from eqsat.verify.bounds import GROSS, GROSS_FACTOR, ULPS, OutputError, Scale, among, compare, least_move
 from eqsat.verify.boxes import Box, part, volume
@@ -93,7 +94,7 @@ class Noise:
         if not suspects:
             return []
         runs = 1 if self.long else RUNS
-        rounds = suspects[0].ours.dtype.kind == "f"
+        rounds = suspects[0].is_floating(ours)
         places = self.places(suspects, 2 * runs * rounds + SAMPLES)
         noise = [0.0] * len(places)
         if rounds:
@@ -174,8 +175,8 @@ class Noise:
             suspects, element_noise(places, self.plan, bound, runs=runs, deadline=self.deadline), strict=True
         ):
             tail: float | np.ndarray = 1.0
-            if runs >= GROSS_RUNS and s.ours.dtype.kind == "f":
-                unit = float(np.finfo(s.ours.dtype).eps)
+            if runs >= GROSS_RUNS and is_floating(s.ours):
+                unit = float(finfo(s.ours.dtype).eps)
                 tail = np.maximum(1.0, moves.outgrown(s.exact, unit) / TAME)
             found.append(GROSS_FACTOR * tail * moves.worst)
         return found

@@ -31,6 +31,7 @@ from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.complexes import as_real
 from eqsat.ir.node import Source
 from eqsat.ir.repeats import base_of, copy_of
+from eqsat.ir.types import is_floating
 from eqsat.verify.effects import effect
 
 log = logging.getLogger("eqsat")
@@ -94,7 +95,7 @@ class Plain:
         """Whether a second run gives other numbers: the function draws some, or depends on what it changes."""
         second = self.results(traced)
         return second is not None and not all(
-            np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
+            np.array_equal(a, b, equal_nan=is_floating(a)) for a, b in zip(first, second, strict=True)
         )
 
     def reduced(self) -> Plain | None:
@@ -176,7 +177,7 @@ class Plain:
             return None
         for leaf, (name, old, new) in enumerate(zip(traced.graph.names, raw, copies, strict=True)):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
-            if leaf not in changed and not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+            if leaf not in changed and not np.array_equal(a, b, equal_nan=(is_floating(a) or a.dtype.kind == "c")):
                 raise _writes(name, user_line_of(error)) from None
         return result, copies
 

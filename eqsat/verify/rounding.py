@@ -23,7 +23,7 @@ from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import float64
+from eqsat.ir.types import finfo, float64
 from eqsat.verify.blocks import Evaluation, Storage, by_trips, storage
 from eqsat.verify.boxes import Box, compute, whole
 
@@ -115,7 +115,7 @@ class _Noisy(Evaluation):
         if isinstance(node.attrs, Spec):
             a, b = node.inputs
             terms = math.prod(n for x, n in node.attrs.extents(a.shape, b.shape).items() if x in node.attrs.summed)
-        reach = sum_reach(np.abs(value), magnitudes, terms, float(np.finfo(node.dtype.numpy).eps))
+        reach = sum_reach(np.abs(value), magnitudes, terms, float(finfo(node.dtype).eps))
         noise = _noise((self.run, self.plan.position[node], 1, *(n for r in box for n in r)), value.size)
         moved: np.ndarray = value + reach * noise.reshape(value.shape)
         return moved
@@ -124,7 +124,7 @@ class _Noisy(Evaluation):
         value = super()._finished(node, box, value, arrays)
         if not node.dtype.is_float:
             return self.clean._part(node, box) if OPS[node.op].kind == "reduce" else value
-        return _moved(value, float(np.finfo(node.dtype.numpy).eps), self, node, box, self.run)
+        return _moved(value, float(finfo(node.dtype).eps), self, node, box, self.run)
 
 
 def _run(run: int, trip: int) -> int:
@@ -193,7 +193,7 @@ class Jittered(Evaluation):
             return value
         if node.op == "input" and not self.inputs:
             return value
-        return _moved(value, self.reach * float(np.finfo(value.dtype).eps), self, node, box, self.run)
+        return _moved(value, self.reach * float(finfo(value.dtype).eps), self, node, box, self.run)
 
     def _looped(self, node: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
         def inside(plan: Storage, bound: Mapping[Node, np.ndarray], trip: int) -> Evaluation:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eqsat.ir.types import is_floating
 from eqsat.verify.bounds import (
     GROSS_FACTOR,
     ErrorsBySize,
@@ -43,7 +44,7 @@ class Suspect:
 
     def gross(self) -> np.ndarray:
         """Where elements are far off in units of themselves."""
-        if self.ours.dtype.kind != "f" or not self.ours.size:
+        if not is_floating(self.ours) or not self.ours.size:
             return np.zeros(self.ours.shape, bool)
         return gross_errors(self.ours, self.exact, self.reference, self.errors)
 
@@ -61,10 +62,10 @@ class Suspect:
 
         What hangs on values that leave the range may leave it, too. How many there are.
         """
-        off = distance(self.ours, self.exact if self.ours.dtype.kind == "f" else self.reference)
+        off = distance(self.ours, self.exact if is_floating(self.ours) else self.reference)
         far = (off > self.error.allowed) | self.gross() | self.wrong_signs()
         far |= distance(self.ours, self.reference) == np.inf
-        far &= (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & (self.ours.dtype.kind == "f"))
+        far &= (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & (is_floating(self.ours)))
         self.ours = self.ours.copy()
         self.ours[far] = self.reference[far]
         self.error = compare(self.ours, self.exact, self.reference, scale=self.scale)

@@ -14,6 +14,7 @@ import numpy as np
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import Node, topological
 from eqsat.ir.table import OPS
+from eqsat.ir.types import finfo
 from eqsat.verify.rounding import jumps, rounding_noise
 
 
@@ -62,7 +63,7 @@ def nearly_right(
     slack = 0.0
     if not given:
         slack = factor * rounding_noise([operand], bound)[0]
-        slack += ulps * float(np.finfo(operand.dtype.numpy).eps) * float(np.abs(lines[finite]).max(initial=0.0))
+        slack += ulps * float(finfo(operand.dtype).eps) * float(np.abs(lines[finite]).max(initial=0.0))
     at = np.where(valid, ours, 0)
     named = lines[line, at]
     if not sorts:

@@ -26,7 +26,7 @@ class Function:
 
 
 _FLOAT = frozenset(("f32", "f64"))
-_ALL = frozenset(ELEMENTS) - {"f16"}
+_ALL = frozenset(ELEMENTS) - {"f16", "bf16"}
 _BOOL = frozenset(("b1",))
 _NUMBER = _ALL - _BOOL
 _INTEGER = _NUMBER - _FLOAT

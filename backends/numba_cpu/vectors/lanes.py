@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from eqsat.cost.machine import vector_limit
-from eqsat.ir.types import COMPUTED
+from eqsat.ir.types import STORED, bfloat16
 from eqsat_backends.numba_cpu.vectors.flow import I32, Flow
 
 Value = Any
@@ -31,16 +31,22 @@ class Unsigned(ir.IntType):  # type: ignore[misc]
         return made
 
 
-KIND = {d.name: "b1" if d.kind == "bool" else f"{d.name[0]}{d.bits}" for d in COMPUTED}
+class Bfloat(Unsigned):
+    """The bits of a bfloat16: LLVM's own type is rounded by an instruction that has no subnormal numbers."""
+
+
+KIND = {d.name: "b1" if d.kind == "bool" else "bf16" if d == bfloat16 else f"{d.name[0]}{d.bits}" for d in STORED}
 """NumPy's name of an element type -> ours."""
 FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
 ELEMENTS: dict[str, Any] = {
-    kind: FLOATS.get(kind) or (Unsigned if kind[0] == "u" else ir.IntType)(int(kind[1:])) for kind in KIND.values()
+    kind: FLOATS.get(kind)
+    or {"u": Unsigned, "bf": Bfloat}.get(kind.rstrip("0123456789"), ir.IntType)(int(kind.lstrip("bfiu")))
+    for kind in KIND.values()
 }
-BYTES = {kind: max(1, int(kind[1:]) // 8) for kind in ELEMENTS}
+BYTES = {KIND[d.name]: d.itemsize for d in STORED}
 """Bytes of one element in memory."""
 
-_KINDS = {(isinstance(element, Unsigned), str(element)): kind for kind, element in ELEMENTS.items()}
+_KINDS = {(type(element), str(element)): kind for kind, element in ELEMENTS.items()}
 
 
 _WIDER_THAN = {
@@ -87,7 +93,7 @@ class Lanes(Flow):
 
     def kind(self, value: Value) -> str:
         element = value.type.element
-        return _KINDS[isinstance(element, Unsigned), str(element)]
+        return _KINDS[type(element), str(element)]
 
     def const(self, kind: str, number: float | int) -> Value:
         """The same number in every lane."""
@@ -289,6 +295,10 @@ class Lanes(Flow):
         source, target = self.kind(value), self.type(kind)
         if source == kind:
             return value
+        if "bf16" in (source, kind):
+            if source == "bf16":
+                return self.cast(self._from_bfloat(value), kind)
+            return self._to_bfloat(self.cast(value, "f32"))
         if kind == "b1":
             return self.compare("!=", value, self.like(value, 0))
         if source in FLOATS and kind in FLOATS:
@@ -311,6 +321,20 @@ class Lanes(Flow):
         if source != "b1" and BYTES[source] > BYTES[kind]:
             return self.b.trunc(value, target)
         return self.b.sext(value, target) if source[0] == "i" else self.b.zext(value, target)
+
+    def _from_bfloat(self, value: Value) -> Value:
+        """Bfloat16 as float32, of which it is the upper half."""
+        wide = self.b.zext(value, self.type("i32"))
+        return self.floats(self.b.shl(wide, self.like(wide, 16)))
+
+    def _to_bfloat(self, value: Value) -> Value:
+        """Float32 as bfloat16, halves to even; NaN keeps its sign."""
+        bits = self.bits(value)
+        upper = self.b.lshr(bits, self.like(bits, 16))
+        odd = self.b.and_(upper, self.like(bits, 1))
+        near = self.b.lshr(self.b.add(bits, self.b.add(odd, self.like(bits, 0x7FFF))), self.like(bits, 16))
+        quiet = self.b.or_(self.b.and_(upper, self.like(bits, 0x8000)), self.like(bits, 0x7FC0))
+        return self.b.trunc(self.select(self.is_nan(value), quiet, near), self.type("bf16"))
 
     def _to_odd(self, value: Value) -> Value:
         """Float64 as float32, to the odd neighbour where it is between two: rounded again, it is rounded once."""

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.flow import I32
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, Lanes, Value
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value
 
 POINTER = ir.PointerType()
 _BYTE = ir.IntType(8)
@@ -50,7 +50,7 @@ def store_first(e: Lanes, address: Value, value: Value, count: Value) -> Any:
     over what follows it: one lane goes by itself.
     """
     mask, kind = e.first(count), e.kind(value)
-    if kind[0] not in "iu" or BYTES[kind] == 8:
+    if kind == "b1" or kind in FLOATS or BYTES[kind] == 8:
         return store(e, address, value, mask)
     with e.b.if_else(e.b.icmp_signed("==", count, ir.Constant(count.type, 1))) as (single, several):
         with single:

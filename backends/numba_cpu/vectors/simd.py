@@ -234,6 +234,8 @@ def _word(e: Lanes, address: Value, k: Value) -> Value:
 
 def _splat(e: Lanes, kind: str, number: Value) -> Value:
     """A scalar (i64, double, float or bool) in every lane."""
+    if kind == "bf16":
+        return e.cast(_splat(e, "f32", number), kind)
     source, target = number.type, ELEMENTS[kind]
     if isinstance(source, ir.IntType):
         if kind in FLOATS:
