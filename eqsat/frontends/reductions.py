@@ -34,7 +34,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.table import make
-from eqsat.ir.types import DType, bool_, float64, widest
+from eqsat.ir.types import DType, bool_, float16, float32, float64, widest
 
 _NONE: Any = np._NoValue
 
@@ -203,7 +203,7 @@ def mean(
     where: Any = _NONE,
 ) -> TracedArray:  # fmt: skip
     given = floating("mean", a, dtype)
-    node = given if dtype is not None else build.widened((given,))[0]
+    node = build.cast(given, float32) if dtype is None and given.dtype == float16 else given
     axes = normalize_axes(axis, node.type.ndim)
     return TracedArray(build.cast(mean_of(node, axes, keep(keepdims), where=where), given.dtype))
 

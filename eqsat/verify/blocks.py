@@ -23,6 +23,7 @@ from eqsat.ir.opaque import Result
 from eqsat.ir.repeats import astype
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
+from eqsat.ir.types import DType
 from eqsat.ir.views import ViewMap
 from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole, within
 
@@ -383,6 +384,28 @@ class Evaluation:
             arrays = [self._part(o, b) for o, b in zip(node.inputs, pieces, strict=True)]
             out += compute(node, box, pieces, arrays)
         return self._finished(node, box, out, ())
+
+
+class AsRun(Evaluation):
+    """In the program's own types; sums of 16-bit floats as NumPy adds them: rounded at every step, by whole axes."""
+
+    def _made(self, node: Node, box: Box, boxes: list[Box], arrays: list[np.ndarray]) -> np.ndarray:
+        half = _half_of(node)
+        if half is None:
+            return super()._made(node, box, boxes, arrays)
+        value = OPS[node.op].reference([arrays[0].astype(half.numpy)], node.attrs)
+        return self._finished(node, box, value, arrays)
+
+    def _too_much(self, node: Node, box: Box, needed: list[Box]) -> bool:
+        return _half_of(node) is None and super()._too_much(node, box, needed)
+
+
+def _half_of(node: Node) -> DType | None:
+    """The type of the 16-bit floats that a node adds up or multiplies, as float32."""
+    if node.op not in ("reduce_sum", "reduce_prod") or node.inputs[0].op != "cast":
+        return None
+    dtype = node.inputs[0].inputs[0].dtype
+    return dtype if dtype.is_half else None
 
 
 def by_trips(

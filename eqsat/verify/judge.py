@@ -38,7 +38,7 @@ from eqsat.ir.table import OPS
 from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
-from eqsat.verify.blocks import Evaluation, Storage, blocks, demanded, first_and_some, storage
+from eqsat.verify.blocks import AsRun, Evaluation, Storage, blocks, demanded, first_and_some, storage
 from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
@@ -412,7 +412,7 @@ class Judge:
             return
         # By blocks, sums round less than NumPy's over a whole first axis; the function was run, so all of it fits.
         everything = storage(self.simple.outputs, self.graph.inputs, None)
-        look = replace(look, own=Evaluation(everything, look.bound, deadline=self.deadline))
+        look = replace(look, own=AsRun(everything, look.bound, deadline=self.deadline))
         survey = self._survey(number, plain, look, kind)
         for batch in self._batches(survey, plain, look):
             if all(e.ok for e in self.noise.errors(batch, survey.scale, look.bound, plain)):

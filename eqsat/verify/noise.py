@@ -94,7 +94,7 @@ class Noise:
         if not suspects:
             return []
         runs = 1 if self.long else RUNS
-        rounds = suspects[0].is_floating(ours)
+        rounds = is_floating(suspects[0].ours)
         places = self.places(suspects, 2 * runs * rounds + SAMPLES)
         noise = [0.0] * len(places)
         if rounds:

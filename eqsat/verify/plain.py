@@ -177,7 +177,7 @@ class Plain:
             return None
         for leaf, (name, old, new) in enumerate(zip(traced.graph.names, raw, copies, strict=True)):
             a, b = base_of(np.asarray(old)), base_of(np.asarray(new))
-            if leaf not in changed and not np.array_equal(a, b, equal_nan=(is_floating(a) or a.dtype.kind == "c")):
+            if leaf not in changed and not np.array_equal(a, b, equal_nan=is_floating(a) or a.dtype.kind == "c"):
                 raise _writes(name, user_line_of(error)) from None
         return result, copies
 

@@ -65,7 +65,7 @@ class Suspect:
         off = distance(self.ours, self.exact if is_floating(self.ours) else self.reference)
         far = (off > self.error.allowed) | self.gross() | self.wrong_signs()
         far |= distance(self.ours, self.reference) == np.inf
-        far &= (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & (is_floating(self.ours)))
+        far &= (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & is_floating(self.ours))
         self.ours = self.ours.copy()
         self.ours[far] = self.reference[far]
         self.error = compare(self.ours, self.exact, self.reference, scale=self.scale)
