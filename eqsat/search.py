@@ -20,6 +20,7 @@ from eqsat.extract.credit import credited
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
+from eqsat.ir.contraction import CASTS
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.opaque import Result
@@ -349,7 +350,7 @@ def describe_group(group: KernelGroup) -> str:
                 names["take"] = None
             elif isinstance(e, Guarded):
                 names["guard"] = None
-            elif isinstance(e, Call) and e.fn not in ("cast", "wrap_index"):
+            elif isinstance(e, Call) and e.fn not in (*CASTS, "wrap_index"):
                 names[e.fn] = None
 
     for stage in group.stages:

@@ -10,6 +10,7 @@ from eqsat_rules import (
     normalization,
     reductions,
     siblings,
+    small_floats,
     small_integers,
 )
 
@@ -23,5 +24,6 @@ RULES = collect(
     reductions,
     movement,
     small_integers,
+    small_floats,
 )
 """Every rule of the library, in order of definition."""

@@ -64,7 +64,7 @@ def test_dot_tile(
     sizes = f"{rows}, 1, {lanes}, {k * a.itemsize}, 4, {lanes * 4}, {lanes * 4}"
     name = f"step={row}" if features is not None else ""  # told apart in the cache of compiled modules
     call(
-        f'dot_tile("{element}", {types[0] == "int8"}, {native}, {sizes})  # {name}',
+        f'dot_tile("int32", "{element}", {types[0] == "int8"}, {native}, {sizes})  # {name}',
         (a, beside(b, depth), c),
         k // depth,
     )
@@ -144,7 +144,7 @@ def test_what_is_no_product_of_small_integers() -> None:
     assert types_of(uint16, s8) is types_of(s8, s8, dtype_of("int64")) is types_of(s8, s8, s16) is None
     kernel = product(4, 20, 8, ("uint8", "int8")).stages[0].kernel
     found = product_of(kernel)
-    assert found is not None and found.dot is DOTS[2] and not found.swapped
+    assert found is not None and found.dot is DOTS[3] and not found.swapped
 
 
 Program = Callable[[np.ndarray, np.ndarray], np.ndarray]

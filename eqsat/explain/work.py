@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eqsat.ir.composite import expand
+from eqsat.ir.contraction import CASTS
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph, Node, topological
@@ -18,7 +19,7 @@ from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.plan.plan import ReferenceStep
 
-FREE = frozenset({"cast", "wrap_index"})
+FREE = CASTS | {"wrap_index"}
 """Elementwise functions that count as no operation."""
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, GUARD_SLOTS, PANEL, PANEL_PACK_SLOTS
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.ir import views
-from eqsat.ir.contraction import depth_of
+from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
@@ -46,7 +46,7 @@ class Stream:
     the core, so that a sub-stream used twice is paid once. ``maps``: how its loads are reached from its own
     index space (None: as they lie). ``root``: it is not inlined. ``guarded``: some of its loads are. ``seconds``: as a
     kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
-    ``narrow``: of a cast, or a view of one, the type that it is the cast of, and the work before the cast.
+    ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
     """
 
     uid: int
@@ -68,7 +68,7 @@ class Stream:
     seconds: float = 0.0
     needs: tuple[int, ...] = ()
     rank: float = 0.0
-    narrow: tuple[DType, float] | None = None
+    narrow: tuple[DType, float, str] | None = None
 
     @property
     def is_read(self) -> bool:
@@ -203,8 +203,8 @@ class Builder:
             s.multiply_adds, s.core_slots = s.core.multiply_adds, s.core.core_slots
         terms = len(s.children) if op == "add_n" else 1
         s.work[s.uid] = self.roofline.slots(op) * terms * s.type.size
-        if op == "cast":
-            s.narrow = s.children[0].type.dtype, s.children[0].slots
+        if op in CASTS:
+            s.narrow = s.children[0].type.dtype, s.children[0].slots, op
         s.maps = _unique(maps)
         s.reads = merge_reads(s.children, self.sizes)
         return True
@@ -227,7 +227,7 @@ class Builder:
         if child.work:
             s.work = {s.uid: sum(child.work.values()) * points}
         if child.narrow is not None:
-            s.narrow = child.narrow[0], child.narrow[1] * points
+            s.narrow = child.narrow[0], child.narrow[1] * points, child.narrow[2]
         share = s.type.size / max(1, child.type.size)
         s.reads = child.reads if share >= 1 else {e: nbytes * share for e, nbytes in child.reads.items()}
         return True
@@ -252,7 +252,7 @@ class Builder:
         s.multiply_adds = float(math.prod(extents.values()))
         depth, computed = 0, [a.slots, b.slots]
         if a.narrow is not None and b.narrow is not None and min(rows, cols) > 1:
-            depth = depth_of(a.narrow[0], b.narrow[0], s.type.dtype)
+            depth = depth_of(a.narrow[0], b.narrow[0], s.type.dtype, a.narrow[2])
         if depth and a.narrow is not None and b.narrow is not None:  # casts that tiles see through
             s.multiply_adds /= depth
             computed = [a.narrow[1], b.narrow[1]]

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
 from eqsat.ir.notation import notation, unify
-from eqsat.ir.types import DType, float32, float64, int8, int16, int32, uint8
+from eqsat.ir.types import DType, bfloat16, float32, float64, int8, int16, int32, uint8
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,15 @@ class Dot:
     """What a register tile adds to each of its sums in one step: the products of ``depth`` neighbours along k.
 
     ``factors``: the types that the factors are stored in, in either order; ``dtype``: that of products and sums.
-    ``element``: the type of what blocks of factors consist of, ``depth`` neighbours side by side. Where it is more
-    than one, positions of k in nests and in print are those of such elements.
+    ``cast``: what makes ``dtype`` of the factors, where they are of another. ``element``: the type of what blocks of
+    factors consist of, ``depth`` neighbours side by side. Where it is more than one, positions of k in nests and in
+    print are those of such elements.
     """
 
     factors: tuple[DType, DType]
     dtype: DType
     depth: int = 1
+    cast: str = "cast"
 
     @cached_property
     def element(self) -> DType:
@@ -46,7 +48,7 @@ class Dot:
         return notation("mn", ["m" + letters, "n" + letters], self.factors, extents, self._product, "sum")
 
     def _product(self, *factors: Expr) -> Expr:
-        wide = (f if f.dtype == self.dtype else Call("cast", (f,), self.dtype) for f in factors)
+        wide = (f if f.dtype == self.dtype else Call(self.cast, (f,), self.dtype) for f in factors)
         return Call("mul", tuple(wide), self.dtype)
 
     def narrowed(self, body: Call) -> tuple[Expr, Expr] | None:
@@ -54,31 +56,32 @@ class Dot:
         if self.depth == 1:
             return None if next(unify(self.semantics.body, body), None) is None else (body.args[0], body.args[1])
         for types in (self.factors, self.factors[::-1]):
-            found = [_narrow(arg, dtype, self.dtype) for arg, dtype in zip(body.args, types, strict=True)]
+            found = [self._narrow(arg, dtype) for arg, dtype in zip(body.args, types, strict=True)]
             if found[0] is not None and found[1] is not None:
                 return found[0], found[1]
         return None
 
-
-def _narrow(expr: Expr, dtype: DType, wide: DType) -> Expr | None:
-    """What ``expr`` is the cast of, as ``dtype``; None where that may not hold it."""
-    if not isinstance(expr, Call) or expr.fn != "cast" or expr.dtype != wide:
-        return None
-    (inner,) = expr.args
-    if inner.dtype == dtype:
-        return inner
-    if inner.dtype.kind != "int" or dtype.kind != "int" or inner.dtype.bits >= dtype.bits or not dtype.is_signed:
-        return None
-    return Call("cast", (inner,), dtype)
+    def _narrow(self, expr: Expr, dtype: DType) -> Expr | None:
+        """What ``expr`` is the cast of, as ``dtype``; None where that may not hold it."""
+        if not isinstance(expr, Call) or expr.fn != self.cast or expr.dtype != self.dtype:
+            return None
+        (inner,) = expr.args
+        if inner.dtype == dtype:
+            return inner
+        if inner.dtype.kind != "int" or dtype.kind != "int" or inner.dtype.bits >= dtype.bits or not dtype.is_signed:
+            return None
+        return Call("cast", (inner,), dtype)
 
 
 DOTS = (
+    Dot((bfloat16, bfloat16), float32, 2, "flushing_cast"),
     Dot((float32, float32), float32),
     Dot((float64, float64), float64),
     Dot((uint8, int8), int32, 4),
     Dot((int16, int16), int32, 2),
 )
 """What contractions are recognized by; of several that apply the first."""
+CASTS = frozenset(dot.cast for dot in DOTS)
 
 
 def dot_of(kernel: Kernel) -> tuple[Dot, Expr, Expr] | None:
@@ -93,9 +96,9 @@ def dot_of(kernel: Kernel) -> tuple[Dot, Expr, Expr] | None:
     return None
 
 
-def depth_of(first: DType, second: DType, wide: DType) -> int:
+def depth_of(first: DType, second: DType, wide: DType, cast: str) -> int:
     """How many products of two types, cast to ``wide``, a tile adds up at once; 0: these casts are evaluated."""
-    x, y = (Call("cast", (Load(i, 0, (), dtype),), wide) for i, dtype in enumerate((first, second)))
+    x, y = (Call(cast, (Load(i, 0, (), dtype),), wide) for i, dtype in enumerate((first, second)))
     body = Call("mul", (x, y), wide)
     return next((dot.depth for dot in DOTS if dot.dtype == wide and dot.depth > 1 and dot.narrowed(body)), 0)
 

@@ -13,7 +13,7 @@ import numpy as np
 from eqsat.forks import IMPORTING
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
 from eqsat.ir.table import Op, register
-from eqsat.ir.types import DType, TensorType, bool_, row_major
+from eqsat.ir.types import DType, TensorType, bfloat16, bool_, float32, row_major
 from eqsat.ir.views import broadcast
 
 Kinds = tuple[str, ...]
@@ -205,6 +205,25 @@ register(
         _cast,
         lambda types, attrs: define_map(types, _cast_type(types, attrs), "cast", None),
         doc="to the element type given, as ndarray.astype",
+    )
+)
+
+
+def _flushing_type(types: Sequence[TensorType], attrs: object) -> TensorType:
+    (t,) = types
+    if t.dtype != bfloat16:
+        raise ValueError(f"flushing_cast of {t.dtype}, not of bfloat16")
+    return TensorType(t.shape, float32)
+
+
+register(
+    Op(
+        "flushing_cast",
+        "map",
+        _flushing_type,
+        lambda arrays, attrs: arrays[0].astype(np.float32),
+        lambda types, attrs: define_map(types, _flushing_type(types, attrs), "flushing_cast", None),
+        doc="bfloat16 as float32, for products in which subnormal numbers may count as zeros",
     )
 )
 

@@ -16,7 +16,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 )
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
-from eqsat_backends.numba_cpu.tiles.dots import VNNI
+from eqsat_backends.numba_cpu.tiles.dots import NEEDS
 from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
@@ -254,7 +254,8 @@ class ContractPrinter(ContractPacking):
         tile, kind = "fma_tile", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]
-            tile, kind = "dot_tile", f'"{dot.element}", {signed}, {VNNI in cpu_features()}'
+            native = NEEDS[dot.element.name] in cpu_features()
+            tile, kind = "dot_tile", f'"{self.dtype}", "{dot.element}", {signed}, {native}'
         self.module.use("tiles.micro_kernels", tile)
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),

@@ -220,7 +220,7 @@ class Printer(Scopes):
     def _call(self, call: Call, view: View, done: dict[int, Value]) -> Value:
         args = [done[id(arg)] for arg in call.args]
         match call.fn:
-            case "cast":
+            case "cast" | "flushing_cast":
                 if kind_of(args[0].dtype) == kind_of(call.dtype):
                     return args[0]
                 return self.call(f"to_{self.type(call.dtype)}", args[0], dtype=call.dtype)

@@ -13,7 +13,8 @@ from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
 
-VNNI = "avx512vnni"
+NEEDS = {"uint8·int8": "avx512vnni", "int16·int16": "avx512vnni", "bfloat16·bfloat16": "avx512bf16"}
+"""The extension that has an instruction for it."""
 
 Step = Callable[[Lanes, Value, Value, Value], Value]
 """(lanes, element of a in every lane, elements of b, sums) -> sums."""
@@ -24,7 +25,9 @@ def step_of(element: str, signed_first: bool = False, native: bool = True) -> St
 
     ``signed_first``: the bytes of a are the signed ones. ``native``: use what the processor has for it.
     """
-    fast = native and VNNI in cpu_features()
+    fast = native and NEEDS.get(element) in cpu_features()
+    if element == "bfloat16·bfloat16":
+        return _bfloats if fast else _floats
     if element == "uint8·int8":
         quads = _vnni("vpdpbusd") if fast else _bytes
         return (lambda e, a, b, sums: quads(e, b, a, sums)) if signed_first else quads
@@ -38,6 +41,31 @@ def _vnni(name: str) -> Step:
         return e.call(f"llvm.x86.avx512.{name}.{32 * e.lanes}", sums.type, sums, a, b)
 
     return step
+
+
+class _Bfloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat16."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+_BFLOAT = _Bfloat()
+
+
+def _bfloats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+    """Of subnormal numbers nothing is added, nor is a sum one."""
+    pairs = ir.VectorType(_BFLOAT, 2 * e.lanes)
+    a, b = e.b.bitcast(a, pairs), e.b.bitcast(b, pairs)
+    return e.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * e.lanes}", sums.type, sums, a, b)
+
+
+def _floats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+    """Bfloat16 as float32, multiplied and added one after the other."""
+    a, b = e.bits(a), e.bits(b)
+    for part in (lambda x: e.b.shl(x, e.like(x, 16)), lambda x: e.b.and_(x, e.like(x, -65536))):
+        sums = e.intrinsic("fmuladd", e.floats(part(a)), e.floats(part(b)), sums)
+    return sums
 
 
 def _bytes(e: Lanes, a: Value, b: Value, sums: Value) -> Value:

@@ -172,9 +172,9 @@ def fma_tile(
 
 
 @functools.cache
-def dot_tile(element: str, signed_first: bool, native: bool, *sizes: int, **options: Any) -> Tile:
-    """``fma_tile`` over elements of several neighbours along k, of 32 bits each, with sums of int32."""
-    return fma_tile("int32", *sizes, step=step_of(element, signed_first, native), **options)
+def dot_tile(dtype: str, element: str, signed_first: bool, native: bool, *sizes: int, **options: Any) -> Tile:
+    """``fma_tile`` over elements of several neighbours along k, of 32 bits each, as are the sums."""
+    return fma_tile(dtype, *sizes, step=step_of(element, signed_first, native), **options)
 
 
 @functools.cache

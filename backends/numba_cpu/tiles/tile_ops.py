@@ -7,7 +7,7 @@ from dataclasses import replace
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.ir.contraction import DOTS, Dot
-from eqsat_backends.numba_cpu.tiles.dots import VNNI
+from eqsat_backends.numba_cpu.tiles.dots import NEEDS
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
@@ -19,8 +19,8 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
 They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
 """
 
-DOT_STEPS = {"uint8·int8": ((1.0, VNNI), (4.0, "")), "int16·int16": ((1.0, VNNI), (2.0, ""))}
-"""Slots of a step of tiles of small types for one vector of sums, and the extension that this needs, best first."""
+DOT_STEPS = {"uint8·int8": 4.0, "int16·int16": 2.0, "bfloat16·bfloat16": 2.5}
+"""Slots of a step of tiles of small types for one vector of sums, where no instruction does it in one."""
 
 ASK_STEPS = 2
 """Steps of k of a register tile that prefetches the next panel, from one request to the next."""
@@ -36,12 +36,17 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
         *(
             _product("fma", dot, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS, *how)
             for dot in DOTS
-            for how in DOT_STEPS.get(dot.element.name, ((1.0, ""),))
+            for how in _ways(dot.element.name)
             for rows, vectors in shapes
         ),
         *(_product("update", dot, {"n": 4, "k": 8}, 4 + 2) for dot in DOTS if dot.depth == 1),
         TileOpRow("vector", (), "lanes"),
     )
+
+
+def _ways(element: str) -> tuple[tuple[float, str], ...]:
+    """Slots of a step of an element, and the extension that this needs, best first."""
+    return ((1.0, NEEDS[element]), (DOT_STEPS[element], "")) if element in NEEDS else ((1.0, ""),)
 
 
 def _product(
