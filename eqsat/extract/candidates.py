@@ -246,7 +246,7 @@ class Candidates:
             if const and not self._literal(node):
                 continue
             for stream in self._enode(c, i, node, kind):
-                if const and stream.reads:
+                if const and stream.reads and not (stream.narrow and stream.narrow[0].bits < stream.type.dtype.bits):
                     continue
                 stream.rank = self._rank(stream, stored)
                 if stream.root:
@@ -254,7 +254,10 @@ class Candidates:
                 else:
                     found[stream.uid] = stream
         if const:
-            self.streams[c] = [*sorted(found.values(), key=lambda s: (s.slots, s.size, s.uid))[:1], read]
+            # As a number, as a tensor, and as the cast of a smaller one, which tiles and sums may see through.
+            plain = sorted(found.values(), key=lambda s: (s.slots, s.size, s.uid))
+            literal, small = ([s for s in plain if bool(s.reads) == reads][:1] for reads in (False, True))
+            self.streams[c] = [*literal, read, *small]
             return known is None
         kept = self._prune(found.values())
         roots.sort(key=_key)
