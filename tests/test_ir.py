@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.ir import build, views
+from eqsat.ir import build, types, views
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.interpret import run_kernel
 from eqsat.ir.joins import PadAttrs, define_part, part_offsets
@@ -24,6 +26,7 @@ from eqsat.ir.types import (
     INTEGERS,
     DType,
     TensorType,
+    bfloat16,
     bool_,
     dtype_of,
     float32,
@@ -72,7 +75,7 @@ def check_definition(op: str, types: list[TensorType], attrs: object, rng: np.ra
 
 
 MAPS = sorted(name for name, row in OPS.items() if row.kind == "map")
-ARITY = {"where": 3, "cast": 1, "wrap_index": 1, "add_n": 3}
+ARITY = {"where": 3, "cast": 1, "flushing_cast": 1, "wrap_index": 1, "add_n": 3}
 
 
 def arity(name: str) -> int:
@@ -117,6 +120,8 @@ def test_elementwise_definitions(name: str, shape: tuple[int, ...], data: st.Dat
         types[0] = TensorType(types[0].shape, bool_)
     elif name == "cast":
         attrs = data.draw(st.sampled_from(kinds))
+    elif name == "flushing_cast":
+        types = [TensorType(shape, bfloat16)]
     elif name == "wrap_index":
         types, attrs = [TensorType(shape, data.draw(st.sampled_from((int32, int64))))], 6
     elif name == "add_n":
@@ -388,5 +393,10 @@ def test_element_types() -> None:
     for bad in (object, np.clongdouble, str, np.longdouble, "datetime64[s]"):
         with pytest.raises(TypeError, match="not supported"):
             dtype_of(bad)
-    with pytest.raises(TypeError, match="bfloat16"):
+
+
+def test_bfloat16_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    types._bfloat16.cache_clear()
+    with pytest.raises(TypeError, match=re.escape("pip install 'eqsat[bfloat16]'")):
         _ = DTYPES["bfloat16"].numpy

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import eqsat
+from eqsat.ir.types import DTYPES
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import KIND, native_lanes
 
-KINDS = {kind: np.dtype(name).type for name, kind in KIND.items()}
+KINDS = {kind: DTYPES[name].numpy.type for name, kind in KIND.items()}
 INTEGERS = [kind for kind in KINDS if kind[0] in "iu"]
 LANES = 16
 
@@ -363,7 +364,7 @@ def test_casts(source: str, target: str) -> None:
         f"        store(word(args, 1) + {lanes * out} * i, v)\n"
     )
     x = values(source, np.random.default_rng(5), 4000)
-    if source[0] == "f" and target in INTEGERS:
+    if source.startswith(("f", "bf")) and target in INTEGERS:
         least, most = max(np.iinfo(KINDS[target]).min, -(2**31)), min(np.iinfo(KINDS[target]).max, 2**31 - 1000)
         x = np.where((x > least - 1) & (x < most + 1), x, 7).astype(x.dtype)
     got = np.empty(x.size, KINDS[target])

@@ -128,7 +128,7 @@ def test_printed_products_and_their_fallback(
     emitted = contract.emit(group, nest, host())
     assert np.array_equal(run(emitted, arrays)[2].reshape(m, n), wide(x) @ wide(w))
     sources.add(emitted.source)
-    assert len(sources) == (2 if dots.VNNI in dots.cpu_features() else 1)
+    assert len(sources) == (2 if dots.NEEDS["uint8·int8"] in dots.cpu_features() else 1)
 
 
 def test_what_is_no_product_of_small_integers() -> None:

@@ -242,13 +242,16 @@ def _with_clip(value: Any) -> Any:
 
 @implements(np.clip)
 def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    x: Any = _with_clip(a)
-    low = _with_clip(a_min if a_min is not None else min)
-    high = _with_clip(a_max if a_max is not None else max)
+    x: Any = traced(a)
+    low = a_min if a_min is not None else min
+    high = a_max if a_max is not None else max
     if x.dtype.kind in "iu":  # Python ints that no element can pass bound nothing, also beyond the type
         limits = np.iinfo(x.dtype)
         low = None if type(low) is int and low <= limits.min else low
         high = None if type(high) is int and high >= limits.max else high
+    if (low is None) != (high is None):
+        return apply(*((np.maximum, (x, low)) if high is None else (np.minimum, (x, high))))
+    x, low, high = (_with_clip(value) for value in (x, low, high))
     dtype = promote(x, *(b for b in (low, high) if b is not None))  # of all three at once
     result = lift(x, dtype)
     for ufunc, bound in ((np.maximum, low), (np.minimum, high)):

@@ -17,7 +17,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import NotOfThisType, bool_, uint64
+from eqsat.ir.types import NotOfThisType, bfloat16, bool_, finfo, uint64
 
 Builder = Callable[..., Node]
 
@@ -106,7 +106,7 @@ def _log(base: int) -> Builder:
     def builder(x: Node) -> Node:
         y = call("mul", call("log", x), scalar(1 / math.log(base), x))
         whole = call("round", y)
-        reach = call("mul", call("abs", whole), scalar(4 * float(np.finfo(x.dtype.numpy).eps), x))
+        reach = call("mul", call("abs", whole), scalar(4 * float(finfo(x.dtype).eps), x))
         return call("where", call("le", call("abs", call("sub", y, whole)), reach), whole, y)
 
     return builder
@@ -236,6 +236,10 @@ UFUNCS.update(
         np.greater_equal: _compared("ge"),
     }
 )
+OF_BFLOAT16: dict[np.ufunc, Builder] = {
+    np.sign: lambda x: call("where", call("eq", x, scalar(0, x)), x, call("sign", x)),  # of -0.0 itself
+}
+"""Where ml_dtypes' functions are others than NumPy's."""
 PAIRS[np.divmod] = (_op("floor_divide"), _op("remainder"))
 SCIPY.update(
     {
@@ -311,7 +315,7 @@ def apply(ufunc: np.ufunc, operands: tuple[Any, ...], *, out: Any = None, dtype:
 
 
 def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any, builder: Builder | None = None) -> Node:
-    builder = builder or _builder(ufunc)
+    found = builder or _builder(ufunc)
     given = tuple(o if isinstance(o, TracedArray) or is_weak(o) else traced(o) for o in operands)
     loop = loop_types(ufunc, given, dtype)
     try:
@@ -335,6 +339,7 @@ def _elementwise(ufunc: np.ufunc, operands: tuple[Any, ...], dtype: Any, builder
         small = [0 if isinstance(g, TracedArray) else g for g in given]
         return build.broadcast_to(scalar(bool(ufunc(small[0], small[1])), bool_), shape)
     nodes = [lift(g, t) if isinstance(g, TracedArray) else literal(g, t) for g, t in zip(given, types, strict=False)]
+    builder = OF_BFLOAT16.get(ufunc, found) if types[0] == bfloat16 else found
     return build.cast(builder(*build.widened(nodes)), types[-1])
 
 
