@@ -9,6 +9,9 @@ from bench.workload import Workload
 from eqsat.cost import machine as model
 from eqsat.cost.machine import Machine
 
+AT_ONCE = {"bfloat16": 2, "int8": 4}
+"""Products that an instruction adds up where it adds one of float32."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -25,7 +28,8 @@ class Limits:
         Data that just fills a cache does not stay there from call to call.
         """
         level = machine.level_of(2 * int(touched), self.threads)
-        peak = machine.peak_gflops(workload.dtype, self.threads)
+        floats = "float32" if workload.dtype in AT_ONCE else workload.dtype
+        peak = AT_ONCE.get(workload.dtype, 1) * machine.peak_gflops(floats, self.threads)
         bandwidth = _bandwidth(machine, level.name, self.threads)
         return max(workload.flops / (peak * 1e6), touched / (bandwidth * 1e6))
 

@@ -11,7 +11,9 @@ import numpy as np
 from bench.workload import Inputs, Workload
 from eqsat.cost.machine import vector_limit
 
-SUITES = ("gemm", "fused", "attention", "algebra", "conv", "chain", "pool", "stencil", "vision", "models", "numpy")
+SUITES = (
+    "gemm", "fused", "attention", "algebra", "conv", "chain", "pool", "stencil", "vision", "quant", "models", "numpy",
+)  # fmt: skip
 MODULES = {"numpy": "programs"}
 """Of suites, where these are not called like them."""
 

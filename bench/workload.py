@@ -82,8 +82,8 @@ def convert(value: Any, leaf: Callable[[Array], Any]) -> Any:
 
 
 def in_double(value: Any) -> Any:
-    """float32 arrays as float64, others as they are."""
-    return convert(value, lambda a: a.astype(np.float64) if a.dtype == np.float32 else a)
+    """Arrays of float32 and bfloat16 as float64, others as they are."""
+    return convert(value, lambda a: a.astype(np.float64) if a.dtype.name in ("float32", "bfloat16") else a)
 
 
 def nbytes(*values: Any) -> int:

@@ -77,6 +77,7 @@ def _minilm(params: Any, tokens: Any, mask: Any) -> Any:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": jnp.matmul,
+    "dot": jnp.matmul,
     "linear_gelu": lambda x, w, b: jax.nn.gelu(x @ w + b, approximate=False),
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "softmax": lambda x: jax.nn.softmax(x, axis=-1),

@@ -14,6 +14,8 @@ TYPES = {
     "bool": TensorProto.BOOL,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
 }
 OPSET, CONTRIB = 23, "com.microsoft"
 

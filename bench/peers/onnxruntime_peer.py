@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto
 
+from bench import quant
 from bench.images import KIND
 from bench.peers import Run
 from bench.peers.onnx_graph import Graph
@@ -82,6 +83,12 @@ def _nas_rnn(g: Graph, x: str, state: str, wx: str, wh: str, length: int, gates:
     return [state]
 
 
+def _quantized_conv(g: Graph, x: str, w: str, b: str, padding: int) -> list[str]:
+    (xs, xz), (ys, yz) = ([g.constant(v, v.dtype) for v in pair] for pair in (quant.X, quant.Y))
+    ws, wz = g.constant(quant.W), g.constant(0, np.int8)
+    return [g.op("QLinearConv", x, xs, xz, w, ws, wz, ys, yz, b, pads=[padding] * 4)]
+
+
 BUILDERS: dict[str, Build] = {
     "matmul": lambda g, a, b: [g.op("MatMul", a, b)],
     "power": lambda g, x, y: [g.op("Pow", x, y)],
@@ -110,6 +117,9 @@ BUILDERS: dict[str, Build] = {
     "lora": _lora,
     "as_written_linear_attention": _as_written_linear_attention,
     "nas_rnn": _nas_rnn,
+    "integers": lambda g, a, b: [g.op("MatMulInteger", a, b)],
+    "weight_only": lambda g, x, w, scale: [g.op("MatMul", x, g.op("DequantizeLinear", w, scale, axis=1))],
+    "quantized_conv": _quantized_conv,
     "relu_relu": lambda g, x: [g.op("Relu", g.op("Relu", x))],
 }
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench import quant
 from bench.images import KIND
 from bench.peers import Run
 from bench.peers.torch_images import network
@@ -54,7 +56,20 @@ def _nas_rnn(x: Tensor, state: Tensor, wx: Tensor, wh: Tensor, length: int, gate
     return state
 
 
+def _quantized_conv(inputs: Inputs, padding: int) -> tuple[Callable[..., Any], list[Any]]:
+    x, w, b = (torch.from_numpy(value) for value in inputs.values())
+    step = float(quant.X[0] * quant.W)
+    images = torch._make_per_tensor_quantized_tensor(x, float(quant.X[0]), int(quant.X[1]))
+    weights = torch._make_per_tensor_quantized_tensor(w, float(quant.W), 0)
+    ones = [1, 1]
+    packed = torch.ops.quantized.conv2d_prepack(weights, b * step, ones, [padding, padding], ones, 1)
+    run = torch.ops.quantized.conv2d
+    return lambda images: run(images, packed, float(quant.Y[0]), int(quant.Y[1])).int_repr(), [images]
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "dot": torch.matmul,
+    "integers": torch._int_mm,
     "matmul": torch.matmul,
     "linear_gelu": _linear_gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -136,16 +151,28 @@ class MiniLM(torch.nn.Module):  # type: ignore[misc]
         return F.normalize(pooled, dim=-1)
 
 
+def tensor(array: np.ndarray) -> Tensor:
+    if array.dtype.name != "bfloat16":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+
 def native(workload: Workload, inputs: Inputs) -> tuple[Callable[..., Any], list[Any]] | None:
     """The PyTorch function of a workload and its tensors."""
     if workload.kind == "minilm":
         return MiniLM(inputs["params"]).eval(), [torch.from_numpy(inputs["tokens"]), torch.from_numpy(inputs["mask"])]
     if workload.kind == KIND:
         return network(workload, inputs)
+    if workload.kind == "quantized_conv":
+        return _quantized_conv(inputs, workload.options["padding"])
+    if workload.kind == "weight_only":  # one row of weights for each column of the result
+        x, w, scale = inputs.values()
+        rows = np.ascontiguousarray(w.T)
+        return torch._weight_int8pack_mm, [torch.from_numpy(value) for value in (x, rows, scale)]
     function = FUNCTIONS.get(workload.kind)
     if function is None:
         return None
-    tensors = [convert(value, torch.from_numpy) for value in inputs.values()]
+    tensors = [convert(value, tensor) for value in inputs.values()]
     options = dict(workload.options)
     return (lambda *args: function(*args, **options)), tensors
 
@@ -169,7 +196,7 @@ class TorchPeer:
     def result(self, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(v.numpy() for v in value)
-        return value.numpy()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 def make(threads: int) -> TorchPeer:

@@ -290,7 +290,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     limits = finfo(node.dtype)
     result = call("where", call("isnan", node), lift(nan, node.dtype), node)
     for bound, value, other in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
-        replacement = scalar(other, node) if value is None else lift(value, node.dtype)
+        replacement = scalar(float(other), node) if value is None else lift(value, node.dtype)
         result = call("where", call("eq", node, scalar(bound, node)), replacement, result)
     array = traced(x)
     if copy or array.is_scalar:

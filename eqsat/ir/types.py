@@ -129,7 +129,8 @@ def _bfloat16() -> np.dtype:
             import ml_dtypes
     except ImportError:
         raise TypeError("bfloat16 is an element type of the package ml_dtypes: pip install 'eqsat[bfloat16]'") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def is_floating(array: np.ndarray) -> bool:

@@ -50,7 +50,7 @@ class _Bfloat(ir.Type):  # type: ignore[misc]
         return "bfloat"
 
 
-_BFLOAT = _Bfloat()
+_BFLOAT = _Bfloat()  # type: ignore[no-untyped-call]
 
 
 def _bfloats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
