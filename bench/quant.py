@@ -64,25 +64,22 @@ def _convolution(cin: int, cout: int, kernel: int, extent: int) -> Workload:
     name = f"conv {kernel}x{kernel} {cin}-{cout} {extent} int8"
     known, options = ("w", "b"), {"padding": padding}
     # One step of 255, where a sum lies between two.
-    return _row(
-        name, "quantized_conv", conv, makers, flops, const=known, options=options, dtype="int8", tolerance=0.005
+    return Workload(
+        SUITE, name, "quantized_conv", conv, made_of(**makers), flops, known, options, dtype="int8", tolerance=0.005
     )
 
 
+def _products(m: int, k: int, n: int, const: tuple[str, ...]) -> list[Workload]:
+    name, flops = f"{m}x{k}x{n} %s{' known' * bool(const)}", 2.0 * m * k * n
+    floats, whole = (made_of(a=make(m, k), b=make(k, n)) for make in (_small_floats, _bytes))
+    return [
+        Workload(SUITE, name % "bfloat16", "dot", dot, floats, flops, const, dtype="bfloat16", tolerance=0.01),
+        Workload(SUITE, name % "int8", "integers", integers, whole, flops, const, dtype="int8", tolerance=1e-9),
+    ]
+
+
 def workloads() -> list[Workload]:
-    rows = []
-    for m, k, n in SHAPES:
-        for known in (False, True):
-            const, name = ("b",) if known else (), f"{m}x{k}x{n} %s{' known' if known else ''}"
-            floats, whole = ({"a": f(m, k), "b": f(k, n)} for f in (_small_floats, _bytes))
-                        common: dict[str, Any] = {"flops": 2.0 * m * k * n, "const": const}
-            rows += [
-                Workload(SUITE, name % kind, operator, function, made_of(**makers), dtype=kind, tolerance=error, **common)
-                for kind, operator, function, makers, error in (
-                    ("bfloat16", "dot", dot, floats, 0.01),
-                    ("int8", "integers", integers, whole, 1e-9),
-                )
-            ]
+    rows = [row for shape in SHAPES for const in ((), ("b",)) for row in _products(*shape, const)]
     k, n = 4096, 4096
     makers = {"x": normal(1, k), "w": _bytes(k, n), "scale": normal(n, scale=0.01)}
     name, known = f"1x{k}x{n} int8 weights known", ("w", "scale")
