@@ -7,7 +7,6 @@ as ONNX's QLinearConv does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
