@@ -1,8 +1,7 @@
 """Steps of register tiles over small types: dot products of a few neighbours, in one instruction or in several.
 
 An element is 32 bits: neighbours along k, side by side, the first one lowest. Where the processor lacks the
-instruction, others add the same numbers: integers wrap around at 32 bits either way, and nothing saturates in between
-(as what AVX2 has for bytes would).
+instruction, others add the same numbers: integers wrap around at 32 bits either way, and nothing saturates in between.
 """
 
 from __future__ import annotations
@@ -43,21 +42,14 @@ def _vnni(name: str) -> Step:
     return step
 
 
-class _Bfloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat16."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-
-_BFLOAT = _Bfloat()  # type: ignore[no-untyped-call]
+_BFLOAT = type("Bfloat", (ir.Type,), {"_to_string": lambda self: "bfloat"})()  # type: ignore[no-untyped-call]
 
 
 def _bfloats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
     """Of subnormal numbers nothing is added, nor is a sum one."""
     pairs = ir.VectorType(_BFLOAT, 2 * e.lanes)
-    a, b = e.b.bitcast(a, pairs), e.b.bitcast(b, pairs)
-    return e.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * e.lanes}", sums.type, sums, a, b)
+    factors = (e.b.bitcast(x, pairs) for x in (a, b))
+    return e.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * e.lanes}", sums.type, sums, *factors)
 
 
 def _floats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -59,6 +60,16 @@ class _Tile(Lanes):
     def muladd(self, a: Value, b: Value, c: Value) -> Value:
         """``a·b + c``, in one instruction where the CPU has it (``fmuladd`` never calls a library)."""
         return self.intrinsic("fmuladd", a, b, c)
+
+    def vectors(self, count: Value, body: Callable[[Value | None], None], *moving: tuple[Variable, int]) -> None:
+        """``body`` for each whole vector of ``count`` elements, pointers moving on; then for how many are left."""
+        with self.loop(count, self.lanes):
+            body(None)
+            for pointer, size in moving:
+                self.move(pointer, size)
+        left = self.left(count, self.lanes)
+        with self.b.if_then(self.b.icmp_signed(">", left, ir.Constant(I64, 0))):
+            body(left)
 
     def left(self, count: Value, unit: int) -> Value:
         """What is left over of ``count`` behind the last whole ``unit``, a power of two."""
@@ -187,25 +198,19 @@ def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -
     def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         to_at, from_at = e.moving(to), e.moving(source)
 
-        def vector(at: Value, start: Value, count: Value | None) -> None:
-            lines = [e.load(e.at(at, d * from_row), count) for d in range(depth)]
+        def vector(target: Variable, origin: Variable, count: Value | None) -> None:
+            lines = [e.load(e.at(origin.now, d * from_row), count) for d in range(depth)]
             while len(lines) > 1:
                 size = lines[0].type.count
                 order = [i // 2 + size * (i % 2) for i in range(2 * size)]
                 joined = [e.shuffle(one, two, order) for one, two in zip(lines[::2], lines[1::2], strict=True)]
                 wider = ir.VectorType(ir.IntType(2 * lines[0].type.element.width), size)
                 lines = [e.b.bitcast(line, wider) for line in joined]
-            e.store(lines[0], start, count)
+            e.store(lines[0], target.now, count)
 
         with e.loop(rows):
             target, origin = e.moving(to_at.now), e.moving(from_at.now)
-            with e.loop(columns, lanes):
-                vector(origin.now, target.now, None)
-                e.move(target, lanes * 4)
-                e.move(origin, lanes * e.size)
-            left = e.left(columns, lanes)
-            with e.b.if_then(e.b.icmp_signed(">", left, ir.Constant(I64, 0))):
-                vector(origin.now, target.now, left)
+            e.vectors(columns, partial(vector, target, origin), (target, lanes * 4), (origin, lanes * e.size))
             e.move(to_at, to_row)
             e.move(from_at, depth * from_row)
 
@@ -262,6 +267,10 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
     def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         size = lanes * e.size
         ends = ((e.moving(to), to_row), (e.moving(source), from_row))
+
+        def vector(target: Variable, origin: Variable, count: Value | None) -> None:
+            e.store(e.load(origin.now, count), target.now)
+
         with e.loop(rows):
             target, origin = (e.moving(end.now) for end, _ in ends)
             with e.loop(columns, width):
@@ -271,13 +280,7 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
                 e.move(target, to_panel)
                 e.move(origin, width * e.size)
             left = e.b.srem(columns, ir.Constant(I64, width))
-            with e.loop(left, lanes):
-                e.store(e.load(origin.now), target.now)
-                e.move(target, size)
-                e.move(origin, size)
-            count = e.left(left, lanes)
-            with e.b.if_then(e.b.icmp_signed(">", count, ir.Constant(I64, 0))):
-                e.store(e.load(origin.now, count), target.now)
+            e.vectors(left, partial(vector, target, origin), (target, size), (origin, size))
             for end, stride in ends:
                 e.move(end, stride)
 
@@ -299,7 +302,7 @@ def rank_update(
         a, b_at, c_at, zero = memory.pointer(e, a), e.moving(b), e.moving(c), e.const(e.of, 0.0)
         fresh, source = e.b.icmp_signed("!=", first, ir.Constant(I64, 0)), _Tile(e.b, lanes, stored or dtype)
 
-        def vector(count: Value | None = None) -> None:
+        def vector(count: Value | None) -> None:
             sums = [zero] * rows
             for k in range(depth):
                 line = e.cast(source.load(e.at(b_at.now, k * b_k), count), e.of)
@@ -310,13 +313,7 @@ def rank_update(
                 at = e.at(c_at.now, i * c_row)
                 e.store(e.add(e.select(fresh, zero, e.load(at, count)), value), at, count)
 
-        with e.loop(columns, lanes):
-            vector()
-            e.move(b_at, lanes * source.size)
-            e.move(c_at, lanes * e.size)
-        left = e.left(columns, lanes)
-        with e.b.if_then(e.b.icmp_signed(">", left, ir.Constant(I64, 0))):
-            vector(left)
+        e.vectors(columns, vector, (b_at, lanes * source.size), (c_at, lanes * e.size))
 
     return _macro(f"rank_update_{rows}x{depth}{stored}", 5, dtype, lanes, generate)
 

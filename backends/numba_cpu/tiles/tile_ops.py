@@ -19,7 +19,7 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
 They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
 """
 
-DOT_STEPS = {"uint8·int8": 4.0, "int16·int16": 2.0, "bfloat16·bfloat16": 2.5}
+DOT_STEPS = {"uint8·int8": ((4.0, ""),), "int16·int16": ((2.0, ""),), "bfloat16·bfloat16": ((2.5, ""),)}
 """Slots of a step of tiles of small types for one vector of sums, where no instruction does it in one."""
 
 ASK_STEPS = 2
@@ -36,17 +36,12 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
         *(
             _product("fma", dot, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS, *how)
             for dot in DOTS
-            for how in _ways(dot.element.name)
+            for how in ((1.0, NEEDS.get(dot.element.name, "")), *DOT_STEPS.get(dot.element.name, ()))
             for rows, vectors in shapes
         ),
         *(_product("update", dot, {"n": 4, "k": 8}, 4 + 2) for dot in DOTS if dot.depth == 1),
         TileOpRow("vector", (), "lanes"),
     )
-
-
-def _ways(element: str) -> tuple[tuple[float, str], ...]:
-    """Slots of a step of an element, and the extension that this needs, best first."""
-    return ((1.0, NEEDS[element]), (DOT_STEPS[element], "")) if element in NEEDS else ((1.0, ""),)
 
 
 def _product(

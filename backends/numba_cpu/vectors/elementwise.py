@@ -32,20 +32,12 @@ _NUMBER = _ALL - _BOOL
 _INTEGER = _NUMBER - _FLOAT
 
 
-def _add(e: Lanes, a: Value, b: Value) -> Value:
-    return e.b.or_(a, b) if e.kind(a) == "b1" else e.add(a, b)
-
-
 def _mul(e: Lanes, a: Value, b: Value) -> Value:
     return e.b.and_(a, b) if e.kind(a) == "b1" else e.mul(a, b)
 
 
 def _neg(e: Lanes, x: Value) -> Value:
     return e.b.fneg(x) if e.is_float(x) else e.sub(e.like(x, 0), x)
-
-
-def _abs(e: Lanes, x: Value) -> Value:
-    return x if e.kind(x) == "b1" else e.abs(x)
 
 
 def _sign(e: Lanes, x: Value) -> Value:
@@ -55,26 +47,20 @@ def _sign(e: Lanes, x: Value) -> Value:
     return e.select(e.is_nan(x), x, result) if e.is_float(x) else result
 
 
-def maximum(e: Lanes, a: Value, b: Value) -> Value:
-    """The greater; NaN if either is. One instruction when ``a`` is a number known at compile time."""
-    if e.kind(a) == "b1":
-        return e.b.or_(a, b)
-    if not e.is_float(a):
-        return e.select(e.compare(">", a, b), a, b)
-    return e.select(e.is_nan(a), a, e.extremum("max", a, b))
+def _extremum(name: str, op: str, of_masks: str) -> Build:
+    """The greater or the smaller; NaN if either is. One instruction when ``a`` is a number known at compile time."""
+
+    def build(e: Lanes, a: Value, b: Value) -> Value:
+        if e.kind(a) == "b1":
+            return getattr(e.b, of_masks)(a, b)
+        if not e.is_float(a):
+            return e.select(e.compare(op, a, b), a, b)
+        return e.select(e.is_nan(a), a, e.extremum(name, a, b))
+
+    return build
 
 
-def minimum(e: Lanes, a: Value, b: Value) -> Value:
-    """The smaller; NaN if either is."""
-    if e.kind(a) == "b1":
-        return e.b.and_(a, b)
-    if not e.is_float(a):
-        return e.select(e.compare("<", a, b), a, b)
-    return e.select(e.is_nan(a), a, e.extremum("min", a, b))
-
-
-def _relu(e: Lanes, x: Value) -> Value:
-    return x if e.kind(x) == "b1" else maximum(e, e.like(x, 0), x)
+maximum, minimum = _extremum("max", ">", "or_"), _extremum("min", "<", "and_")
 
 
 def _integer_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
@@ -139,44 +125,39 @@ def _shift(name: str) -> Build:
     return build
 
 
-def _comparison(op: str) -> Build:
-    return lambda e, a, b: e.compare(op, a, b)
-
+_SERIES = (
+    vmath.exp, vmath.log, vmath.log1p, vmath.expm1, vmath.tanh, vmath.erf, vmath.sigmoid, vcircular.sin, vcircular.cos,
+)  # fmt: skip
+_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "rint"}
+_BITWISE = {"and": "and_", "or": "or_", "xor": "xor"}
+_COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 FUNCTIONS: dict[str, Function] = {
+    **{f.__name__: Function(1, "same", f, _FLOAT) for f in _SERIES},
+    **{name: Function(1, "same", lambda e, x, f=f: e.intrinsic(f, x), _FLOAT) for name, f in _INTRINSICS.items()},
+    **{name: Function(2, "mask", lambda e, a, b, op=op: e.compare(op, a, b), _ALL) for name, op in _COMPARED.items()},
+    **{
+        f"logical_{op}": Function(2, "mask", lambda e, a, b, f=f: getattr(e.b, f)(a, b), _BOOL)
+        for op, f in _BITWISE.items()
+    },
+    **{
+        f"bitwise_{op}": Function(2, "same", lambda e, a, b, f=f: getattr(e.b, f)(a, b), _INTEGER)
+        for op, f in _BITWISE.items()
+    },
     "neg": Function(1, "same", _neg, _NUMBER),
-    "abs": Function(1, "same", _abs, _ALL),
+    "abs": Function(1, "same", lambda e, x: x if e.kind(x) == "b1" else e.abs(x), _ALL),
     "sign": Function(1, "same", _sign, _NUMBER),
-    "exp": Function(1, "same", vmath.exp, _FLOAT),
-    "log": Function(1, "same", vmath.log, _FLOAT),
-    "log1p": Function(1, "same", vmath.log1p, _FLOAT),
-    "expm1": Function(1, "same", vmath.expm1, _FLOAT),
-    "sqrt": Function(1, "same", lambda e, x: e.intrinsic("sqrt", x), _FLOAT),
     "rsqrt": Function(1, "same", lambda e, x: e.div(e.like(x, 1.0), e.intrinsic("sqrt", x)), _FLOAT),
     "reciprocal": Function(1, "same", lambda e, x: e.div(e.like(x, 1.0), x), _FLOAT),
     "square": Function(1, "same", lambda e, x: _mul(e, x, x), _ALL),
-    "sin": Function(1, "same", vcircular.sin, _FLOAT),
-    "cos": Function(1, "same", vcircular.cos, _FLOAT),
-    "tanh": Function(1, "same", vmath.tanh, _FLOAT),
-    "erf": Function(1, "same", vmath.erf, _FLOAT),
-    "sigmoid": Function(1, "same", vmath.sigmoid, _FLOAT),
-    "relu": Function(1, "same", _relu, _ALL),
-    "floor": Function(1, "same", lambda e, x: e.intrinsic("floor", x), _FLOAT),
-    "ceil": Function(1, "same", lambda e, x: e.intrinsic("ceil", x), _FLOAT),
-    "round": Function(1, "same", lambda e, x: e.intrinsic("rint", x), _FLOAT),
+    "relu": Function(1, "same", lambda e, x: x if e.kind(x) == "b1" else maximum(e, e.like(x, 0), x), _ALL),
     "isnan": Function(1, "mask", lambda e, x: e.is_nan(x), _FLOAT),
     "isfinite": Function(1, "mask", lambda e, x: e.compare("<", e.abs(x), e.like(x, float("inf"))), _FLOAT),
     "logical_not": Function(1, "mask", lambda e, x: e.not_(x), _BOOL),
-    "logical_and": Function(2, "mask", lambda e, a, b: e.b.and_(a, b), _BOOL),
-    "logical_or": Function(2, "mask", lambda e, a, b: e.b.or_(a, b), _BOOL),
-    "logical_xor": Function(2, "mask", lambda e, a, b: e.b.xor(a, b), _BOOL),
     "invert": Function(1, "same", lambda e, x: e.b.xor(x, e.like(x, -1)), _INTEGER),
-    "bitwise_and": Function(2, "same", lambda e, a, b: e.b.and_(a, b), _INTEGER),
-    "bitwise_or": Function(2, "same", lambda e, a, b: e.b.or_(a, b), _INTEGER),
-    "bitwise_xor": Function(2, "same", lambda e, a, b: e.b.xor(a, b), _INTEGER),
     "left_shift": Function(2, "same", _shift("left"), _INTEGER),
     "right_shift": Function(2, "same", _shift("right"), _INTEGER),
-    "add": Function(2, "same", _add, _ALL),
+    "add": Function(2, "same", lambda e, a, b: e.b.or_(a, b) if e.kind(a) == "b1" else e.add(a, b), _ALL),
     "sub": Function(2, "same", lambda e, a, b: e.sub(a, b), _NUMBER),
     "mul": Function(2, "same", _mul, _ALL),
     "div": Function(2, "same", lambda e, a, b: e.div(a, b), _FLOAT),
@@ -185,12 +166,6 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(2, "same", vpower.pow, _NUMBER),
     "maximum": Function(2, "same", maximum, _ALL),
     "minimum": Function(2, "same", minimum, _ALL),
-    "eq": Function(2, "mask", _comparison("=="), _ALL),
-    "ne": Function(2, "mask", _comparison("!="), _ALL),
-    "lt": Function(2, "mask", _comparison("<"), _ALL),
-    "le": Function(2, "mask", _comparison("<="), _ALL),
-    "gt": Function(2, "mask", _comparison(">"), _ALL),
-    "ge": Function(2, "mask", _comparison(">="), _ALL),
     "where": Function(3, "same", lambda e, condition, a, b: e.select(condition, a, b), frozenset(ELEMENTS)),
     "fma": Function(3, "same", lambda e, a, b, c: e.fma(a, b, c) if e.is_float(a) else e.add(e.mul(a, b), c), _NUMBER),
 }

@@ -270,13 +270,11 @@ class Lanes(Flow):
 
     def at_least(self, x: Value, bound: float) -> Value:
         """``max(x, bound)``; NaN stays (one instruction: x86 min and max return their second operand on NaN)."""
-        limit = self.like(x, bound)
-        return self.select(self.b.fcmp_ordered(">", limit, x), limit, x)
+        return self.select(self.b.fcmp_ordered(">", limit := self.like(x, bound), x), limit, x)
 
     def at_most(self, x: Value, bound: float) -> Value:
         """``min(x, bound)``; NaN stays."""
-        limit = self.like(x, bound)
-        return self.select(self.b.fcmp_ordered("<", limit, x), limit, x)
+        return self.select(self.b.fcmp_ordered("<", limit := self.like(x, bound), x), limit, x)
 
     def any(self, mask: Value) -> Value:
         """One bit: whether any lane is set."""

@@ -98,17 +98,8 @@ def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None 
 
         return result(*arguments), generate
 
-    implementations: dict[int, Any] = {
-        0: lambda typingctx: resolve(),
-        1: lambda typingctx, a: resolve(a),
-        2: lambda typingctx, a, b: resolve(a, b),
-        3: lambda typingctx, a, b, c: resolve(a, b, c),
-        4: lambda typingctx, a, b, c, d: resolve(a, b, c, d),
-        5: lambda typingctx, a, b, c, d, e: resolve(a, b, c, d, e),
-        6: lambda typingctx, a, b, c, d, e, f: resolve(a, b, c, d, e, f),
-        7: lambda typingctx, a, b, c, d, e, f, g: resolve(a, b, c, d, e, f, g),
-    }
-    implementation = implementations[arity]
+    names = ", ".join("abcdefg"[:arity])  # Numba looks at how many arguments there are
+    implementation = eval(f"lambda typingctx, {names}: resolve({names})", {"resolve": resolve})
     implementation.__name__ = implementation.__qualname__ = name
     return intrinsic(implementation)
 
@@ -225,8 +216,7 @@ def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -
 
 
 def _word(e: Lanes, address: Value, k: Value) -> Value:
-    at = e.b.add(address, e.b.mul(k, ir.Constant(I64, 8)))
-    return e.b.load(memory.pointer(e, at), typ=I64, align=8)
+    return e.b.load(memory.pointer(e, e.b.add(address, e.b.mul(k, ir.Constant(I64, 8)))), typ=I64, align=8)
 
 
 # values
