@@ -258,4 +258,5 @@ def program(graph: Graph, *, seed: int = 0, options: str = "", arguments: Sequen
         f"for expected, got in zip(f(*args), eqsat.optimize(f{options and f', {options}'})(*args)):",
         "    print(np.abs(np.subtract(expected, got, dtype=np.float64)).max(initial=0))",
     ]
-    return "\n".join([*head, *captured, "", "", f"def f({parameters}):", *lines, "", "", *tail]) + "\n"
+    text = "\n".join([*head, *captured, "", "", f"def f({parameters}):", *lines, "", "", *tail]) + "\n"
+    return f"import ml_dtypes\n{text}" if "ml_dtypes." in text else text

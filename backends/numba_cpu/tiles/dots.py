@@ -42,7 +42,7 @@ def _vnni(name: str) -> Step:
     return step
 
 
-_BFLOAT = type("Bfloat", (ir.Type,), {"_to_string": lambda self: "bfloat"})()  # type: ignore[no-untyped-call]
+_BFLOAT = type("Bfloat", (ir.Type,), {"_to_string": lambda self: "bfloat"})()
 
 
 def _bfloats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
@@ -55,8 +55,8 @@ def _bfloats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
 def _floats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
     """Bfloat16 as float32, multiplied and added one after the other."""
     a, b = e.bits(a), e.bits(b)
-    for part in (lambda x: e.b.shl(x, e.like(x, 16)), lambda x: e.b.and_(x, e.like(x, -65536))):
-        sums = e.intrinsic("fmuladd", e.floats(part(a)), e.floats(part(b)), sums)
+    for part, by in ((e.b.shl, e.like(a, 16)), (e.b.and_, e.like(a, -65536))):
+        sums = e.intrinsic("fmuladd", e.floats(part(a, by)), e.floats(part(b, by)), sums)
     return sums
 
 
