@@ -12,6 +12,7 @@ from eqsat_rules import (
     siblings,
     small_floats,
     small_integers,
+    windows,
 )
 
 RULES = collect(
@@ -25,5 +26,6 @@ RULES = collect(
     movement,
     small_integers,
     small_floats,
+    windows,
 )
 """Every rule of the library, in order of definition."""

@@ -139,6 +139,7 @@ BROADCASTS = _figure("BROADCASTS", 2.0, "elements a slot", "that the load ports 
 # Generated code
 
 LOOP = _figure("LOOP", 2.0, "slots", "one loop step: address, comparison, branch", TUNED)
+UNROLLED = _count("UNROLLED", 8, "steps", "of a loop that LLVM makes straight code of", "its code: windows of 2 to 7")
 CALL = _figure(
     "CALL", 16.0, "slots", "to enter and leave a tile or a vector loop: addresses, branches, the first loads", TUNED
 )

@@ -13,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.cost.calibration import ARG_SLOTS, GATHER_SLOTS, GUARD_SLOTS, PANEL, PANEL_PACK_SLOTS
+from eqsat.cost.calibration import (
+    ARG_SLOTS,
+    GATHER_SLOTS,
+    GUARD_SLOTS,
+    LOAD_SLOTS,
+    PANEL,
+    PANEL_PACK_SLOTS,
+    SHUFFLE_SLOTS,
+)
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.ir import views
 from eqsat.ir.contraction import CASTS, depth_of
@@ -32,6 +40,9 @@ deeper than this, and what walks one may recurse."""
 
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
+
+VECTOR = 8
+"""Elements of a run from which it is read by vectors, whatever their width."""
 
 compose = views.compose
 broadcast = lru_cache(maxsize=8192)(views.broadcast)
@@ -125,6 +136,13 @@ def _turned(map: ViewMap) -> bool:
     """Whether memory is walked contiguously along an axis that is not the last one."""
     last, *others = [[abs(step) for _, step in atoms] for atoms in reversed(map.axes) if atoms] or [[0]]
     return last[-1] > 1 and any(1 in steps for steps in others)
+
+
+def _every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
+    """Whether a reduction reads every second element along an axis that it keeps, and no run of a vector's length."""
+    ends = [(axis in reduced, atoms[-1][0], abs(atoms[-1][1])) for axis, atoms in enumerate(map.axes) if atoms]
+    runs = any(step == 1 and (n >= VECTOR or not gone) for gone, n, step in ends)
+    return not runs and any(step == 2 and not gone for gone, _, step in ends)
 
 
 class Builder:
@@ -266,7 +284,10 @@ class Builder:
         if not self._operands(s):
             return False
         (child,) = s.children
+        assert isinstance(attrs, tuple)
         each = ARG_SLOTS if op in ("argmax", "argmin") else 1.0
+        if any(map is not None and _every_second(map, attrs) for map in child.maps):
+            each += LOAD_SLOTS + SHUFFLE_SLOTS
         s.core_slots = child.slots + each * child.type.size
         return True
 

@@ -78,7 +78,9 @@ def loop_steps(
     control = c.LOOP * slot
     kept = pricer.needed(axis, step) if kept is None else kept
     if not form.contraction:
-        return kept * (n // step + share), ceil_div(n, step) * control + c.START * slot
+        steps = ceil_div(n, step)
+        straight = steps <= c.UNROLLED and form.reduced(plain_axis(axis))
+        return kept * (n // step + share), 0.0 if straight else steps * control + c.START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):
         control += c.RESTART

@@ -15,6 +15,7 @@ from eqsat.cost.calibration import (
     LANE_SLOTS,
     LOAD_SLOTS,
     MASK_SLOTS,
+    OVERLAPPED,
     PAGE_BYTES,
     PIECE_APART,
     PIECE_INSIDE,
@@ -178,8 +179,10 @@ def tile_slots(
     if form.siblings:  # what registers do not hold is loaded and stored
         kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
         slots += 1.5 * max(0, kept - _held(target))
-    chains = 4.0 if kernel.combine in ("argmax", "argmin") else 1.0
-    return max(slots, target.ports.latency * chains) + share * finish
+    latency = target.ports.latency * (4.0 if kernel.combine in ("argmax", "argmin") else 1.0)
+    # The chains of the next results have begun before that of a short reduction ends.
+    begun = 1.0 + OVERLAPPED * target.ports.latency * max(1, mine) / (slots * reduced)
+    return max(slots, latency / begun) + share * finish
 
 
 def peeled_slots(
