@@ -80,7 +80,9 @@ def _by_axis(kind: str) -> object:
 def _boxes(mk: Maker) -> Node:
     """Windows of two or three axes, with strides and dilation."""
     rank = mk.random.choice((2, 2, 3))
-    options = [(mk.random.choice((2, 3)), mk.random.choice((1, 1, 2)), mk.random.choice((1, 1, 2))) for _ in range(rank)]
+    options = [
+        (mk.random.choice((2, 3)), mk.random.choice((1, 1, 2)), mk.random.choice((1, 1, 2))) for _ in range(rank)
+    ]
     counts = [mk.random.randint(1, 4) for _ in range(rank)]
     given = mk.tensor(2, *((n - 1) * s + (k - 1) * d + 1 for n, (k, s, d) in zip(counts, options, strict=True)))
     steps = row_major(given.shape)

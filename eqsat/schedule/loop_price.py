@@ -78,8 +78,8 @@ def loop_steps(
     control = c.LOOP * slot
     kept = pricer.needed(axis, step) if kept is None else kept
     if not form.contraction:
-        steps = ceil_div(n, step)
-        straight = steps <= c.UNROLLED and form.reduced(plain_axis(axis))
+        steps, own = ceil_div(n, step), plain_axis(axis)
+        straight = steps <= c.UNROLLED and form.reduced(own) and n == form.extent(own)
         return kept * (n // step + share), 0.0 if straight else steps * control + c.START * slot
     sizes = dict(block.sizes)
     if stage in pricer.streamed and axis[0] == "n" and sizes.get(f"k{stage}", 1) < form.extent("k"):

@@ -167,6 +167,8 @@ def tile_slots(
     results = (1 if axis and form.reduced(axis) else vectors) * (1 if other and form.reduced(other) else count)
     share = results * min(1.0, mine / reduced)
     finish = _finish(form, target, axis)
+    # The chains of the next results have begun before that of a short reduction ends.
+    begun = max(1.0, OVERLAPPED * target.ports.latency * mine / (max(1.0, slots) * reduced))
     at, beside = (form.named[name][0] if name else None for name in (axis, other))
     for held, last, select, mask in _guards(kernel, lanes, target.vector_bits, at, vectors, beside, count):
         if last:
@@ -180,8 +182,6 @@ def tile_slots(
         kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
         slots += 1.5 * max(0, kept - _held(target))
     latency = target.ports.latency * (4.0 if kernel.combine in ("argmax", "argmin") else 1.0)
-    # The chains of the next results have begun before that of a short reduction ends.
-    begun = 1.0 + OVERLAPPED * target.ports.latency * max(1, mine) / (slots * reduced)
     return max(slots, latency / begun) + share * finish
 
 
