@@ -246,17 +246,17 @@ class ContractElements:
         first, last = self.inside(k, k_stop)
         if self.depth > 1:  # to rows that are then put side by side
             rows = address("scratch", (1, str(self.scratch.take(self.span("k") * self.depth * row))))
-        with self.p.scope(f"for {depth} in range({first}, {last}):", depth):
-            at_depth = self.split("k", depth)
 
-            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                value = self.p.value(factor, self.view(view, {**at_depth, **coordinates}))
+        def vector(coordinates: dict[int, str], position: str, view: View) -> None:
+            with self.p.scope(f"for {depth} in range({first}, {last}):", depth):
+                value = self.p.value(factor, self.view(view, {**self.split("k", depth), **coordinates}))
                 base = address(rows, (row, minus(depth, first))) if rows else packed.at(start, depth)
                 to = address(base, (size, minus(position, start)))
                 self.p.store(to, 0 if view.vector is None else 1, value, view.count)
 
-            aligned = self.width(which) % self.lanes == 0
-            self.sweep(group, start, address("0", (1, start), (1, count)), vector, aligned)
+        # Depth inside: where a vector lies in the axes of n is found once for all of its rows.
+        aligned = self.width(which) % self.lanes == 0
+        self.sweep(group, start, address("0", (1, start), (1, count)), vector, aligned)
         if not rows:
             return
         if self.c.ragged:
