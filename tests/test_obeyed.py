@@ -302,7 +302,7 @@ def copies_hold(source: str, nest: Nest) -> None:
         assert steps == set(want) - {0}, show(nest)
         assert all("ahead=" in tile for tile in made) or 0 in want, show(nest)
     assert any("ask=" in tile for tile in printed_tiles) <= any(tile.prefetch for tile in products), show(nest)
-    assert ("claim_rows(" in source) <= any(tile.claim for tile in products), show(nest)
+    assert (", claim=(" in source) <= any(tile.claim for tile in products), show(nest)
     pieces = []
     for phase in re.findall(r"def pack_\w+\(args.*?\n\n\n", source, re.DOTALL):
         pieces.append(int(found[1]) if (found := re.search(r"_stop = min\(\w+ \+ (\d+), ", phase)) else 0)

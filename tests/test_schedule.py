@@ -20,9 +20,11 @@ from eqsat.errors import OptionError
 from eqsat.ir.kernel import (
     Acc,
     Call,
+    Expr,
     FromStage,
     Kernel,
     KernelGroup,
+    Literal,
     Load,
     Operand,
     Stage,
@@ -568,17 +570,22 @@ def test_no_schedule_beats_the_least_that_one_can_take(at: Machine, threads: int
         assert 0 < least_of(group, target).seconds(target) <= 1.02 * schedule(group, target).predicted_seconds, name
 
 
-def test_tiles_ask_for_the_sums_that_they_add_to_where_no_private_cache_holds_them() -> None:
+def test_tiles_ask_for_the_sums_that_they_add_to_in_the_results_or_where_no_private_cache_holds_them() -> None:
     target = target_of(DESK)
+    half = Call("mul", (Acc(float32), Literal(0.5, float32)), float32)
 
-    def claims(rows: int, k: int) -> bool:
+    def claims(rows: int, k: int, epilogue: Expr = half) -> bool:
         tile = TileOp("fma", (("m", 14), ("n", 32), ("k", k)))
         nest = Loop("k", 1024, k, Loop("m", rows, 14, Loop("n", 256, 32, tile)))
-        (tile,) = tiles(with_copies(nest, problem_of(gemm(rows, 256, 1024), target), target))
+        group = gemm(rows, 256, 1024)
+        (stage,) = group.stages
+        group = replace(group, stages=(replace(stage, kernel=replace(stage.kernel, epilogue=epilogue)),))
+        (tile,) = tiles(with_copies(nest, problem_of(group, target), target))
         return tile.claim
 
     assert target.middle[0].capacity < 4096 * 256 * 4
     assert claims(4096, 512) and claims(14, 1024) and not claims(140, 512)
+    assert claims(140, 512, Acc(float32))
 
 
 def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None:

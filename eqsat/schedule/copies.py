@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from eqsat.cost import calibration as c
 from eqsat.cost.target import Target
+from eqsat.ir.contraction import is_accumulator
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tiles import round_up
@@ -63,7 +64,7 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 far = once and form.extent("k") * form.extent("n") * size > c.STREAM_BYTES
                 most = max(1, c.STREAM_AHEAD // (columns * size))
                 steps = choose(most if far else 0, (0, 3, most))
-                afar = sums is None or sums * size > near
+                afar = sums is None or sums * size > near or stays(form)
                 claim = choose(afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
                 asks = at.prefetch or choose(way if whole * size > near else 0, (0, way))
@@ -71,6 +72,11 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
         return at
 
     return walk(nest, {}, None, ())
+
+
+def stays(form: StageForm) -> bool:
+    """Whether sums are the results as they are, so that they lie there from the first step over k on."""
+    return is_accumulator(form.kernel.epilogue) and form.kernel.out.dtype == form.dtype
 
 
 def next_block(form: StageForm, copies: Mapping[tuple[int, str], int], around: Around) -> tuple[int, int]:

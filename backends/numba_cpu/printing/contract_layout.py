@@ -51,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Sums:
-    """Partial sums of a block whose k is cut: address, bytes between rows, and where the block starts."""
+    """Partial sums of a block whose k is cut: address (none: in the output), bytes between rows, where it starts."""
 
     base: str
     row: int
@@ -64,6 +64,7 @@ class Target:
     """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do.
 
     ``place``: address and bytes between rows of its results, where each row of them is contiguous.
+    ``claim``: address, lines and bytes between rows of what it asks for before it stores there; "", 0, 0: of nothing.
     """
 
     base: str
@@ -72,6 +73,7 @@ class Target:
     columns: str
     stored: bool
     place: tuple[str, int] | None = None
+    claim: tuple[str, int, int] = ("", 0, 0)
 
 
 def padded_row(size: int) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eqsat.ir.contraction import is_accumulator, streamed
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, tiles
 from eqsat_backends.numba_cpu.printing.contract_layout import (
     Around,
     Ask,
@@ -17,7 +19,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
 from eqsat_backends.numba_cpu.tiles.dots import NEEDS
-from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS
+from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS, CLAIM_STEPS
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 
@@ -61,7 +63,7 @@ class ContractPrinter(ContractPacking):
         start, stop = self.share(nest) if nest.parallel else self.range[axis]
         innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
         if axis == "k" and self.sums is None:
-            self.sums = self.new_sums()
+            self.sums = self.new_sums(nest)
         target = self.target() if innermost else None
         variable = self.p.fresh(axis)
         by = f", {step} * nt" if nest.cyclic else f", {step}" if step > 1 else ""
@@ -135,11 +137,13 @@ class ContractPrinter(ContractPacking):
         self.p.bind(stop, share if extent % step == 0 else f"min({share}, {extent})")
         return start, stop
 
-    def new_sums(self) -> Sums:
-        """Room for the partial sums of the current block."""
+    def new_sums(self, nest: Nest) -> Sums:
+        """Room for the partial sums of the current block: the results', where tiles leave what these are."""
+        m, n = self.range["m"][0], self.range["n"][0]
+        if self.storing(m, n) and tiles(nest)[0].name == "fma":
+            return Sums("", 0, m, n)
         row = padded_row(-(-self.span("n") // self.columns) * self.columns * self.size)
-        base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
-        return Sums(base, row, self.range["m"][0], self.range["n"][0])
+        return Sums(address("scratch", (1, str(self.scratch.take(self.span("m") * row)))), row, m, n)
 
     # tile
 
@@ -147,17 +151,20 @@ class ContractPrinter(ContractPacking):
         """Print what bounds the tile of the current ranges, and say where it leaves its sums."""
         m, n = self.range["m"][0], self.range["n"][0]
         rows, columns = self.count("rows", "m"), self.count("columns", "n")
-        if self.sums:
+        if self.sums and self.sums.base:
             sums = self.sums
             base = address(sums.base, (sums.row, minus(m, sums.m)), (self.size, minus(n, sums.n)))
             return Target(base, sums.row, rows, columns, False)
-        place = self.destination(m, n)
-        exact = self.c.out_stride("m") is not None
-        if place and exact and is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype:
+        if place := self.storing(m, n):
             return Target(*place, rows, columns, True, place)
         row = -(-self.span("n") // self.columns) * self.columns * self.size
         base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
-        return Target(base, row, rows, columns, False, place)
+        return Target(base, row, rows, columns, False, self.destination(m, n))
+
+    def storing(self, m: str, n: str) -> tuple[str, int] | None:
+        """The destination of sums at (m, n) that are the results as they are; None for others."""
+        same = is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype
+        return self.destination(m, n) if same and self.c.out_stride("m") is not None else None
 
     def destination(self, m: str, n: str) -> tuple[str, int] | None:
         """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
@@ -176,15 +183,11 @@ class ContractPrinter(ContractPacking):
             terms += [(strides[axis] * size, name) for axis, name in known.items()] or [(step[group] * size, position)]
         return address(self.store_base, (size, str(kernel.store_offset)), *terms), step["m"] * size
 
-    def claim(self, target: Target) -> None:
-        """Print the request for the cache lines that the tile stores to or adds to: they arrive while it multiplies."""
-        place = (target.base, target.row) if self.sums else target.place
-        if place is None:
-            return
-        self.module.use("tiles.micro_kernels", "claim_rows")
-        size = self.size if self.sums else self.c.kernel.out.dtype.itemsize
-        claim = self.module.define("claim", f"claim_rows({self.columns * size}, {place[1]})")
-        self.p.line(f"{claim}({place[0]}, {target.rows})")
+    def claim(self, target: Target) -> Target:
+        """With the request for the cache lines of its results, or of the stored sums that they are added to."""
+        size = self.c.kernel.out.dtype.itemsize if target.place else self.size
+        base, row = target.place or ((target.base, target.row) if self.sums else ("", 0))
+        return replace(target, claim=(base, -(-self.columns * size // 64), row))
 
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
@@ -201,8 +204,6 @@ class ContractPrinter(ContractPacking):
         """Print the tile operation for the current ranges, one call for each size a tile can have."""
         m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.stream() if op.name == "update" else self.source("b")
-        if op.claim:
-            self.claim(target)
         arguments, special = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
             arguments += [target.columns, f"{k} == {self.ends['k'][0]}"]
@@ -214,7 +215,9 @@ class ContractPrinter(ContractPacking):
                 arguments.append(f"{k} == {self.ends['k'][0]}")
             tests = {}
             ask = self.asking
-            last = [ask.base] if ask else []
+            target = self.claim(target) if op.claim else target
+            ends = [target.claim[0]] if target.claim[0] else []
+            last = [ask.base, *ends] if ask else ends
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
                 for rows in sorted(self.sizes["m"], reverse=True):
@@ -231,7 +234,8 @@ class ContractPrinter(ContractPacking):
                         tests[name] = [*test, *[ask.test] * bool(ask.test)]
                         special[name] = [*arguments, *last]
                     if not ask or ask.test:
-                        tests[self.fma(a, b, rows, columns, target, op.ahead, None)] = test
+                        name = self.fma(a, b, rows, columns, target, op.ahead, None)
+                        tests[name], special[name] = test, [*arguments, *ends]
         for number, (name, test) in enumerate(tests.items()):
             call = f"{name}({', '.join(special.get(name, arguments))})"
             if len(tests) == 1:
@@ -251,6 +255,9 @@ class ContractPrinter(ContractPacking):
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
+        if target.claim[0]:  # all in the first half of k, and not at once: that would hold up the loads
+            turns = max(1, max(self.sizes["k"], default=0) // (ask.steps[0] if ask else CLAIM_STEPS) // 2)
+            options += f", claim={(CLAIM_STEPS, -(-rows // turns), *target.claim[1:])}"
         tile, kind = "fma_tile", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]

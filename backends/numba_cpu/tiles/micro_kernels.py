@@ -10,6 +10,7 @@ rows of a tile are immediate offsets of one pointer.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -97,6 +98,7 @@ def fma_tile(
     tail: int = 0,
     keep: int = 0,
     ask: tuple[int, int, int, int] = (0, 0, 0, 0),
+    claim: tuple[int, int, int, int] = (0, 0, 0, 0),
     step: Step | None = None,
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
@@ -109,21 +111,26 @@ def fma_tile(
     ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
     fly, hidden behind the arithmetic.
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
-    are prefetched into the second-level cache, from a last argument on, which then moves by ``move`` bytes.
+    are prefetched into the second-level cache, from an argument behind those on, which then moves by ``move`` bytes.
+    ``claim``: (steps, each, lines, apart): as often, so many cache lines of each of the next ``each`` rows, ``apart``
+    bytes apart, are asked for to be written, from a last argument on, until all rows are.
     ``step``: adds to sums; None: multiplies and adds.
     """
     muladd = step or _Tile.muladd
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
-    unroll = 4 if rows * vectors < 4 and not ask[0] else 2 if rows * vectors < 16 or keep or ask[0] else 1
+    every = ask[0] or claim[0]
+    unroll = 4 if rows * vectors < 4 and not ask[0] else 2 if rows * vectors < 16 or keep or every else 1
     # several chains an accumulator where there are too few accumulators to hide the latency of fma
     chains = unroll if rows * vectors < 2 else 2 if rows * vectors < 4 else 1
     cells = [(i, j) for i in range(rows) for j in range(vectors)]
+    arguments = 4 + accumulate + bool(keep) + bool(ask[0]) + bool(claim[0])
 
     def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
         width, c = lanes * e.size, memory.pointer(e, c)
         a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
-        ask_at = e.moving(more[-1] if ask[0] else b)
+        ask_at = e.moving(more[accumulate + bool(keep)] if ask[0] else b)
+        claimed = e.variable(ir.Constant(I64, 0))
         streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep)]
         sums = [[e.variable(ir.Constant(e.type(e.of), None)) for _ in cells] for _ in range(chains)]
 
@@ -150,13 +157,20 @@ def fma_tile(
                     e.move(stream, steps * stride)
 
         left = k
-        if ask[0]:
-            with e.loop(k, ask[0]):
+        if every:
+            with e.loop(k, every):
                 for line in range(ask[1]):
                     memory.prefetch(e, e.at(ask_at.now, ask[2] * line), 2)
                 e.move(ask_at, ask[3])
-                walk(ir.Constant(I64, ask[0]), unroll)
-            left = e.left(k, ask[0])
+                if claim[0]:  # in the end the last ones again: that costs less than a branch, or a loop of its own
+                    first, most = claimed.now, ir.Constant(I64, rows - claim[1])
+                    first = e.b.select(e.b.icmp_signed("<", first, most), first, most)
+                    start = memory.pointer(e, e.b.add(more[-1], e.b.mul(first, ir.Constant(I64, claim[3]))))
+                    for i, line in itertools.product(range(claim[1]), range(claim[2])):
+                        memory.prefetch(e, e.at(start, i * claim[3] + 64 * line), 3, write=True)
+                    claimed.set(e.b.add(first, ir.Constant(I64, claim[1])))
+                walk(ir.Constant(I64, every), unroll)
+            left = e.left(k, every)
         walk(left, unroll)
         walk(e.left(left, unroll), 1)
         totals = [functools.reduce(e.add, (chain[cell].now for chain in sums)) for cell in range(len(cells))]
@@ -177,9 +191,7 @@ def fma_tile(
             with otherwise:
                 finish(True)
 
-    return _macro(
-        f"fma_tile_{rows}x{vectors * lanes}", 4 + accumulate + bool(keep) + bool(ask[0]), dtype, lanes, generate
-    )
+    return _macro(f"fma_tile_{rows}x{vectors * lanes}", arguments, dtype, lanes, generate)
 
 
 @functools.cache
@@ -215,20 +227,6 @@ def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -
             e.move(from_at, depth * from_row)
 
     return _macro(f"interleave_{depth}", 4, dtype, lanes, generate)
-
-
-@functools.cache
-def claim_rows(width: int, row: int) -> Tile:
-    """``claim(to, rows)``: ask for ``rows`` pieces of ``width`` bytes, ``row`` bytes apart, to be written soon."""
-
-    def generate(e: _Tile, to: Value, rows: Value) -> None:
-        at = e.moving(to)
-        with e.loop(rows):
-            for line in range(0, width, 64):
-                memory.prefetch(e, e.at(at.now, line), 3, write=True)
-            e.move(at, row)
-
-    return _macro("claim_rows", 2, "float32", 1, generate)
 
 
 @functools.cache

@@ -63,6 +63,9 @@ def _product(
     )
 
 
+CLAIM_STEPS = 16
+"""Steps of k of a tile that asks for nothing but the lines that it stores to, from one request to the next."""
+
 REGISTERED: dict[str, TileOpRow] = {}
 """Tile operations from outside of this package, by name, which ``registry`` fills."""
 

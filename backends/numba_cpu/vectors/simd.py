@@ -40,6 +40,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from inspect import Parameter, Signature
+from string import ascii_lowercase
 from typing import Any
 
 from llvmlite import ir
@@ -81,7 +83,7 @@ Build = Callable[..., Value]
 def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None = None) -> Any:
     """An intrinsic. Scalar arguments reach ``build`` as Numba has them, integers as i64."""
 
-    def resolve(*given: Any) -> tuple[Any, Any]:
+    def resolve(_: Any, *given: Any) -> tuple[Any, Any]:
         # unsigned and small integers, literals and booleans as addresses or counts: all are intp
         arguments = tuple(types.int64 if isinstance(t, types.Integer) else t for t in given)
         result = typer(*arguments)
@@ -98,10 +100,11 @@ def define(name: str, arity: int, typer: Typer, build: Build, lanes: int | None 
 
         return result(*arguments), generate
 
-    names = ", ".join("abcdefg"[:arity])  # Numba looks at how many arguments there are
-    implementation = eval(f"lambda typingctx, {names}: resolve({names})", {"resolve": resolve})
-    implementation.__name__ = implementation.__qualname__ = name
-    return intrinsic(implementation)
+    # Numba asks for one name for each argument
+    names = ("context", *ascii_lowercase[:arity])
+    resolve.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_ONLY) for n in names])  # type: ignore[attr-defined]
+    resolve.__name__ = resolve.__qualname__ = name
+    return intrinsic(resolve)
 
 
 # memory
