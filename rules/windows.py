@@ -1,8 +1,8 @@
 """Reductions of sliding windows, one axis after the other.
 
 A window of k × k elements takes k² of them; a window of k along one axis, of windows of k along the other one, takes
-2k, as windows that overlap share the inner ones. So do boxes of any rank, axis by axis. The axis that steps least is the
-last one: the others then combine whole rows.
+2k, as windows that overlap share the inner ones. So do boxes of any rank, axis by axis. The axis that steps least is
+the last one: the others then combine whole rows.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def test_products(m: int, k: int, n: int, const: tuple[str, ...]) -> None:
 def test_exact_products_keep_subnormal_numbers() -> None:
     x, w = subnormal((16, 32), 2), np.full((32, 48), 1e30, BF)
     if dots.NEEDS[PAIR] in dots.cpu_features():  # which makes them zeros: verification sees it
-        with pytest.raises(VerificationError, match="numerics='exact'.* keeps NumPy's") as caught:
+        with pytest.raises(VerificationError, match=r"numerics='exact'.* keeps NumPy's") as caught:
             eqsat.optimize(lambda x, w: x @ w, strict=True, check_speed=False)(x, w)
         exec(caught.value.program.replace("print", "np.isfinite"), {})  # runs as it stands
     program = eqsat.optimize(lambda x, w: x @ w, strict=True, numerics="exact", check_speed=False)
