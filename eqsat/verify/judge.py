@@ -421,7 +421,7 @@ class Judge:
             places = self.noise.places(batch, 2 * ESCAPES)
             moved = moves(places, self.plan, look.bound, Escapes(range=True), self.deadline)
             for suspect, move in zip(batch, moved, strict=True):
-                tame = suspect.ours.dtype.kind == "f" and np.isfinite(suspect.ours) & np.isfinite(suspect.exact)
+                tame = is_floating(suspect.ours) and np.isfinite(suspect.ours) & np.isfinite(suspect.exact)
                 suspect.excuse(np.where(tame, 0.0, move))
             if not all(e.ok for e in self.noise.errors(batch, survey.scale, look.bound, plain)):
                 raise PlainDiffers(number)
