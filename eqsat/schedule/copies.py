@@ -64,7 +64,7 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 far = once and form.extent("k") * form.extent("n") * size > c.STREAM_BYTES
                 most = max(1, c.STREAM_AHEAD // (columns * size))
                 steps = choose(most if far else 0, (0, 3, most))
-                afar = sums is None or sums * size > near or stays(form)
+                afar = form.kernel.out.nbytes > near if sums is None or stays(form) else sums * size > near
                 claim = choose(afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
                 asks = at.prefetch or choose(way if whole * size > near else 0, (0, way))
