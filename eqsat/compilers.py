@@ -196,7 +196,9 @@ class Compilers:
         try:
             self._prepare()
         except BaseException as error:  # raised again where it is waited for
+            self._here = False
             self._tell(error)
+            return
         while True:
             with self._news:
                 if not self._waiting:

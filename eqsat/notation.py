@@ -110,8 +110,9 @@ def _output_axes(shape: Any, element: Callable[..., Any]) -> list[Axis]:
     extents = shape_of(shape)
     if any(n < 0 for n in extents):
         raise ShapeError(f"eqsat.compute: shape {extents} has a negative extent", LINE.get())
-    names = list(inspect.signature(element).parameters)
-    if names and inspect.signature(element).parameters[names[-1]].kind is inspect.Parameter.VAR_POSITIONAL:
+    parameters = inspect.signature(element).parameters
+    names = list(parameters)
+    if names and parameters[names[-1]].kind is inspect.Parameter.VAR_POSITIONAL:
         names[-1:] = [f"{names[-1]}{i}" for i in range(len(extents) - len(names) + 1)]
     if len(names) != len(extents):
         raise ShapeError(

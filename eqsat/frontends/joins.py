@@ -232,7 +232,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> TracedArray:
     return TracedArray(last)
 
 
-def _with_clip(value: Any) -> Any:
+def _clippable(value: Any) -> Any:
     """An operand in a type that NumPy has a loop of ``clip`` for: of bfloat16 there is none."""
     if value is None or is_weak(value):
         return value
@@ -251,7 +251,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
         high = None if type(high) is int and high >= limits.max else high
     if (low is None) != (high is None):
         return apply(*((np.maximum, (x, low)) if high is None else (np.minimum, (x, high))))
-    x, low, high = (_with_clip(value) for value in (x, low, high))
+    x, low, high = (_clippable(value) for value in (x, low, high))
     dtype = promote(x, *(b for b in (low, high) if b is not None))  # of all three at once
     result = lift(x, dtype)
     for ufunc, bound in ((np.maximum, low), (np.minimum, high)):

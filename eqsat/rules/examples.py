@@ -14,7 +14,20 @@ from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, bool_, float32, float64, int8, int32, int64, row_major, uint8, uint64
+from eqsat.ir.types import (
+    DType,
+    TensorType,
+    bool_,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    is_floating,
+    row_major,
+    uint8,
+    uint64,
+)
 from eqsat.ir.views import ViewMap
 from eqsat.rules.instantiate import signed_sum
 from eqsat.rules.pattern import Apply, Attribute, Expanded, Literal, Mean, NumberVar, Parts, Pattern, Sum, Terms, Var
@@ -87,7 +100,7 @@ class Maker:
         """Random values for the inputs."""
         rng = np.random.default_rng(self.random.getrandbits(32))
         found = {node: _values(rng, node.type, regime) for node in self.inputs}
-        floats = [value for value in found.values() if value.dtype.kind == "f" and value.size]
+        floats = [value for value in found.values() if is_floating(value) and value.size]
         if regime == "lone" and floats:
             chosen = floats[rng.integers(len(floats))]
             chosen.flat[rng.integers(chosen.size)] = np.nan

@@ -64,7 +64,7 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 far = once and form.extent("k") * form.extent("n") * size > c.STREAM_BYTES
                 most = max(1, c.STREAM_AHEAD // (columns * size))
                 steps = choose(most if far else 0, (0, 3, most))
-                alone = len(problem.stages) == 1  # beside others' blocks it took attention from 5.7 to 7.5 ms
+                alone = len(problem.stages) == 1  # beside others' blocks attention lost a third in some processes
                 afar = form.kernel.out.nbytes > near if sums is None or stays(form) else sums * size > near
                 claim = choose(alone and afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)

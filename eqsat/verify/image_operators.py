@@ -220,6 +220,12 @@ def _quantized(d: Draft, accept: Callable[[Value], bool] = lambda v: True) -> tu
     return x, _zero(d, x.dtype)
 
 
+def _scaled(d: Draft, x: Value, zero: str, w: Value, other: str) -> str:
+    """Operands of a product that is quantized again: both factors with scales and zero points, and the result's."""
+    to = _zero(d, d.choose(SMALL))
+    return f"{x.name}, {_scale(d)}, {zero}, {w.name}, {_scale(d)}, {other}, {_scale(d)}, {to}"
+
+
 @_operator("quantize", "quantize_again")
 def _quantize(d: Draft) -> Made:
     x = d.pick(lambda v: v.kind == "f" and v.exact and v.dtype != "float16" and not np.isnan(v.array).any())
@@ -253,9 +259,7 @@ def _integer_product(d: Draft) -> Made:
     w = d.fresh((x.shape[-1], d.choose((4, 16, 3, 33))), d.choose(SMALL), low=-128, high=127)
     other = _zero(d, w.dtype)
     if d.flag():
-        to = _zero(d, d.choose(SMALL))
-        operands = f"{x.name}, {_scale(d)}, {zero}, {w.name}, {_scale(d)}, {other}, {_scale(d)}, {to}"
-        return Made(f"nn.qlinear_matmul({operands})", discrete=True)
+        return Made(f"nn.qlinear_matmul({_scaled(d, x, zero, w, other)})", discrete=True)
     return Made(f"nn.matmul_integer({x.name}, {w.name}{f', {zero}, {other}' if d.flag() else ''})")
 
 
@@ -270,9 +274,7 @@ def _integer_conv(d: Draft) -> Made:
     other = _zero(d, w.dtype)
     options = f", padding={d.choose((0, 1))}, stride={d.choose((1, 2))}"
     if d.flag():
-        to = _zero(d, d.choose(SMALL))
-        operands = f"{x.name}, {_scale(d)}, {zero}, {w.name}, {_scale(d)}, {other}, {_scale(d)}, {to}"
-        return Made(f"nn.qlinear_conv({operands}{options})", discrete=True)
+        return Made(f"nn.qlinear_conv({_scaled(d, x, zero, w, other)}{options})", discrete=True)
     return Made(f"nn.conv_integer({x.name}, {w.name}, {zero}, {other}{options})")
 
 

@@ -19,7 +19,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
 from eqsat_backends.numba_cpu.tiles.dots import NEEDS
-from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS, CLAIM_STEPS
+from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS, CLAIM_EVERY
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 
@@ -256,8 +256,8 @@ class ContractPrinter(ContractPacking):
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
         if target.claim[0]:  # all in the first half of k, and not at once: that would hold up the loads
-            turns = max(1, max(self.sizes["k"], default=0) // (ask.steps[0] if ask else CLAIM_STEPS) // 2)
-            options += f", claim={(CLAIM_STEPS, -(-rows // turns), *target.claim[1:])}"
+            turns = max(1, max(self.sizes["k"], default=0) // (ask.steps[0] if ask else CLAIM_EVERY) // 2)
+            options += f", claim={(CLAIM_EVERY, -(-rows // turns), *target.claim[1:])}"
         tile, kind = "fma_tile", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]

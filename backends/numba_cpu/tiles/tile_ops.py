@@ -25,6 +25,9 @@ DOT_STEPS = {"uint8·int8": ((4.0, ""),), "int16·int16": ((2.0, ""),), "bfloat1
 ASK_STEPS = 2
 """Steps of k of a register tile that prefetches the next panel, from one request to the next."""
 
+CLAIM_EVERY = 16
+"""The same of a tile that asks for nothing but the lines that it stores to."""
+
 CHAINS = 4
 """Into how many sums a tile splits an accumulator where it has fewer accumulators than that."""
 
@@ -62,9 +65,6 @@ def _product(
         layouts=((0, "d"), (1, "d")) if deep else ((1, "n"),),
     )
 
-
-CLAIM_STEPS = 16
-"""Steps of k of a tile that asks for nothing but the lines that it stores to, from one request to the next."""
 
 REGISTERED: dict[str, TileOpRow] = {}
 """Tile operations from outside of this package, by name, which ``registry`` fills."""

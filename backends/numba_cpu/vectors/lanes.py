@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from eqsat.cost.machine import vector_limit
-from eqsat.ir.types import STORED, bfloat16
+from eqsat.ir.types import STORED, DType, bfloat16
 from eqsat_backends.numba_cpu.vectors.flow import I32, Flow
 
 Value = Any
@@ -38,11 +38,17 @@ class Bfloat(Unsigned):
 KIND = {d.name: "b1" if d.kind == "bool" else "bf16" if d == bfloat16 else f"{d.name[0]}{d.bits}" for d in STORED}
 """NumPy's name of an element type -> ours."""
 FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
-ELEMENTS: dict[str, Any] = {
-    kind: FLOATS.get(kind)
-    or {"u": Unsigned, "bf": Bfloat}.get(kind.rstrip("0123456789"), ir.IntType)(int(kind.lstrip("bfiu")))
-    for kind in KIND.values()
-}
+
+
+def _element(dtype: DType) -> Any:
+    kind = KIND[dtype.name]
+    if kind in FLOATS:
+        return FLOATS[kind]
+    made = Bfloat if dtype == bfloat16 else Unsigned if kind[0] == "u" else ir.IntType
+    return made(1 if kind == "b1" else dtype.bits)
+
+
+ELEMENTS: dict[str, Any] = {KIND[d.name]: _element(d) for d in STORED}
 BYTES = {KIND[d.name]: d.itemsize for d in STORED}
 """Bytes of one element in memory."""
 
@@ -270,11 +276,13 @@ class Lanes(Flow):
 
     def at_least(self, x: Value, bound: float) -> Value:
         """``max(x, bound)``; NaN stays (one instruction: x86 min and max return their second operand on NaN)."""
-        return self.select(self.b.fcmp_ordered(">", limit := self.like(x, bound), x), limit, x)
+        limit = self.like(x, bound)
+        return self.select(self.b.fcmp_ordered(">", limit, x), limit, x)
 
     def at_most(self, x: Value, bound: float) -> Value:
         """``min(x, bound)``; NaN stays."""
-        return self.select(self.b.fcmp_ordered("<", limit := self.like(x, bound), x), limit, x)
+        limit = self.like(x, bound)
+        return self.select(self.b.fcmp_ordered("<", limit, x), limit, x)
 
     def any(self, mask: Value) -> Value:
         """One bit: whether any lane is set."""
