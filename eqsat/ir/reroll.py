@@ -18,7 +18,7 @@ from eqsat.ir import build, views
 from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop, of_loop
 from eqsat.ir.moving import moving
-from eqsat.ir.node import ConstArray, Graph, Node, remade, topological
+from eqsat.ir.node import ConstArray, Graph, Node, remade
 from eqsat.ir.reroll_body import Body, Read, merged, of_their_base, stacking_wholes, whole_of
 from eqsat.ir.views import ViewMap
 
@@ -68,10 +68,15 @@ def rerolled(graph: Graph, order: Sequence[Node] = (), least: Least = Least()) -
     """
     while True:
         sequence = _sequence(graph, order, least)
-        found = None if len(sequence) < least.run else _find(sequence, graph, least)
-        if found is None:
+        found = [] if len(sequence) < least.run else _find(sequence, graph, least)
+        if not found:
             return graph
-        replaced, rest = found
+        left = np.ones(len(sequence), bool)
+        replaced: dict[Node, Node] = {}
+        for roll, nodes in found:
+            left[roll.stretch] = False
+            replaced |= nodes
+        rest = [sequence[p] for p in np.flatnonzero(left)]
         outputs = _rebuilt([*graph.outputs, *rest], replaced)
         graph = Graph(graph.inputs, tuple(outputs[: len(graph.outputs)]), graph.names)
         order = outputs[len(graph.outputs) :]
@@ -105,24 +110,40 @@ def _label(node: Node) -> Hashable:
 
 
 def _rebuilt(outputs: Sequence[Node], replaced: Mapping[Node, Node]) -> list[Node]:
-    """The outputs with nodes replaced, and what reads rows of what a loop stacks as views of the whole."""
-    done = dict(replaced)
-    for node in topological(outputs, replaced):
-        inputs = [done[i] for i in node.inputs]
-        if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
-            done[node] = node
-        elif isinstance(node.attrs, ViewMap):
-            done[node] = build.view(inputs[0], node.attrs, node.label)
-        elif node.op == "concat":
-            assert isinstance(node.attrs, int)
-            done[node] = build.concat(merged(inputs, node.attrs), node.attrs)
-        else:
-            done[node] = remade(node, tuple(inputs))
+    """The outputs with nodes replaced, also in what stands for others."""
+    done: dict[Node, Node] = {}
+    stack = [*reversed(outputs)]
+    while stack:
+        node = stack[-1]
+        operands = (replaced[node],) if node in replaced else node.inputs
+        missing = [] if node in done else [o for o in operands if o not in done]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        if node not in done:
+            inputs = [done[o] for o in operands]
+            done[node] = inputs[0] if node in replaced else _of_others(node, inputs)
     return [done[o] for o in outputs]
 
 
-def _find(sequence: list[Node], graph: Graph, least: Least) -> tuple[dict[Node, Node], list[Node]] | None:
-    """The repetition with most operators: what stands for its nodes, and all others."""
+def _of_others(node: Node, inputs: list[Node]) -> Node:
+    """The operator of other operands; what reads rows of what a loop stacks is a view of the whole."""
+    if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
+        return node
+    if isinstance(node.attrs, ViewMap):
+        return build.view(inputs[0], node.attrs, node.label)
+    if node.op == "concat":
+        assert isinstance(node.attrs, int)
+        return build.concat(merged(inputs, node.attrs), node.attrs)
+    return remade(node, tuple(inputs))
+
+
+def _find(sequence: list[Node], graph: Graph, least: Least) -> list[tuple[_Roll, dict[Node, Node]]]:
+    """Repetitions, those of most operators first, and what stands for their nodes.
+
+    Of those that overlap, or read what another makes, only the first: the others may be more once that is a loop.
+    """
     numbers: dict[Hashable, int] = {}
     labels = np.array([numbers.setdefault(_label(node), len(numbers)) for node in sequence])
     users: dict[Node, list[Node]] = defaultdict(list)
@@ -130,34 +151,55 @@ def _find(sequence: list[Node], graph: Graph, least: Least) -> tuple[dict[Node, 
         for operand in dict.fromkeys(node.inputs):
             users[operand].append(node)
     outputs = set(graph.outputs)
+    position = {node: p for p, node in enumerate(sequence)}
+    read = [[position[o] for o in dict.fromkeys(map(_viewed, node.inputs)) if o in position] for node in sequence]
+    taken, settled = np.zeros(len(sequence), bool), np.zeros(len(sequence), bool)
+    found = []
     for start, end, period in _runs(labels, least):
-        if all(node.op == "view" for node in sequence[start : start + period]):
-            continue  # a loop would only copy them
-        position = {node: p for p, node in enumerate(sequence)}
+        if settled[start:end].any() or all(node.op == "view" for node in sequence[start : start + period]):
+            continue  # of nothing but views, a loop would only copy them
+        if taken[[p for reads in read[start:end] for p in reads]].any():
+            settled[start:end] = True
+            continue
         for first in _cuts(sequence, users, outputs, position, start, period):
-            made: tuple[_Roll, dict[Node, Node]] | None = None
-            roll = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, least)
-            while True:
-                replaced = roll.run()
-                if replaced is not None and (made is None or roll.nested):
-                    made = roll, replaced
-                inner = roll.trips * roll.period
-                if roll.trips < 2 or not least.enough((end - first) // inner):
-                    break
-                roll = replace(
-                    roll, period=inner, trips=(end - first) // inner, carries=[], outer=True
-                )  # goes on behind the break
-            if made is None:
-                continue
-            roll, replaced = made
-            turns = roll.turns()
-            if turns > 1:  # as in Lam, "Software pipelining" (1988): unrolled so often, values need no copies
-                longer = replace(roll, period=turns * roll.period, trips=roll.trips // turns, carries=[])
-                again = longer.run()
-                if again is not None:
-                    roll, replaced = longer, again
-            return replaced, [n for n in sequence if roll.where(n) is None]
-    return None
+            whole = _Roll(sequence, position, users, outputs, first, period, (end - first) // period, least)
+            made = _most(whole, end)
+            if made is not None:
+                taken[made[0].stretch] = settled[made[0].stretch] = True
+                found.append(made)
+                break
+    return found
+
+
+def _viewed(node: Node) -> Node:
+    """What is shown by views of views."""
+    while isinstance(node.attrs, ViewMap):
+        (node,) = node.inputs
+    return node
+
+
+def _most(roll: _Roll, end: int) -> tuple[_Roll, dict[Node, Node]] | None:
+    """The loop of a repetition, or of those around it whose iterations are its loops; ``end``: of the stretch."""
+    made: tuple[_Roll, dict[Node, Node]] | None = None
+    while True:
+        replaced = roll.run()
+        if replaced is not None and (made is None or roll.nested):
+            made = roll, replaced
+        inner = roll.trips * roll.period
+        trips = (end - roll.first) // inner if inner else 0
+        if roll.trips < 2 or not roll.least.enough(trips):
+            break
+        roll = replace(roll, period=inner, trips=trips, carries=[], outer=True)  # goes on behind the break
+    if made is None:
+        return None
+    roll, replaced = made
+    turns = roll.turns()
+    if turns > 1:  # as in Lam, "Software pipelining" (1988): unrolled so often, values need no copies
+        longer = replace(roll, period=turns * roll.period, trips=roll.trips // turns, carries=[])
+        again = longer.run()
+        if again is not None:
+            roll, replaced = longer, again
+    return roll, replaced
 
 
 def _runs(labels: np.ndarray, least: Least) -> Iterator[tuple[int, int, int]]:
@@ -246,6 +288,11 @@ class _Roll:
     """Whether an iteration is made of those of a loop inside; any other is short enough to be searched as a whole."""
     nested: bool = False
     """Whether it has a loop inside, else what is unrolled there would be found again in every trip."""
+
+    @property
+    def stretch(self) -> slice:
+        """Its nodes' places in the sequence."""
+        return slice(self.first, self.first + self.trips * self.period)
 
     def _inside(self) -> Least:
         """Of loops in the body."""
