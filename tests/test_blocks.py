@@ -17,7 +17,7 @@ from eqsat import nn, rules
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
-from eqsat.ir import Graph, build, reroll
+from eqsat.ir import Graph, build, stretches
 from eqsat.ir.build import call
 from eqsat.ir.complexes import as_real
 from eqsat.ir.composite import without_composites
@@ -128,7 +128,7 @@ def test_a_loop_is_evaluated_as_a_whole_however_large_its_results(monkeypatch: p
         return np.exp(-x) + 1, rows[::-1].mean(axis=0)
 
     x, y = rng.random((40, 5)), rng.random((40, 5))
-    monkeypatch.setattr(reroll, "LEAST_NODES", 1)
+    monkeypatch.setattr(stretches, "LEAST_NODES", 1)
     monkeypatch.setattr(by_blocks, "BLOCK", 16)
     monkeypatch.setattr(by_blocks, "SMALL", 16)
     graph = trace(fn, (x, y)).graph

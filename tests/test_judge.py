@@ -12,7 +12,7 @@ import eqsat
 from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
-from eqsat.ir import reroll
+from eqsat.ir import stretches
 from eqsat.options import Numerics
 from eqsat.verify import draws
 from eqsat.verify.draws import Draws
@@ -273,7 +273,7 @@ def test_long_sums_of_equal_terms_may_be_rounded_in_any_order(columns: int) -> N
 
 @pytest.fixture
 def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reroll, "LEAST_NODES", 1)
+    monkeypatch.setattr(stretches, "LEAST_NODES", 1)
 
 
 def expect_loop(fn: Callable[..., Any], *args: Any) -> None:

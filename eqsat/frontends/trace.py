@@ -61,7 +61,8 @@ from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import with_bodies
 from eqsat.ir.node import LINES, Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
-from eqsat.ir.reroll import SHORT, rerolled
+from eqsat.ir.reroll import rerolled
+from eqsat.ir.stretches import SHORT
 
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
@@ -272,8 +273,8 @@ def _traced(
         order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
         graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
         graph = absorbed(graph) if trace_of.stood else graph
-        graph, whole = rerolled(graph, order), graph
-        short = rerolled(graph, order, SHORT) if graph is whole else graph
+        graph, whole = rerolled(graph, order, deadline=deadline), graph
+        short = rerolled(graph, order, SHORT, deadline) if graph is whole else graph
     except (Exception, Unlike) as error:
         loops = frozenset(trace_of.standing or trace_of.stood)
         if isinstance(error, OutOfTime) or not loops:

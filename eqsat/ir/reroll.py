@@ -8,50 +8,21 @@ assumed of how the program was written: what repeats is one, whether it came fro
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from eqsat.deadline import NEVER, Deadline
 from eqsat.ir import build, views
-from eqsat.ir.identity import identity
 from eqsat.ir.loop import Loop, loop, of_loop
 from eqsat.ir.moving import moving
 from eqsat.ir.node import ConstArray, Graph, Node, remade
 from eqsat.ir.reroll_body import Body, Read, merged, of_their_base, stacking_wholes, whole_of
+from eqsat.ir.stretches import LONG, Least, in_order, repeated
 from eqsat.ir.views import ViewMap
 
-__all__ = ["LEAST_NODES", "LEAST_TRIPS", "SHORT", "Least", "rerolled"]
-
-LEAST_TRIPS = 8
-"""Trips of a loop at least."""
-LEAST_NODES = 192
-"""Operators that its trips have together at least: shorter programs are searched as a whole, across iterations."""
-
-
-@dataclass(frozen=True)
-class Least:
-    """What a repetition has at least to become a loop; None: ``LEAST_TRIPS``, ``LEAST_NODES``."""
-
-    trips: int | None = None
-    nodes: int | None = None
-    times: int = 1
-    """How often the graph runs, as the body of a loop: its operators count as often."""
-
-    def enough(self, trips: int) -> bool:
-        return trips >= (LEAST_TRIPS if self.trips is None else self.trips)
-
-    @property
-    def run(self) -> int:
-        """Operators of the graph's own."""
-        return -(-(LEAST_NODES if self.nodes is None else self.nodes) // self.times)
-
-
-SHORT = Least(4, 24)
-"""Of loops that may be better than the program across iterations, or worse: both have to be planned."""
-PERIODS = 64
-"""Distances between equal operators that are tried as a period: those of most operators first."""
 TABLE_BYTES = 1 << 22
 """Of constants at most that differ from trip to trip, in a table that the loop reads by rows."""
 CARRY_BYTES = 64
@@ -60,15 +31,16 @@ PASSED_BYTES, TURNS = 1 << 14, 4
 """Bytes of a value from which trips that only pass it on to the next are as many as it takes in one, up to so many."""
 
 
-def rerolled(graph: Graph, order: Sequence[Node] = (), least: Least = Least()) -> Graph:
+def rerolled(graph: Graph, order: Sequence[Node] = (), least: Least = LONG, deadline: Deadline = NEVER) -> Graph:
     """The graph with its repetitions as loops; the graph itself where there are none worth it.
 
     ``order``: the operators in the order in which they were traced, as far as that is known. Without it, their order
-    is that of the graph, in which iterations may lie interleaved and stay undiscovered.
+    is that of the graph, in which iterations may lie interleaved and stay undiscovered. Raises
+    :class:`~eqsat.deadline.OutOfTime` past the deadline.
     """
     while True:
-        sequence = _sequence(graph, order, least)
-        found = [] if len(sequence) < least.run else _find(sequence, graph, least)
+        sequence = in_order(graph, order, least)
+        found = [] if len(sequence) < least.run else _find(sequence, graph, least, deadline)
         if not found:
             return graph
         left = np.ones(len(sequence), bool)
@@ -80,33 +52,6 @@ def rerolled(graph: Graph, order: Sequence[Node] = (), least: Least = Least()) -
         outputs = _rebuilt([*graph.outputs, *rest], replaced)
         graph = Graph(graph.inputs, tuple(outputs[: len(graph.outputs)]), graph.names)
         order = outputs[len(graph.outputs) :]
-
-
-def _sequence(graph: Graph, order: Sequence[Node], least: Least) -> list[Node]:
-    """Operators that the graph needs, operands before users, otherwise in the order given."""
-    needed = graph.nodes()
-    wanted = set(needed)
-    found: dict[Node, None] = {}
-    for node in (*(n for n in order if n in wanted), *needed):
-        stack = [node]
-        while stack:
-            missing = [i for i in stack[-1].inputs if i not in found]
-            if missing:
-                stack.append(missing[0])
-            else:
-                found[stack.pop()] = None
-    users = Counter(operand for node in found for operand in set(node.inputs))
-    hoisted: dict[Node, None] = {}
-    for node in found:  # what all iterations read is traced in the first one
-        if all(operand in hoisted for operand in node.inputs) and (not node.inputs or least.enough(users[node])):
-            hoisted[node] = None
-    return [node for node in (*hoisted, *(n for n in found if n not in hoisted)) if node.inputs]
-
-
-def _label(node: Node) -> Hashable:
-    """What iterations have in common: an operator up to the offset of a view, its type and its operands' types."""
-    attrs: Hashable = node.attrs.axes if isinstance(node.attrs, ViewMap) else identity(node.attrs)
-    return node.op, attrs, node.type, tuple(operand.type for operand in node.inputs)
 
 
 def _rebuilt(outputs: Sequence[Node], replaced: Mapping[Node, Node]) -> list[Node]:
@@ -139,13 +84,11 @@ def _of_others(node: Node, inputs: list[Node]) -> Node:
     return remade(node, tuple(inputs))
 
 
-def _find(sequence: list[Node], graph: Graph, least: Least) -> list[tuple[_Roll, dict[Node, Node]]]:
+def _find(sequence: list[Node], graph: Graph, least: Least, deadline: Deadline) -> list[tuple[_Roll, dict[Node, Node]]]:
     """Repetitions, those of most operators first, and what stands for their nodes.
 
     Of those that overlap, or read what another makes, only the first: the others may be more once that is a loop.
     """
-    numbers: dict[Hashable, int] = {}
-    labels = np.array([numbers.setdefault(_label(node), len(numbers)) for node in sequence])
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in sequence:
         for operand in dict.fromkeys(node.inputs):
@@ -155,7 +98,8 @@ def _find(sequence: list[Node], graph: Graph, least: Least) -> list[tuple[_Roll,
     read = [[position[o] for o in dict.fromkeys(map(_viewed, node.inputs)) if o in position] for node in sequence]
     taken, settled = np.zeros(len(sequence), bool), np.zeros(len(sequence), bool)
     found = []
-    for start, end, period in _runs(labels, least):
+    for start, end, period in repeated(sequence, least):
+        deadline.check("rolling loops")
         if settled[start:end].any() or all(node.op == "view" for node in sequence[start : start + period]):
             continue  # of nothing but views, a loop would only copy them
         if taken[[p for reads in read[start:end] for p in reads]].any():
@@ -186,10 +130,9 @@ def _most(roll: _Roll, end: int) -> tuple[_Roll, dict[Node, Node]] | None:
         if replaced is not None and (made is None or roll.nested):
             made = roll, replaced
         inner = roll.trips * roll.period
-        trips = (end - roll.first) // inner if inner else 0
-        if roll.trips < 2 or not roll.least.enough(trips):
-            break
-        roll = replace(roll, period=inner, trips=trips, carries=[], outer=True)  # goes on behind the break
+        if roll.trips < 2 or not roll.least.enough((end - roll.first) // inner):
+            break  # else goes on behind the first trip that was not like the others
+        roll = replace(roll, period=inner, trips=(end - roll.first) // inner, carries=[], outer=True)
     if made is None:
         return None
     roll, replaced = made
@@ -200,28 +143,6 @@ def _most(roll: _Roll, end: int) -> tuple[_Roll, dict[Node, Node]] | None:
         if again is not None:
             roll, replaced = longer, again
     return roll, replaced
-
-
-def _runs(labels: np.ndarray, least: Least) -> Iterator[tuple[int, int, int]]:
-    """Stretches in which labels repeat, with their period: those with most operators first."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for position, label in enumerate(labels.tolist()):
-        places[label].append(position)
-    periods: Counter[int] = Counter()
-    for found in places.values():
-        for n in (1, 2, 3, 4, 5, 6, 8):  # an operator may be so many times in one iteration
-            apart = np.subtract(found[n:], found[:-n])
-            if least.enough(apart.size + 1):
-                values, counts = np.unique(apart, return_counts=True)
-                periods[int(values[counts.argmax()])] += 1
-    stretches = []
-    for period, _ in periods.most_common(PERIODS):
-        same = np.flatnonzero(np.diff(np.concatenate([[0], labels[:-period] == labels[period:], [0]]).astype(np.int8)))
-        for start, end in zip(same[::2].tolist(), same[1::2].tolist(), strict=True):
-            length = end - start + period
-            if length >= least.run and least.enough(length // period):
-                stretches.append((start, start + length, period))
-    yield from sorted(stretches, key=lambda run: (run[0] - run[1], run[2], run[0]))
 
 
 def _cuts(
@@ -281,7 +202,7 @@ class _Roll:
     first: int
     period: int
     trips: int
-    least: Least = Least()
+    least: Least = LONG
     carries: list[tuple[int, int]] = field(default_factory=list)
     """The values that are carried: (place in an iteration, trips since)."""
     outer: bool = False
@@ -296,7 +217,7 @@ class _Roll:
 
     def _inside(self) -> Least:
         """Of loops in the body."""
-        return replace(self.least, times=self.least.times * self.trips) if self.outer else Least()
+        return replace(self.least, times=self.least.times * self.trips) if self.outer else LONG
 
     def run(self) -> dict[Node, Node] | None:
         """What stands for the loop's nodes; None where there is no loop."""
