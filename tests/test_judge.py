@@ -14,10 +14,10 @@ from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir import stretches
 from eqsat.options import Numerics
-from eqsat.verify import draws
+from eqsat.verify import check, draws, rounding
 from eqsat.verify.draws import Draws
-from eqsat.verify.judge import Judge, Undetermined
-from eqsat.verify.noise import GROSS_RUNS, TAME
+from eqsat.verify.judge import Judge
+from eqsat.verify.noise import GROSS_RUNS, TAME, Undetermined
 from eqsat.verify.rounding import Moves
 from eqsat.verify.suspects import Seen
 
@@ -394,3 +394,43 @@ def test_a_draw_of_which_rounding_leaves_no_digit_says_nothing() -> None:
     for name, kind in (("none", draws.OWN), ("all", draws.NORMAL)):
         with pytest.raises(VerificationError, match="off by"):
             judges[name].examine(kind)
+
+
+@pytest.mark.parametrize("count", [1, 7, rounding.UNIFORM - 1, 2 * rounding.UNIFORM + 3])
+def test_noise_is_the_same_for_the_same_seed_and_other_for_another(count: int) -> None:
+    one, again, other = (rounding._noise((3, n, 0, count), count) for n in (5, 5, 6))
+    assert one.shape == (count,)
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert np.abs(one).max() <= 1
+    if count > 1000:
+        assert abs(one.mean()) < 0.01
+        assert abs(np.var(one) - 1 / 3) < 0.01
+
+
+def test_what_takes_long_to_tell_is_not_told_of_more_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's own arguments and normal ones are examined all the same."""
+    seen: list[str] = []
+    examine = Judge.examine
+    monkeypatch.setattr(check, "NOISE_SECONDS", 0.0)
+    monkeypatch.setattr(
+        Judge, "examine", lambda self, kind, *rest: (seen.append(kind.text), examine(self, kind, *rest))[1]
+    )
+
+    def fn(x: Any) -> Any:
+        return np.where(x > 1, np.exp(x - x.max()), np.log(np.abs(x)))
+
+    x = normal(200)
+    graph = trace(fn, (x,)).graph
+    noisy = [False]
+
+    def run(given: Sequence[Any]) -> list[Any]:
+        result = fn(given[0])
+        return [result * np.float32(1 + 2e-5) if noisy[0] or np.abs(given[0]).max() > 1e3 else result]
+
+    check.verify(graph, {}, run, [x])
+    assert seen[:2] == [draws.OWN.text, draws.NORMAL.text]
+    assert len(seen) == 3
+    noisy[0] = True
+    with pytest.raises(VerificationError):
+        check.verify(graph, {}, run, [x])

@@ -18,6 +18,7 @@ held against it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,7 +45,7 @@ from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
-from eqsat.verify.noise import ORDERED, SAMPLE, Noise
+from eqsat.verify.noise import ORDERED, SAMPLE, Dear, Noise
 from eqsat.verify.suspects import Seen, Survey, Suspect
 
 LONG_SECONDS = 0.3
@@ -66,10 +67,6 @@ Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 class Invalid(Exception):
     """The reference refuses these arguments: the cause says why."""
-
-
-class Undetermined(Exception):
-    """Rounding leaves no digit of a result that is outside its bound: it says nothing of the program."""
 
 
 class PlainDiffers(Exception):
@@ -128,6 +125,8 @@ class Judge:
 
     noised: float = field(init=False, default=0.0)
     """Estimated time of the evaluations with changed values so far, which suspects ask for."""
+    enough: float = field(init=False, default=math.inf)
+    """As much of that as may be spent: no more is begun then."""
 
     def __post_init__(self) -> None:
         # Inside a composite there is rounding, too.
@@ -177,6 +176,8 @@ class Judge:
         return reference_seconds(self.simple)
 
     def _spend(self, seconds: float) -> None:
+        if self.noised > self.enough:
+            raise Dear
         self.noised += seconds
 
     def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
@@ -194,7 +195,8 @@ class Judge:
     def examine(self, kind: Kind, plain: Sequence[np.ndarray] | None = None) -> Seen:
         """Compare on one draw. Raises ``VerificationError``, or :class:`Invalid` where the reference refuses it.
 
-        Of arguments that are not the caller's, :class:`Undetermined` where rounding leaves no digit.
+        Of arguments that are not the caller's, :class:`~eqsat.verify.noise.Undetermined` where rounding leaves no
+        digit. :class:`~eqsat.verify.noise.Dear` where what it may do takes longer than ``enough``.
 
         ``plain``: what the user's function returned on these arguments; :class:`PlainDiffers` where that is not what
         the reference computes.
@@ -294,9 +296,8 @@ class Judge:
         error, excused = survey.error, 0
         for batch in self._batches(survey, ours, look, lossy):
             excused += self._excuse(batch, look, kind)
-            for suspect, one in zip(batch, self.noise.errors(batch, survey.scale, look.bound, ours), strict=True):
-                if not one.ok and kind is not draws.OWN and self.noise.undetermined(suspect, look.bound):
-                    raise Undetermined
+            errors = self.noise.errors(batch, survey.scale, look.bound, ours, drawn=kind is not draws.OWN)
+            for suspect, one in zip(batch, errors, strict=True):
                 self._judge(suspect, one, kind)
                 error = OutputError(max(error.ours, one.ours), error.reference, max(error.allowed, one.allowed))
         seen.errors.append(error)

@@ -7,7 +7,7 @@ wrong by itself with what that noise does to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from eqsat.ir.types import finfo, is_floating
 from eqsat.verify.blocks import Storage
 from eqsat.verify.bounds import GROSS, GROSS_FACTOR, ULPS, OutputError, Scale, among, compare, least_move
 from eqsat.verify.boxes import Box, part, volume
-from eqsat.verify.rounding import RUNS, Jittered, element_noise, largest_noise
+from eqsat.verify.rounding import RUNS, Jittered, changes, element_noise, largest_noise
 from eqsat.verify.suspects import Suspect
 from eqsat.verify.ties import jumps_before, nearly_right
 
@@ -42,6 +42,14 @@ ORDERED = frozenset({"argmax", "argmin", "concat", "pad", "iota", *(name for nam
 """Operators whose results hang on the order or the places of elements."""
 
 
+class Undetermined(Exception):
+    """Rounding leaves no digit of a result that is outside its bound: it says nothing of the program."""
+
+
+class Dear(Exception):
+    """Noise would take longer than is allowed on this draw."""
+
+
 @dataclass
 class Noise:
     """Runs references of ``outputs`` with noise, by a plan of their evaluation."""
@@ -54,7 +62,7 @@ class Noise:
     once: float
     """Estimated seconds of an evaluation of the whole reference."""
     spend: Callable[[float], None]
-    """Told the estimated seconds of evaluations with changed values."""
+    """Told the estimated seconds of evaluations with changed values before they begin; may raise :class:`Dear`."""
     deadline: Deadline
 
     def places(self, suspects: Sequence[Suspect], evaluations: int) -> list[tuple[Node, Box]]:
@@ -66,13 +74,23 @@ class Noise:
         return places
 
     def errors(
-        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+        self,
+        suspects: Sequence[Suspect],
+        scale: Scale,
+        bound: dict[Node, np.ndarray],
+        ours: np.ndarray,
+        *,
+        drawn: bool = False,
     ) -> list[OutputError]:
-        """The errors of suspects of one output, and of their single elements, after what rounding noise explains."""
+        """The errors of suspects of one output, and of their single elements, after what rounding noise explains.
+
+        ``drawn``: the arguments are not the caller's: raises :class:`Undetermined` where noise leaves no digit of one
+        that is wrong.
+        """
         errors = [s.error for s in suspects]
         pending = [n for n, e in enumerate(errors) if not e.ok]
         for n, error in zip(
-            pending, self._under_noise([suspects[n] for n in pending], scale, bound, ours), strict=True
+            pending, self._under_noise([suspects[n] for n in pending], scale, bound, ours, drawn), strict=True
         ):
             errors[n] = error
         gross = [n for n, e in enumerate(errors) if e.ok and suspects[n].gross().any()]
@@ -80,22 +98,31 @@ class Noise:
             errors[n] = single or errors[n]
         return errors
 
-    def undetermined(self, suspect: Suspect, bound: dict[Node, np.ndarray]) -> bool:
-        """Whether noise moves half of the elements that are finite by as much as their own value."""
-        (moves,) = element_noise(self.places([suspect], 2 * RUNS), self.plan, bound, deadline=self.deadline)
-        size = np.abs(np.asarray(suspect.exact, np.float64))
-        told = np.isfinite(size) & ((size > 0) | (moves.worst > 0))
-        lost = np.isfinite(moves.worst) & (moves.worst >= size)  # what noise makes infinite may do so through a mask
-        return bool(told.any()) and bool(np.mean(lost[told]) >= 0.5)
+    def _determined(self, suspects: Iterable[Suspect], bound: dict[Node, np.ndarray], runs: int) -> None:
+        """Raise :class:`Undetermined` where noise moves half of the elements that are finite by their own value."""
+        for suspect in suspects:
+            size = np.abs(np.asarray(suspect.exact, np.float64))
+            worst = np.zeros(size.shape)
+            for (change,) in changes(self.places([suspect], 2 * runs), self.plan, bound, runs, self.deadline):
+                worst = np.maximum(worst, np.where(np.isfinite(change), change, np.inf))
+                told = np.isfinite(size) & ((size > 0) | (worst > 0))
+                lost = np.isfinite(worst) & (worst >= size)  # what noise makes infinite may do so through a mask
+                if told.any() and np.mean(lost[told]) >= 0.5:
+                    raise Undetermined
 
     def _under_noise(
-        self, suspects: Sequence[Suspect], scale: Scale, bound: dict[Node, np.ndarray], ours: np.ndarray
+        self,
+        suspects: Sequence[Suspect],
+        scale: Scale,
+        bound: dict[Node, np.ndarray],
+        ours: np.ndarray,
+        drawn: bool,
     ) -> list[OutputError]:
         if not suspects:
             return []
         runs = 1 if self.long else RUNS
         rounds = is_floating(suspects[0].ours)
-        places = self.places(suspects, 2 * runs * rounds + SAMPLES)
+        places = self.places(suspects, 2 * runs * rounds)
         noise = [0.0] * len(places)
         if rounds:
             noise = largest_noise(places, self.plan, bound, runs=runs, deadline=self.deadline)
@@ -104,12 +131,15 @@ class Noise:
         ]
         if all(e.ok for e in errors):
             return errors
+        if drawn and rounds:  # before more is asked of what has no digits
+            self._determined((s for s, e in zip(suspects, errors, strict=True) if not e.ok), bound, runs)
         output = places[0][0]
         tied = nearly_right(output, ours, bound, NOISE_FACTOR, ULPS) if ours.size <= SAMPLE else None
         settled = tied is not None and not jumps_before(output)
         samples: list[list[np.ndarray]] = []
         for count in (SAMPLES, MORE_SAMPLES):
             if not settled:
+                self.places(suspects, count - len(samples))
                 samples += self._samples(places, bound, count, len(samples))
             for n, s in enumerate(suspects):
                 if not errors[n].ok:
@@ -118,6 +148,8 @@ class Noise:
                     errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
             if all(e.ok for e in errors) or not any(n.op in ORDERED for n in self.plan.order):
                 break
+        if drawn and rounds:
+            self._determined((s for s, e in zip(suspects, errors, strict=True) if not e.ok), bound, GROSS_RUNS)
         return errors
 
     def _samples(
@@ -150,6 +182,7 @@ class Noise:
             for mask, error, moves in zip(wrong, off, reach, strict=True):
                 mask &= error > moves
             if any(mask.any() for mask in wrong):
+                self.places(suspects, SAMPLES)
                 samples = self._samples(places, bound, SAMPLES)
                 for n, s in enumerate(suspects):
                     seen = [s.reference, s.exact, *(one[n] for one in samples)]

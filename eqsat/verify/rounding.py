@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from zlib import crc32
 
 import numpy as np
 
@@ -34,17 +35,27 @@ Place = tuple[Node, Box]
 
 
 class _Noisy(Evaluation):
-    """Float64, every value changed by up to one unit of its type; what jumps keeps the value it has without noise."""
+    """Float64, every value changed by up to one unit of its type; what jumps keeps the value it has without noise.
+
+    ``inputs``: these, too. Those of a loop's body were changed where they were made.
+    """
 
     moves_as_given = False
     adds_magnitudes = True
 
     def __init__(
-        self, plan: Storage, bound: Mapping[Node, np.ndarray], run: int, deadline: Deadline | None = None
+        self,
+        plan: Storage,
+        bound: Mapping[Node, np.ndarray],
+        run: int,
+        deadline: Deadline | None = None,
+        *,
+        inputs: bool = True,
     ) -> None:
         super().__init__(plan, bound, double=True, deadline=deadline)
         self.clean = Evaluation(plan, bound, double=True, deadline=deadline)
         self.run = run
+        self.inputs = inputs
 
     def _make_stored(self) -> None:
         if not any(jumps(node) or of_loop(node) for node in self.plan.order):
@@ -81,7 +92,7 @@ class _Noisy(Evaluation):
             nonlocal before, carried
             if before is not None:
                 carried = [before.value(output) for output in after]
-            made = _Noisy(plan, bound, _run(self.run, trip), self.deadline)
+            made = _Noisy(plan, bound, _run(self.run, trip), self.deadline, inputs=False)
             made.clean.bound = trip_inputs(loop, carried, others, trip)
             before = made.clean
             return made
@@ -124,6 +135,8 @@ class _Noisy(Evaluation):
         value = super()._finished(node, box, value, arrays)
         if not node.dtype.is_float:
             return self.clean._part(node, box) if OPS[node.op].kind == "reduce" else value
+        if node.op == "input" and not self.inputs:
+            return value
         return _moved(value, float(finfo(node.dtype).eps), self, node, box, self.run)
 
 
@@ -149,19 +162,21 @@ def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box
     return moved
 
 
+UNIFORM = 1 << 19
+"""Random numbers that are drawn once: noise is a part of them, from another place on each time."""
+
+
 @cache
 def _uniform() -> np.ndarray:
-    return np.random.default_rng(0).uniform(-1, 1, 1 << 19)
+    return np.random.default_rng(0).uniform(-1, 1, UNIFORM)
 
 
 def _noise(seed: tuple[int, ...], count: int) -> np.ndarray:
-    """Random numbers in [-1, 1), the same for the same seed; many are a part of numbers that were drawn once."""
-    rng = np.random.default_rng(seed)
-    drawn = _uniform()
-    if count < 4096 or count > len(drawn) // 2:
-        return rng.uniform(-1, 1, count)
-    start = int(rng.integers(len(drawn) - count))
-    return drawn[start : start + count]
+    """Random numbers in [-1, 1), the same for the same seed. Loops ask for few of them, very often."""
+    start = crc32(repr(seed).encode()) % UNIFORM
+    if start + count <= UNIFORM:
+        return _uniform()[start : start + count]
+    return np.resize(np.roll(_uniform(), -start), count)
 
 
 class Jittered(Evaluation):
@@ -215,8 +230,8 @@ def element_noise(
     Absolute; 0 for integers and bools, infinite where a value is not always finite.
     """
     found = [Moves(*(np.zeros(tuple(high - low for low, high in box)) for _ in range(2))) for _, box in places]
-    for changes in _changes(places, plan, bound, runs, deadline):
-        for moves, change in zip(found, changes, strict=True):
+    for moved in changes(places, plan, bound, runs, deadline):
+        for moves, change in zip(found, moved, strict=True):
             moves.add(np.where(np.isfinite(change), change, np.inf))
     return found
 
@@ -267,13 +282,13 @@ def largest_noise(
 ) -> list[float]:
     """For each place the largest change of its elements, those left out that are not finite."""
     worst = [0.0] * len(places)
-    for changes in _changes(places, plan, bound, runs, deadline):
-        for number, change in enumerate(changes):
+    for moved in changes(places, plan, bound, runs, deadline):
+        for number, change in enumerate(moved):
             worst[number] = max(worst[number], float(change.max(initial=0.0, where=np.isfinite(change))))
     return worst
 
 
-def _changes(
+def changes(
     places: Sequence[Place],
     plan: Storage,
     bound: Mapping[Node, np.ndarray],
@@ -285,12 +300,12 @@ def _changes(
     clean = [exact.part(*place) for place in places]
     for run in range(runs):
         noisy = _Noisy(plan, bound, run, deadline)
-        changes = []
+        found = []
         for place, before in zip(places, clean, strict=True):
             moved = noisy.part(*place)
             with np.errstate(all="ignore"):
-                changes.append(np.abs(moved - before) if place[0].dtype.is_float else np.zeros(moved.shape))
-        yield changes
+                found.append(np.abs(moved - before) if place[0].dtype.is_float else np.zeros(moved.shape))
+        yield found
 
 
 def jumps(node: Node) -> bool:
