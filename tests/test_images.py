@@ -136,6 +136,22 @@ def test_transposed_convolutions(data: st.DataObject, rank: int, layout: str) ->
     close(run(fn, x, layout), want + (0 if bias is None else bias.reshape(-1, *[1] * rank)), x)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [((1, 4), (3, 1), (1, 1)), ((3, 5), (2, 3), (1, 1)), ((3, 2), (4, 2), (2, 3))]
+)
+def test_special_values_reach_what_they_are_multiplied_with_alone(
+    kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> None:
+    """No zeros between pixels or behind the kernel, of which NaN and infinity would make NaN."""
+    random = np.random.default_rng(5)
+    x, w = random.standard_normal((2, 3, 5, 4)), random.standard_normal((3, 2, *kernel))
+    x = np.where(random.random(x.shape) < 0.1, random.choice([np.nan, np.inf, -np.inf], x.shape), x)
+    given = reference.transposed(x, w, stride, (1, 0), (0, 1), dilation, 1)
+    assert np.isnan(given).any() and np.isfinite(given).any()
+    found = nn.conv_transpose2d(x, w, None, stride, (1, 0), (0, 1), 1, dilation)
+    np.testing.assert_allclose(found, given, rtol=1e-12, atol=1e-12)
+
+
 def test_convolutions_are_scipys() -> None:
     random = np.random.default_rng(3)
     x, w = random.standard_normal((9, 8)), random.standard_normal((3, 4))

@@ -3,21 +3,23 @@
     out[n, m, stride·i - padding + dilation·r] += x[n, c, i] · w[c, m, r]
 
 Position ``stride·j + f`` of the result has terms of ``r = stride·t + f`` only, so the kernel is cut into phases ``f``
-of ``t``, and all phases are one convolution of the input with stride 1, whose results lie side by side (Shi et al.,
-Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural Network, 2016). No
-zeros are multiplied but those that fill up the kernel's last rows, or lie between its elements where it is dilated too.
+of ``t``, and phases of as many ``t`` are one convolution of the input with stride 1, whose results lie side by side
+(Shi et al., Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural
+Network, 2016). No zeros are multiplied: they would be NaN where they meet an infinity.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from eqsat.frontends.shapes import flip_node
 from eqsat.frontends.trace import traceable
 from eqsat.frontends.tracer import TracedArray
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.node import Node
+from eqsat.ir.types import row_major
 from eqsat.nn.convolution import biased, check_weight, contracted, operands
 from eqsat.nn.images import Images, Ints, images, misfit, misuse, per_axis
 from eqsat.nn.windows import extended
@@ -25,28 +27,56 @@ from eqsat.nn.windows import extended
 __all__ = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 
-def _spread(node: Node, axis: int, step: int) -> Node:
-    """With ``step - 1`` zeros between neighbours along an axis."""
-    n = node.shape[axis]
-    column = build.expand_dims(node, (axis + 1,))
-    padded = build.pad(column, [(0, step - 1 if a == axis + 1 else 0) for a in range(column.type.ndim)])
-    joined = build.reshape(padded, (*node.shape[:axis], n * step, *node.shape[axis + 1 :]))
-    return build.take_range(joined, axis, 0, n * step - step + 1)
+@dataclass(frozen=True)
+class _Phases:
+    """Neighbouring phases of one axis, of as many terms each.
+
+    Term ``t`` of phase ``first + f`` is the kernel's element ``element + step·t + f`` times, in row ``j``, the input's
+    element ``j - delay - apart·t``.
+    """
+
+    first: int
+    count: int
+    terms: int
+    element: int = 0
+    step: int = 1
+    delay: int = 0
+    apart: int = 1
+
+    @property
+    def reach(self) -> int:
+        return self.apart * (self.terms - 1)
 
 
-def _phases(weight: Node, steps: Sequence[int]) -> Node:
+def _phases(kernel: int, stride: int, dilation: int) -> list[_Phases]:
+    """All phases of an axis, in order."""
+    if stride == 1:
+        return [_Phases(0, 1, kernel, apart=dilation)]
+    if dilation == 1:
+        least, more = divmod(kernel, stride)
+        found = [_Phases(0, more, least + 1, 0, stride), _Phases(more, stride - more, least, more, stride)]
+        return [phases for phases in found if phases.count]
+    common = math.gcd(stride, dilation)
+    step = stride // common
+    single = {}
+    for element in range(step):
+        delay, first = divmod(dilation * element, stride)
+        terms = len(range(element, kernel, step))
+        single[first] = _Phases(first, 1, terms, element, step, delay, dilation // common)
+    return [single.get(first, _Phases(first, 1, 0)) for first in range(stride)]
+
+
+def _kernel(weight: Node, phases: Sequence[_Phases], steps: Sequence[int]) -> Node:
     """Weights (m, c, kernel…) as (m, c, t…, f…), t in descending order; no axis f where the step is 1."""
-    rank = len(steps)
-    rows = [-(-weight.shape[a + 2] // s) for a, s in enumerate(steps)]
-    filled = build.pad(
-        weight, [(0, 0)] * 2 + [(0, n * s - k) for n, s, k in zip(rows, steps, weight.shape[2:], strict=True)]
-    )
-    cut = build.reshape(filled, (*weight.shape[:2], *(n for pair in zip(rows, steps, strict=True) for n in pair)))
-    order = [0, 1, *range(2, 2 * rank + 2, 2), *(2 * a + 3 for a in range(rank) if steps[a] != 1)]
-    unit = [2 * a + 3 for a in range(rank) if steps[a] == 1]
-    kept = [axis for axis in range(2 * rank + 2) if axis not in unit]
-    dropped = build.reshape(cut, [cut.shape[axis] for axis in kept])
-    return flip_node(build.transpose(dropped, [kept.index(axis) for axis in order]), tuple(range(2, rank + 2)))
+    strides = row_major(weight.shape)
+    offset = sum((p.element + p.step * (p.terms - 1)) * s for p, s in zip(phases, strides[2:], strict=True))
+    shape = [*weight.shape[:2], *(p.terms for p in phases)]
+    walk = [*strides[:2], *(-p.step * s for p, s in zip(phases, strides[2:], strict=True))]
+    for p, stride, step in zip(phases, strides[2:], steps, strict=True):
+        if step != 1:
+            shape.append(p.count)
+            walk.append(stride)
+    return build.view(weight, views.strided(shape, walk, offset))
 
 
 def _interleaved(x: Images, counts: Sequence[int], steps: Sequence[int], node: Node) -> Images:
@@ -94,19 +124,30 @@ def _transposed(
     grouped = build.reshape(w, (parts, w.shape[0] // parts, *w.shape[1:]))
     turned = build.transpose(grouped, [0, 2, 1, *range(3, rank + 3)])
     factor = build.reshape(turned, (parts * w.shape[1], w.shape[0] // parts, *w.shape[2:]))
-    inner = list(apart)  # how far apart the input's elements are that meet in one element of the result
-    for i, (s, d) in enumerate(zip(steps, apart, strict=True)):
-        if s != 1 and d != 1:
-            factor, inner[i] = _spread(factor, i + 2, d), 1
-    phases = _phases(factor, steps)
-    # Rows `first` to `last` of phases hold what is asked for; row j reads elements j - inner·t.
+    along = [_phases(*given) for given in zip(w.shape[2:], steps, apart, strict=True)]
+    long = [i for i, step in enumerate(steps) if step != 1]
+    # Rows `first` to `last` of phases hold what is asked for.
     first = [p // s for p, s in zip(cut, steps, strict=True)]
     last = [(p + n - 1) // s for p, n, s in zip(cut, sizes, steps, strict=True)]
-    reach = [d * (t - 1) for t, d in zip(phases.shape[2 : rank + 2], inner, strict=True)]
-    seen = extended(x, [(r - f, e - n + 1) for r, f, e, n in zip(reach, first, last, x.extents, strict=True)])
     counts = [e - f + 1 for f, e in zip(first, last, strict=True)]
-    rows = contracted(name, seen, phases, parts, counts, [1] * rank, inner)
-    whole = _interleaved(seen, counts, steps, rows)
+
+    def rows(chosen: tuple[_Phases, ...]) -> Node:
+        """The phases chosen along the first axes, and all of the others."""
+        if len(chosen) < rank:
+            found = [rows((*chosen, phases)) for phases in along[len(chosen)]]
+            return found[0] if len(found) == 1 else build.concat(found, x.node.type.ndim + long.index(len(chosen)))
+        if not all(phases.terms for phases in chosen):
+            shape = x.resized(counts)
+            shape[x.channel] = factor.shape[0]
+            return build.broadcast_to(build.scalar(0, node), [*shape, *(chosen[i].count for i in long)])
+        widths = [
+            (p.delay + p.reach - f, e - p.delay - n + 1)
+            for p, f, e, n in zip(chosen, first, last, x.extents, strict=True)
+        ]
+        kernel, inner = _kernel(factor, chosen, steps), [p.apart for p in chosen]
+        return contracted(name, extended(x, widths), kernel, parts, counts, [1] * rank, inner)
+
+    whole = _interleaved(x, counts, steps, rows(()))
     starts = [p - f * s for p, f, s in zip(cut, first, steps, strict=True)]
     ends = [start + n - m for start, n, m in zip(starts, sizes, whole.extents, strict=True)]
     return biased(name, extended(whole, [(-start, end) for start, end in zip(starts, ends, strict=True)]), b)
