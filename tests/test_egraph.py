@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from eqsat import rules
 from eqsat.egraph.encode import Terms
-from eqsat.egraph.engine import Engine
+from eqsat.egraph.engine import engine_for
 from eqsat.egraph.evaluate import disagreements
 from eqsat.egraph.interning import number_key
 from eqsat.egraph.saturate import _Search, saturate
@@ -146,7 +146,7 @@ def test_egglog_has_the_same_classes() -> None:
     out, weights = _layer(8, 2, 4, 12)
     search = _Search(ALL, frozenset(weights), 2000, math.inf, 60, None)
     search.store.mark_original([out])
-    with Engine() as engine:
+    with engine_for(search.queries) as engine:
         while search.round(engine):
             pass
         engine.load(search.store.rows)
