@@ -115,6 +115,10 @@ class _Typing(typing.Context):  # type: ignore[misc]
             return _EXTREMES[value]
         return super()._get_global_type(value)
 
+    def resolve_value_type(self, value: Any) -> Any:
+        """Of ``range`` as the function that it is: to tell that it is no class of containers, Numba imports its own."""
+        return self._get_global_type(value) if value is range else super().resolve_value_type(value)
+
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """Remembered: kernels add and multiply integers on every line."""
         if kws or not isinstance(func, types.Function):
