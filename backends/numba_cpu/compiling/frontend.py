@@ -116,8 +116,9 @@ class _Typing(typing.Context):  # type: ignore[misc]
         return super()._get_global_type(value)
 
     def resolve_value_type(self, value: Any) -> Any:
-        """Of ``range`` as the function that it is: to tell that it is no class of containers, Numba imports its own."""
-        return self._get_global_type(value) if value is range else super().resolve_value_type(value)
+        """Classes (``range``, ``bool``) are functions: to tell that none is a container, Numba imports its own."""
+        known = self._get_global_type(value) if isinstance(value, type) else None
+        return known or super().resolve_value_type(value)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """Remembered: kernels add and multiply integers on every line."""
