@@ -45,23 +45,6 @@ from eqsat_backends.numba_cpu.compiling.objects import (
 )
 from eqsat_backends.numba_cpu.compiling.worker import BOOT
 
-__all__ = [
-    "CodeObjectError",
-    "KernelCompileError",
-    "KernelMissingError",
-    "assembly",
-    "compile_alone",
-    "compile_module",
-    "compile_modules",
-    "compile_object",
-    "kept_source",
-    "load_module",
-    "load_object",
-    "prepare",
-    "source_key",
-]
-
-
 EACH = 4
 """Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s), which
 it mostly does beside the search."""
