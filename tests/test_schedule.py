@@ -168,6 +168,16 @@ def test_an_e_graph_does_not_depend_on_those_before() -> None:
     assert again[::-1] == first
 
 
+def test_groups_with_equal_nests_share_an_e_graph_and_others_do_not() -> None:
+    target, disable = target_of(DESK), ("loop.peel",)
+    graphs = [search_graph(gemm(m, 64, 64), target, ids)[1] for m, ids in ((96, ()), (96, ()), (95, ()), (96, disable))]
+    assert graphs[0] is graphs[1] and graphs[0] is not graphs[3]
+    rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    for m, graph in ((96, graphs[0]), (95, graphs[2])):
+        space = space_of(problem_of(gemm(m, 64, 64), target), target)
+        assert graph == saturate_nests(rules, space.facts, space.root)
+
+
 def every_nest(graph: NestGraph, most: int) -> list[Entry] | None:
     """All nests of an e-graph that end in tiles, or None past ``most`` for one class."""
     found: dict[int, list[Entry]] = {}
