@@ -22,11 +22,12 @@ import sysconfig
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from eqsat.installed import version
 
 
 class UnknownContent(Exception):

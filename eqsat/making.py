@@ -73,7 +73,7 @@ class Maker:
         deadline = Deadline(self.options.budget)
         traced = None
         try:
-            load("email.parser", "numpy.ma", "numpy.random", deadline=deadline)
+            load("email.parser", "numpy.random", deadline=deadline)
             traced = trace(
                 self.fn,
                 args,

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from eqsat import rules
 from eqsat.egraph.encode import Terms
-from eqsat.egraph.engine import Engine
+from eqsat.egraph.engine import engine_for
 from eqsat.egraph.evaluate import disagreements
 from eqsat.egraph.interning import number_key
 from eqsat.egraph.saturate import _Search, saturate
@@ -146,12 +147,38 @@ def test_egglog_has_the_same_classes() -> None:
     out, weights = _layer(8, 2, 4, 12)
     search = _Search(ALL, frozenset(weights), 2000, math.inf, 60, None)
     search.store.mark_original([out])
-    with Engine() as engine:
+    with engine_for(search.queries) as engine:
         while search.round(engine):
             pass
         engine.load(search.store.rows)
         for handle, least in engine.handles().items():
             assert search.store.find(handle) == least
+
+
+def test_an_e_graph_does_not_depend_on_searches_before() -> None:
+    """What an engine was told of operators stays; rows, and what an error left half done, do not."""
+    mk = Maker(0)
+    u, v = mk.tensor(5, 4), mk.tensor(4, 5)
+    layer, weights = _layer(8, 2, 4, 12)
+    programs = [
+        (layer, weights),
+        (build.matmul(call("add", u, u), v), []),
+        (call("mul", call("exp", u), build.transpose(v, (1, 0))), [u]),
+    ]
+
+    def found(number: int) -> object:
+        out, known = programs[number]
+        graph = saturate([out], rules=ALL, const=frozenset(known), iterations=4)
+        return graph.classes, graph.outputs, graph.report.rules, graph.report.work
+
+    with ThreadPoolExecutor(len(programs)) as fresh:  # an engine is its thread's
+        alone = [fresh.submit(found, number).result() for number in range(len(programs))]
+    wrong = rewrite(op("exp", a), lambda m: 1 / 0, id="wrong")
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        for number in order:
+            assert found(number) == alone[number]
+        with pytest.raises(RuleError, match="wrong"):
+            saturate([programs[2][0]], rules=[*ALL, wrong])
 
 
 # Analyses

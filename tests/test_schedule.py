@@ -168,6 +168,17 @@ def test_an_e_graph_does_not_depend_on_those_before() -> None:
     assert again[::-1] == first
 
 
+def test_groups_with_equal_nests_share_an_e_graph_and_others_do_not() -> None:
+    target = target_of(DESK)
+    groups = (gemm(96, 64, 64), gemm(96, 64, 64, const="b"))
+    spaces = [space_of(problem_of(group, target), target) for group in groups]
+    assert spaces[0].root == spaces[1].root and spaces[0].facts != spaces[1].facts
+    graphs = [search_graph(group, target)[1] for group in groups]
+    assert search_graph(groups[0], target)[1] is graphs[0] is not search_graph(groups[0], target, ("loop.peel",))[1]
+    rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    assert graphs == [saturate_nests(rules, space.facts, space.root) for space in spaces]
+
+
 def every_nest(graph: NestGraph, most: int) -> list[Entry] | None:
     """All nests of an e-graph that end in tiles, or None past ``most`` for one class."""
     found: dict[int, list[Entry]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from eqsat.compilers import Compilers
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.deadline import NEVER, Deadline
+from eqsat.installed import version
 from eqsat.ir.serialize import type_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan.execution import recycler

@@ -23,7 +23,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from eqsat.cache import cache_root, machine_store
 from eqsat.cost.calibration import LINE, WAKE_US
 from eqsat.cost.plausible import doubts, repaired
 from eqsat.forks import IMPORTING
+from eqsat.installed import entry_points
 
 ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 VECTOR_VARIABLE = "EQSAT_VECTOR_BITS"
@@ -330,7 +330,7 @@ def find_probe() -> Probe:
         MachineError: there is none.
     """
     failures = []
-    for entry in sorted(entry_points(group="eqsat.backends"), key=lambda entry: entry.name):
+    for entry in entry_points("eqsat.backends"):
         try:
             with IMPORTING:
                 module = importlib.import_module(entry.module + ".probes")

@@ -43,12 +43,23 @@ class Term:
 
 
 class Terms:
-    """The term store. ``constants``: input nodes whose values are known when the program is compiled."""
+    """The term store. ``constants``: input nodes whose values are known when the program is compiled.
 
-    def __init__(self, constants: frozenset[Node], *, flatten: bool, fold: bool) -> None:
-        self.attrs = Interner()
+    ``attrs``, ``numbers``: what it begins to count with.
+    """
+
+    def __init__(
+        self,
+        constants: frozenset[Node],
+        *,
+        flatten: bool,
+        fold: bool,
+        attrs: Interner | None = None,
+        numbers: Interner | None = None,
+    ) -> None:
+        self.attrs = attrs or Interner()
         self._forms = Canonical(self.attrs)
-        self.numbers = Interner()
+        self.numbers = numbers or Interner()
         self.terms: list[Term] = []
         self.types: list[TensorType] = []
         self.live = 0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from eqsat.egraph.library import bindings, usable
+from eqsat.egraph.library import bindings, kept, usable
 from eqsat.egraph.match import Query
 from eqsat.ir.table import OPS
 
-__all__ = ["Engine", "usable"]
+__all__ = ["Engine", "engine_for", "usable"]
 
 PRELUDE = (
     "(sort T)",
@@ -43,6 +46,8 @@ class _File:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             self._descriptor = os.memfd_create(name)
             self.path = f"/proc/self/fd/{self._descriptor}"
+            self._close = weakref.finalize(self, os.close, self._descriptor)  # its thread may end before
+            self._close.atexit = False
         else:
             self.path = os.path.join(folder, name)
 
@@ -59,36 +64,61 @@ class _File:
 
     def close(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            self._close()
+
+
+@dataclass
+class _Known:
+    """What egglog has been told of: operators with their numbers, queries, and relations by their width."""
+
+    operators: dict[tuple[str, int], int] = field(default_factory=dict)
+    queries: set[int] = field(default_factory=set)
+    files: dict[int, tuple[_File, Any]] = field(default_factory=dict)
+    found: set[int] = field(default_factory=set)
+
+    def copy(self) -> _Known:
+        return _Known(dict(self.operators), set(self.queries), dict(self.files), set(self.found))
 
 
 class Engine:
-    """One egglog e-graph. Use as a context manager: it owns the files that carry rows."""
+    """An egglog e-graph that looks for ``queries`` once it has all operators that they mention.
 
-    def __init__(self) -> None:
+    What it holds may be forgotten. Operators and queries are declared outside of that, as far as they are known before
+    the first rows: it takes longer than to saturate a small program.
+    """
+
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self.queries = queries
         self._graph: Any = bindings().EGraph()
-        self._declared: dict[tuple[str, int], int] = {}
-        self._files: dict[int, tuple[_File, Any]] = {}
-        self._widths: set[int] = set()
-        self._rules = 0
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._known = _Known()
+        self._outside: _Known | None = None
+        self._later: list[tuple[str, int]] = []
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
         if not hasattr(os, "memfd_create"):
-            self._folder = tempfile.TemporaryDirectory(prefix="eqsat-")
+            self.folder = tempfile.TemporaryDirectory(prefix="eqsat-")
         for line in PRELUDE:
             self._run(line)
         self._load = self._parse("(run-schedule (saturate (run load)))")
         self._find = self._parse("(run-schedule (run find))")
         self._clear = self._parse("(run-schedule (run clear))")
 
-    def __enter__(self) -> Engine:
-        return self
+    def forget(self) -> None:
+        """Let go of all rows; operators that came late are declared before the next ones."""
+        if self._outside is not None:
+            self._run("(pop)")
+            self._later = [op for op in self._known.operators if op not in self._outside.operators]
+            for width, (file, _) in self._known.files.items():
+                if width not in self._outside.files:
+                    file.close()
+            self._known, self._outside = self._outside, None
 
-    def __exit__(self, *error: object) -> None:
-        del self._graph  # here, in its own thread: an error's traceback may carry this object to another one
-        for file, _ in self._files.values():
+    def close(self) -> None:
+        """Free all, here, in its own thread: an error's traceback may carry this object to another one."""
+        del self._graph
+        for file, _ in self._known.files.values():
             file.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self.folder is not None:
+            self.folder.cleanup()
 
     def _parse(self, text: str) -> Any:
         return self._graph.parse_program(text)
@@ -97,23 +127,21 @@ class Engine:
         # One command at a time: the cost of a program is quadratic in its text.
         self._graph.run_program(*self._parse(text))
 
-    def has(self, needs: set[tuple[str, int]]) -> bool:
-        """Whether every operator that a query mentions has been loaded."""
-        return needs <= self._declared.keys()
-
     def _file(self, width: int) -> tuple[_File, Any]:
         """The file of rows of a width, and the command that reads it into ``in_<width>`` (first column: what it is)."""
-        if width not in self._files:
-            file = _File(self._folder.name if self._folder is not None else "", f"rows-{width}")
+        files = self._known.files
+        if width not in files:
+            file = _File(self.folder.name if self.folder is not None else "", f"rows-{width}")
             self._run(f"(relation in_{width} ({'i64 ' * width}))")
-            self._files[width] = file, self._parse(f'(input in_{width} "{file.path}")')
-        return self._files[width]
+            files[width] = file, self._parse(f'(input in_{width} "{file.path}")')
+        return files[width]
 
     def _declare(self, op: str, arity: int) -> int:
         """The number by which rows name an operator (``arity`` counts tensors), made known to egglog if new."""
-        if (op, arity) in self._declared:
-            return self._declared[op, arity]
-        number = self._declared[op, arity] = len(self._declared)
+        operators = self._known.operators
+        if (op, arity) in operators:
+            return operators[op, arity]
+        number = operators[op, arity] = len(operators)
         name = f"{op}_{arity}"
         special = SPECIAL.get((op, arity))
         if special is not None:
@@ -134,25 +162,36 @@ class Engine:
         self._run(f"(rule ({row}) ({actions} (delete {row})) :ruleset load)")
         return number
 
-    def add_rule(self, query: Query) -> int:
-        """Let ``find`` look for a query; returns the number its rows carry."""
+    def _seek(self, number: int, query: Query) -> None:
+        """Let ``find`` look for a query; its rows carry its number."""
         width = len(query.columns)
-        number = self._rules
-        self._rules += 1
-        if width not in self._widths:
-            self._widths.add(width)
+        self._known.queries.add(number)
+        if width not in self._known.found:
+            self._known.found.add(width)
             columns = " ".join(f"x{i}" for i in range(width + 1))
             self._run(f"(relation found_{width} ({'i64 ' * (width + 1)}))")
             self._run(f"(rule ((found_{width} {columns})) ((delete (found_{width} {columns}))) :ruleset clear)")
         action = f"(found_{width} {number} {' '.join(query.variables)})"
         self._run(f"(rule ({' '.join(query.facts)}) ({action}) :ruleset find)")
-        return number
+
+    def _prepare(self, operators: Iterable[tuple[str, int]]) -> None:
+        """Declare operators, and what is looked for with them."""
+        for op, arity in operators:
+            self._declare(op, arity)
+        for number, query in enumerate(self.queries):
+            if number not in self._known.queries and query.needs <= self._known.operators.keys():
+                self._seek(number, query)
 
     def load(self, rows: Mapping[tuple[str, int], Sequence[tuple[int, ...]]]) -> None:
         """Add terms, numbers and equalities by (operator, arity), and restore congruence."""
+        self._prepare([*self._later, *rows])
+        self._later = []
+        if self._outside is None:
+            self._outside = self._known.copy()
+            self._run("(push)")
         by_width: dict[int, list[tuple[int, ...]]] = {}
         for (op, arity), lines in rows.items():
-            number = self._declare(op, arity)
+            number = self._known.operators[op, arity]
             if lines:
                 by_width.setdefault(len(lines[0]) + 1, []).extend((number, *line) for line in lines)
         commands: list[Any] = []
@@ -163,13 +202,13 @@ class Engine:
         self._graph.run_program(*commands, *self._load)
 
     def find(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The matches found since last asked: (query number, row), in a fixed order."""
+        """The matches found since last asked: (place in ``queries``, row), in a fixed order."""
         self._graph.run_program(*self._find)
         functions = self._graph.freeze().functions
         decode = self._graph.value_to_i64
         found = [
             (decode(row.inputs[0]), tuple(decode(v) for v in row.inputs[1:]))
-            for width in self._widths
+            for width in self._known.found
             for row in functions[f"found_{width}"].rows
         ]
         self._graph.run_program(*self._clear)
@@ -182,3 +221,22 @@ class Engine:
         decode = self._graph.value_to_i64
         classes = {row.inputs[0]: decode(row.output) for row in functions["handle"].rows}
         return {decode(row.inputs[0]): classes[row.output] for row in functions["Ref"].rows}
+
+
+@contextmanager
+def engine_for(queries: Sequence[Query]) -> Iterator[Engine]:
+    """An engine without rows, the one that this thread used last if it was for the same queries."""
+    engine: Engine | None = kept().pop("engine", None)
+    if engine is not None and engine.queries is not queries:
+        engine.close()
+        engine = None
+    engine = engine or Engine(queries)
+    try:
+        yield engine
+        engine.forget()
+    except BaseException:
+        engine.close()
+        raise
+    # One with a folder would leave that behind; and a rule's function may have saturated something itself.
+    if engine.folder is not None or kept().setdefault("engine", engine) is not engine:
+        engine.close()

@@ -33,6 +33,11 @@ class Interner:
             self.values.append(value)
         return found
 
+    def copy(self) -> Interner:
+        found = Interner()
+        found._ids, found.values = dict(self._ids), list(self.values)
+        return found
+
 
 def number_or_array_key(value: Number | ConstArray) -> str:
     """Likewise for known values, numbers or arrays."""

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader, PathFinder
@@ -27,11 +28,24 @@ _bindings: Any = None
 _first: Any = None
 """What this process, or one that it was forked from, has loaded."""
 _refused = ""
+_kept = threading.local()
+_of_parents: list[object] = []
+"""What was kept before a fork: the child's copy of the library knows nothing of it, and nothing may call the other's,
+not even to free it."""
+
+
+def kept() -> dict[str, Any]:
+    """E-graphs that this thread keeps for its next search: to declare rules takes longer than to saturate what is
+    small. They may not leave their thread. Who uses one takes it out, so that none is left where anything goes wrong.
+    """
+    return vars(_kept)
 
 
 def _after_fork() -> None:
-    global _bindings, _refused
+    global _bindings, _refused, _kept
     _bindings, _refused = None, ""
+    _of_parents.append(_kept)
+    _kept = threading.local()
 
 
 if hasattr(os, "register_at_fork"):

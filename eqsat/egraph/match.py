@@ -10,7 +10,7 @@ from typing import Literal as Choice
 import numpy as np
 
 from eqsat.egraph.encode import Terms as Store
-from eqsat.egraph.interning import number_key
+from eqsat.egraph.interning import Interner, number_key
 from eqsat.ir import build
 from eqsat.ir.node import Node
 from eqsat.ir.types import finfo
@@ -27,7 +27,7 @@ from eqsat.rules.pattern import (
     Terms,
     Var,
 )
-from eqsat.rules.rule import Way
+from eqsat.rules.rule import Rule, Way
 
 Kind = Choice["tensor", "attrs", "sum", "parts", "place", "sign"]
 Names = dict[str, object]
@@ -58,11 +58,40 @@ class Query:
     """The left side itself, where it matches among the terms of a longer sum."""
 
 
-class Compiler:
-    """Compiles left sides against one store's interned attributes and numbers."""
+MOST_SETS = 8
+"""Sets of rules whose queries are remembered: programs may be compiled with some rules disabled."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The left sides of rules, each direction by itself, and the attributes and numbers that they mention."""
+
+    each: tuple[Query, ...]
+    attrs: Interner
+    numbers: Interner
+
+
+_compiled: dict[tuple[int, ...], tuple[tuple[Rule, ...], Queries]] = {}
+"""By the identities of rules, which are held."""
+
+
+def queries_of(rules: Sequence[Rule]) -> Queries:
+    """What the rules look for, in their order; the same object for the same rules."""
+    key = tuple(map(id, rules))
+    if key not in _compiled:
+        compiler = Compiler()
+        each = tuple(compiler.query(way) for rule in rules for way in rule.ways)
+        if len(_compiled) >= MOST_SETS:
+            _compiled.clear()
+        _compiled[key] = tuple(rules), Queries(each, compiler.attrs, compiler.numbers)
+    return _compiled[key][1]
+
+
+class Compiler:
+    """Compiles left sides against interned attributes and numbers: those that a store begins with."""
+
+    def __init__(self) -> None:
+        self.attrs, self.numbers = Interner(), Interner()
 
     def query(self, way: Way) -> Query:
         self._query = Query()
@@ -131,7 +160,7 @@ class Compiler:
         variable = self._class(name)
         value = float(pattern.value)
         if not math.isfinite(value) or float(np.float32(value)) == value:
-            self._late.append(f"(= (value {variable}) {self._store.numbers(number_key(pattern.value))})")
+            self._late.append(f"(= (value {variable}) {self.numbers(number_key(pattern.value))})")
             return variable
         self._late.append(f"(= v{variable} (value {variable}))")
 
@@ -162,7 +191,7 @@ class Compiler:
             text = f"a_{attrs.name}"
             self._column("attrs", attrs.name, text)
         else:
-            text = str(self._store.attrs(attrs))
+            text = str(self.attrs(attrs))
         self._query.needs.add((op, len(children)))
         # Outermost first: egglog's plans follow the order of facts, and a pattern's root is its rarest part.
         self._query.facts.insert(at, f"(= {variable} ({op}_{len(children)} {text} {' '.join(children)}))")

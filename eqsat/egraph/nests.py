@@ -24,15 +24,13 @@ steps threads take in turns; an ``Ahead`` loop over rows asks for what contracti
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from eqsat.deadline import NEVER, Deadline
-from eqsat.egraph.library import bindings
+from eqsat.egraph.library import bindings, kept
 
 SIGNATURE = """
 (datatype Nest
@@ -175,7 +173,7 @@ def saturate_nests(
     ids = ", ".join(identity for identity, _ in rules)
     key = tuple(rules)
     try:
-        declared, _declared.graph = getattr(_declared, "graph", None), None  # gone where anything goes wrong
+        declared = kept().pop("nests", None)
         if declared is None or declared[0] != key:
             declared = key, _declare(rules, names)
         graph = declared[1]
@@ -197,26 +195,8 @@ def saturate_nests(
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
     found = _read(graph, tuple(matches.items()))
     graph.run_program(*graph.parse_program("(pop)"))
-    _declared.graph = declared
+    kept()["nests"] = declared
     return found
-
-
-_declared = threading.local()
-"""An e-graph in which the rules are declared and nothing else, with the rules: to declare them takes longer than to
-saturate a nest. It may not leave its thread."""
-_of_parents: list[object] = []
-"""What was declared before a fork: the child's copy of the library knows nothing of it, and nothing may call the
-other's, not even to free it."""
-
-
-def _after_fork() -> None:
-    global _declared
-    _of_parents.append(_declared)
-    _declared = threading.local()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _declare(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> Any:

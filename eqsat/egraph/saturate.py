@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from eqsat.egraph.encode import Terms
-from eqsat.egraph.engine import Engine, usable
-from eqsat.egraph.match import Compiler, Names, Query, decode, holds
+from eqsat.egraph.engine import Engine, engine_for, usable
+from eqsat.egraph.match import Names, Query, decode, holds, queries_of
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
@@ -47,7 +47,6 @@ class _Active:
     query: Query
     stats: RuleStats
     order: int
-    number: int | None = None
     seen: set[tuple[int, ...]] = field(default_factory=set)
     queue: list[tuple[int, ...]] = field(default_factory=list)
     groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
@@ -87,19 +86,21 @@ class _Search:
         self, rules: Sequence[Rule], const: frozenset[Node], nodes: int, work: float, seconds: float, memory: int | None
     ) -> None:
         ids = {rule.id for rule in rules}
-        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids)
+        queries = queries_of(rules)
+        attrs, numbers = queries.attrs.copy(), queries.numbers.copy()
+        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids, attrs=attrs, numbers=numbers)
         self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
         self.nodes = nodes
         self.work = work
         self.start = time.perf_counter()
         self.deadline = self.start + seconds
         self.memory = None if memory is None else memory + _resident_bytes()
-        compiler = Compiler(self.store)
+        self.queries = queries.each
+        ways = [(rule, way) for rule in rules for way in rule.ways]
         self.active = [
-            _Active(rule, way, compiler.query(way), self.report.rules[rule.id], order)
-            for order, (rule, way) in enumerate((rule, way) for rule in rules for way in rule.ways)
+            _Active(rule, way, query, self.report.rules[rule.id], order)
+            for order, ((rule, way), query) in enumerate(zip(ways, queries.each, strict=True))
         ]
-        self.by_number: dict[int, _Active] = {}
         self.watchdog = Watchdog(min(self.deadline, self.start + work / TRIED))
 
     def check_budget(self) -> None:
@@ -113,7 +114,7 @@ class _Search:
     def run(self, iterations: int | None) -> str:
         if not usable():
             return "fork"
-        with Engine() as engine:
+        with engine_for(self.queries) as engine:
             try:
                 while iterations is None or self.report.iterations < iterations:
                     if not self.round(engine):
@@ -140,10 +141,6 @@ class _Search:
         """Load what is new, match, apply. False when there is nothing left to do."""
         rows, self.store.rows = self.store.rows, {}
         engine.load(rows)
-        for active in self.active:
-            if active.number is None and engine.has(active.query.needs):
-                active.number = engine.add_rule(active.query)
-                self.by_number[active.number] = active
         if self.memory is not None and _resident_bytes() >= self.memory:
             raise _Stop("memory")
         self.check_budget()
@@ -151,7 +148,7 @@ class _Search:
         found = engine.find()
         self.report.work += ROUND + FOUND * len(found)
         for number, row in found:
-            self.enqueue(self.by_number[number], row)
+            self.enqueue(self.active[number], row)
         # Cheapest first: rules with few matches are applied before the budget is spent on the others.
         waiting = sorted((a for a in self.active if a.queue or a.regroup), key=lambda a: (len(a.queue), a.order))
         for active in waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def as_array(value: object) -> np.ndarray:
 
 def foreign_meaning(value: np.ndarray) -> str:
     """What keeps an array of a subclass from being taken for a plain one; empty if nothing does."""
-    if isinstance(value, np.ma.MaskedArray):
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):  # else there is none
         return "is a masked array, whose mask would be lost: pass .filled(…) and choose with np.where"
     kind = type(value)
     if isinstance(value, np.matrix) or kind.__array_ufunc__ is not np.ndarray.__array_ufunc__:

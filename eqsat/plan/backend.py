@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
+from eqsat.installed import entry_points
 from eqsat.ir.types import TensorType
 from eqsat.plan.plan import Plan
 from eqsat.plan.sized import Alike
@@ -113,7 +113,7 @@ def backend(name: str) -> Backend:
     """The backend of this name; ``ValueError`` listing the valid ones."""
     if name in _made:
         return _made[name]
-    found = {point.name: point for point in entry_points(group="eqsat.backends")}
+    found = {point.name: point for point in entry_points("eqsat.backends")}
     if name not in found:
         raise ValueError(f"unknown backend {name!r}; installed: {', '.join(sorted(found))}")
     with IMPORTING:

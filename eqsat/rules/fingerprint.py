@@ -11,11 +11,11 @@ import secrets
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from eqsat.contents import UnknownContent, code_files, content_digest, files_digest
+from eqsat.installed import entry_points
 
 if TYPE_CHECKING:
     from eqsat.rules.rule import Rule
@@ -27,7 +27,7 @@ _FRESH = re.compile(r"_(axes)?\d+")
 @cache
 def _installed() -> str:
     digest = hashlib.blake2b(digest_size=12)
-    for point in sorted(entry_points(group="eqsat.rules"), key=lambda p: (p.name, p.value)):
+    for point in entry_points("eqsat.rules"):
         spec = find_spec(point.module)
         places = list(spec.submodule_search_locations or []) if spec is not None else []
         files = [file for place in places for file in code_files(place)]

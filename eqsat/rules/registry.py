@@ -10,6 +10,7 @@ from types import ModuleType
 
 from eqsat.errors import RuleError
 from eqsat.forks import IMPORTING
+from eqsat.installed import entry_points
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
 
 _added: dict[str, tuple[Rule, int]] = {}
@@ -37,10 +38,8 @@ def unique(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @cache
 def _installed() -> tuple[Rule, ...]:
-    from importlib.metadata import entry_points
-
     rules: list[Rule] = []
-    for point in sorted(entry_points(group="eqsat.rules"), key=lambda p: (p.name, p.value)):
+    for point in entry_points("eqsat.rules"):
         with IMPORTING:
             library = point.load()
         rules.extend(getattr(library, "RULES", library))
@@ -89,9 +88,7 @@ def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _other_libraries() -> tuple[str, ...]:
-    from importlib.metadata import entry_points
-
-    points = (*entry_points(group="eqsat.rules"), *entry_points(group="eqsat.backends"))
+    points = (*entry_points("eqsat.rules"), *entry_points("eqsat.backends"))
     return tuple(point.name for point in points if point.dist is None or point.dist.name != "eqsat")
 
 
@@ -123,10 +120,9 @@ def suggest(id: str) -> str:
 def _loop_rules() -> frozenset[str]:
     """Ids of the libraries' rules over loop nests (``LOOP_RULES`` of a submodule ``loops``), disabled alike."""
     from importlib import import_module
-    from importlib.metadata import entry_points
     from importlib.util import find_spec
 
-    names = sorted({f"{point.module}.loops" for point in entry_points(group="eqsat.rules")})
+    names = sorted({f"{point.module}.loops" for point in entry_points("eqsat.rules")})
     with IMPORTING:
         return frozenset(rule.id for name in names if find_spec(name) for rule in import_module(name).LOOP_RULES)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from eqsat.forks import IMPORTING
+from eqsat.installed import entry_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,8 @@ def installed_loop_rules() -> tuple[LoopRule, ...]:
     A library is a package under the entry-point group ``eqsat.rules``; its loop rules are ``LOOP_RULES`` in
     its submodule ``loops``, if it has one. Raises ``ValueError`` when two rules share an id.
     """
-    from importlib.metadata import entry_points
-
     found: dict[str, LoopRule] = {}
-    for module in sorted({entry.module for entry in entry_points(group="eqsat.rules")}):
+    for module in sorted({entry.module for entry in entry_points("eqsat.rules")}):
         name = f"{module}.loops"
         with IMPORTING:
             library = importlib.import_module(name) if importlib.util.find_spec(name) is not None else None

@@ -78,6 +78,9 @@ class Scheduled:
 
 _memory: dict[object, Scheduled] = {}
 _MOST = 4096
+_graphs: dict[tuple[str, tuple[str, ...], tuple[str, ...]], NestGraph] = {}
+MOST_TERMS = 50_000
+"""Loop terms of the e-graphs that are remembered, at about 300 bytes each."""
 
 
 def schedule(
@@ -249,11 +252,22 @@ def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
 def search_graph(
     group: KernelGroup, target: Target, disable: tuple[str, ...] = (), deadline: Deadline = NEVER
 ) -> tuple[Problem, NestGraph]:
-    """A group in the terms of the search, and the saturated e-graph of its nests."""
+    """A group in the terms of the search, and the saturated e-graph of its nests.
+
+    E-graphs are remembered: groups that differ in their functions alone have the same one, and most have the same for
+    all threads as for one.
+    """
     problem = problem_of(group, target)
     space = space_of(problem, target)
-    rules = [(rule.id, rule.text) for rule in select(disable)]
-    return problem, saturate_nests(rules, space.facts, space.root, deadline=deadline)
+    key = (space.root, space.facts, disable)
+    graph = _graphs.get(key)
+    if graph is None:
+        rules = [(rule.id, rule.text) for rule in select(disable)]
+        graph = saturate_nests(rules, space.facts, space.root, deadline=deadline)
+        if sum(other.size for other in list(_graphs.values())) > MOST_TERMS:
+            _graphs.clear()
+        _graphs[key] = graph
+    return problem, graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,11 @@ class _Typing(typing.Context):  # type: ignore[misc]
             return _EXTREMES[value]
         return super()._get_global_type(value)
 
+    def resolve_value_type(self, value: Any) -> Any:
+        """Classes (``range``, ``bool``) are functions: to tell that none is a container, Numba imports its own."""
+        known = self._get_global_type(value) if isinstance(value, type) else None
+        return known or super().resolve_value_type(value)
+
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """Remembered: kernels add and multiply integers on every line."""
         if kws or not isinstance(func, types.Function):

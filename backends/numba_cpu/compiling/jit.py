@@ -24,7 +24,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from eqsat.cache import kernel_store
 from eqsat.compilers import Compilers, Task
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.forks import IMPORTING, hold_over_fork
+from eqsat.installed import version
 from eqsat_backends.numba_cpu.compiling.objects import (
     Code,
     CodeObjectError,
@@ -44,23 +44,6 @@ from eqsat_backends.numba_cpu.compiling.objects import (
     target_machine,
 )
 from eqsat_backends.numba_cpu.compiling.worker import BOOT
-
-__all__ = [
-    "CodeObjectError",
-    "KernelCompileError",
-    "KernelMissingError",
-    "assembly",
-    "compile_alone",
-    "compile_module",
-    "compile_modules",
-    "compile_object",
-    "kept_source",
-    "load_module",
-    "load_object",
-    "prepare",
-    "source_key",
-]
-
 
 EACH = 4
 """Kernels for which another process is worth starting: it works as long as for three or four to be ready (0.8 s), which

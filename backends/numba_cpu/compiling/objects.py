@@ -20,7 +20,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -28,6 +27,7 @@ import llvmlite.binding as llvm
 from eqsat.cache import kernel_store
 from eqsat.contents import code_files, files_digest
 from eqsat.forks import hold_over_fork
+from eqsat.installed import version
 from eqsat_backends.numba_cpu.vectors.lanes import host_features
 
 MAGIC = b"eqsat code object 1\n"
