@@ -18,16 +18,14 @@ _BYTE = ir.IntType(8)
 
 
 def pointer(e: Lanes, address: Value) -> Value:
-    """What is added to the first summand of a sum is added to a pointer: LLVM folds constants into the instructions that
-    read there, where each sum of integers has a register and a step of its own in every loop around."""
-    more = []
-    while getattr(address, "opname", "") == "add":
-        address, summand = address.operands
-        more.append(summand)
-    place = address if isinstance(address.type, ir.PointerType) else e.b.inttoptr(address, POINTER)
-    for summand in reversed(more):
-        place = e.b.gep(place, [summand], source_etype=_BYTE)
-    return place
+    """What is added to the first part of a sum is added to a pointer: LLVM folds constants into the instructions that
+    read there, where each sum of integers has a register, and a step in every loop around."""
+    if isinstance(address.type, ir.PointerType):
+        return address
+    if getattr(address, "opname", "") not in ("add", "sub"):
+        return e.b.inttoptr(address, POINTER)
+    base, part = address.operands
+    return e.b.gep(pointer(e, base), [part if address.opname == "add" else e.b.neg(part)], source_etype=_BYTE)
 
 
 def memory_type(kind: str) -> Any:

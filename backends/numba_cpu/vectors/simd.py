@@ -131,14 +131,12 @@ def _is_second(step: Value, kind: str) -> bool:
     return isinstance(step, ir.Constant) and step.constant == 2 * BYTES[kind]
 
 
-def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
+def _strided(
+    e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None, mask: Value | None = None
+) -> Value:
     if e.lanes > 1 and _is_second(step, kind):
-        return _second(e, kind, address, None if count is None else e.first(count))
-    result = ir.Constant(e.type(kind), ir.Undefined)
-    for i, offset in enumerate(_offsets(e, step, count)):
-        scalar = memory.element(e, kind, e.b.add(address, offset))
-        result = e.b.insert_element(result, scalar, ir.Constant(I32, i))
-    return result
+        return _second(e, kind, address, mask if count is None else e.first(count))
+    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, count)], mask)
 
 
 def _second(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
@@ -171,19 +169,14 @@ def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
     return e.splat(memory.element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
 
 
-def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Value:
-    nowhere, result = _nowhere(e, kind), ir.Constant(e.type(kind), ir.Undefined)
+def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value | None) -> Value:
+    result = ir.Constant(e.type(kind), ir.Undefined)
+    nowhere = None if mask is None else _nowhere(e, kind)
     for i, address in enumerate(addresses):
         lane = ir.Constant(I32, i)
-        scalar = memory.element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
-        result = e.b.insert_element(result, scalar, lane)
+        place = address if mask is None else e.b.select(e.b.extract_element(mask, lane), address, nowhere)
+        result = e.b.insert_element(result, memory.element(e, kind, place), lane)
     return result
-
-
-def _stridedm(e: Lanes, kind: str, address: Value, step: Value, mask: Value) -> Value:
-    if e.lanes > 1 and _is_second(step, kind):
-        return _second(e, kind, address, mask)
-    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, None)], mask)
 
 
 def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> Value:
@@ -363,7 +356,7 @@ _MAKERS: dict[str, tuple[int, Build]] = {
     "gathern": (3, _gather),
     "loadm": (2, memory.load),
     "bcastm": (2, _bcastm),
-    "stridedm": (3, _stridedm),
+    "stridedm": (3, lambda e, kind, address, step, mask: _strided(e, kind, address, step, None, mask)),
     "gatherm": (3, _gatherm),
     "within": (4, _within),
     "transpose": (3, _transpose),
