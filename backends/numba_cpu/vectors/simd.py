@@ -121,9 +121,8 @@ def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
     offsets = [e.b.mul(step, ir.Constant(I64, i)) for i in range(e.lanes)]
     if count is None:
         return offsets
-    zero = ir.Constant(I64, 0)
     wanted = [e.b.icmp_signed("<", ir.Constant(I64, i), count) for i in range(e.lanes)]
-    return [e.b.select(w, o, zero) for w, o in zip(wanted, offsets, strict=True)]
+    return [e.b.select(w, o, ir.Constant(I64, 0)) for w, o in zip(wanted, offsets, strict=True)]
 
 
 def _is_second(step: Value, kind: str) -> bool:
@@ -142,8 +141,7 @@ def _strided(
 def _second(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
     """Every second element, of two vectors that meet in one element: none past the last that is wanted."""
     last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
-    near: Value | None = None
-    far: Value | None = None
+    near = far = mask
     if mask is not None:
         none = ir.Constant(mask.type, None)
         near = e.shuffle(mask, none, [e.lanes if i % 2 else i // 2 for i in range(e.lanes)])
@@ -161,8 +159,7 @@ def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | No
 
 def _nowhere(e: Lanes, kind: str) -> Value:
     """The address of a zero, to read in place of what may not be."""
-    zero = cgutils.alloca_once_value(e.b, ir.Constant(memory.memory_type(kind), 0))
-    return e.b.ptrtoint(zero, I64)
+    return e.b.ptrtoint(cgutils.alloca_once_value(e.b, ir.Constant(memory.memory_type(kind), 0)), I64)
 
 
 def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
@@ -202,8 +199,7 @@ def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value |
 
 
 def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -> None:
-    element, lanes = memory.memory_type(kind), e.lanes
-    vector = ir.VectorType(element, lanes)
+    vector, lanes = ir.VectorType(memory.memory_type(kind), e.lanes), e.lanes
     starts = [e.b.add(source, e.b.mul(step, ir.Constant(I64, i))) for i in range(lanes)]
     rows = [e.b.load(memory.pointer(e, at), typ=vector, align=BYTES[kind]) for at in starts]
     for i, row in enumerate(e.transposed(rows)):
