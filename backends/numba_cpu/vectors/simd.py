@@ -121,9 +121,8 @@ def _offsets(e: Lanes, step: Value, count: Value | None) -> list[Value]:
     offsets = [e.b.mul(step, ir.Constant(I64, i)) for i in range(e.lanes)]
     if count is None:
         return offsets
-    zero = ir.Constant(I64, 0)
     wanted = [e.b.icmp_signed("<", ir.Constant(I64, i), count) for i in range(e.lanes)]
-    return [e.b.select(w, o, zero) for w, o in zip(wanted, offsets, strict=True)]
+    return [e.b.select(w, o, ir.Constant(I64, 0)) for w, o in zip(wanted, offsets, strict=True)]
 
 
 def _is_second(step: Value, kind: str) -> bool:
@@ -131,21 +130,18 @@ def _is_second(step: Value, kind: str) -> bool:
     return isinstance(step, ir.Constant) and step.constant == 2 * BYTES[kind]
 
 
-def _strided(e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None) -> Value:
+def _strided(
+    e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None, mask: Value | None = None
+) -> Value:
     if e.lanes > 1 and _is_second(step, kind):
-        return _second(e, kind, address, None if count is None else e.first(count))
-    result = ir.Constant(e.type(kind), ir.Undefined)
-    for i, offset in enumerate(_offsets(e, step, count)):
-        scalar = memory.element(e, kind, e.b.add(address, offset))
-        result = e.b.insert_element(result, scalar, ir.Constant(I32, i))
-    return result
+        return _second(e, kind, address, mask if count is None else e.first(count))
+    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, count)], mask)
 
 
 def _second(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
     """Every second element, of two vectors that meet in one element: none past the last that is wanted."""
     last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
-    near: Value | None = None
-    far: Value | None = None
+    near = far = mask
     if mask is not None:
         none = ir.Constant(mask.type, None)
         near = e.shuffle(mask, none, [e.lanes if i % 2 else i // 2 for i in range(e.lanes)])
@@ -163,27 +159,21 @@ def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | No
 
 def _nowhere(e: Lanes, kind: str) -> Value:
     """The address of a zero, to read in place of what may not be."""
-    zero = cgutils.alloca_once_value(e.b, ir.Constant(memory.memory_type(kind), 0))
-    return e.b.ptrtoint(zero, I64)
+    return e.b.ptrtoint(cgutils.alloca_once_value(e.b, ir.Constant(memory.memory_type(kind), 0)), I64)
 
 
 def _bcastm(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
     return e.splat(memory.element(e, kind, e.b.select(e.any(mask), address, _nowhere(e, kind))))
 
 
-def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value) -> Value:
-    nowhere, result = _nowhere(e, kind), ir.Constant(e.type(kind), ir.Undefined)
+def _by_address(e: Lanes, kind: str, addresses: list[Value], mask: Value | None) -> Value:
+    result = ir.Constant(e.type(kind), ir.Undefined)
+    nowhere = None if mask is None else _nowhere(e, kind)
     for i, address in enumerate(addresses):
         lane = ir.Constant(I32, i)
-        scalar = memory.element(e, kind, e.b.select(e.b.extract_element(mask, lane), address, nowhere))
-        result = e.b.insert_element(result, scalar, lane)
+        place = address if mask is None else e.b.select(e.b.extract_element(mask, lane), address, nowhere)
+        result = e.b.insert_element(result, memory.element(e, kind, place), lane)
     return result
-
-
-def _stridedm(e: Lanes, kind: str, address: Value, step: Value, mask: Value) -> Value:
-    if e.lanes > 1 and _is_second(step, kind):
-        return _second(e, kind, address, mask)
-    return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, None)], mask)
 
 
 def _gatherm(e: Lanes, kind: str, address: Value, index: Value, mask: Value) -> Value:
@@ -209,8 +199,7 @@ def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value |
 
 
 def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -> None:
-    element, lanes = memory.memory_type(kind), e.lanes
-    vector = ir.VectorType(element, lanes)
+    vector, lanes = ir.VectorType(memory.memory_type(kind), e.lanes), e.lanes
     starts = [e.b.add(source, e.b.mul(step, ir.Constant(I64, i))) for i in range(lanes)]
     rows = [e.b.load(memory.pointer(e, at), typ=vector, align=BYTES[kind]) for at in starts]
     for i, row in enumerate(e.transposed(rows)):
@@ -363,7 +352,7 @@ _MAKERS: dict[str, tuple[int, Build]] = {
     "gathern": (3, _gather),
     "loadm": (2, memory.load),
     "bcastm": (2, _bcastm),
-    "stridedm": (3, _stridedm),
+    "stridedm": (3, lambda e, kind, address, step, mask: _strided(e, kind, address, step, None, mask)),
     "gatherm": (3, _gatherm),
     "within": (4, _within),
     "transpose": (3, _transpose),
