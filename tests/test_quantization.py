@@ -181,4 +181,4 @@ def test_quantized_convolutions_are_one_product() -> None:
     scale, bias = np.linspace(0.001, 0.01, 30, dtype=F), np.arange(-15, 15, dtype=np.int32) * 99
     optimized = eqsat.optimize(layer, strict=True)
     assert np.array_equal(optimized(x, w, scale, bias), layer(x, w, scale, bias))
-    assert "k=108" in str(optimized.explain(x, w, scale, bias))
+    assert "k=54" in str(optimized.explain(x, w, scale, bias))
