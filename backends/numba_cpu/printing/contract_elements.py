@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from eqsat.ir.contraction import Contraction, plain, streamed
-from eqsat.ir.kernel import Expr, Load
+from eqsat.ir.contraction import Contraction, plain, streamed, stride_over
+from eqsat.ir.kernel import Expr, Index, Load, walk
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View, affine
@@ -146,16 +146,19 @@ class ContractElements:
         stop: str,
         body: Callable[[dict[int, str], str, View], None],
         aligned: bool = True,
+        flat: bool = False,
     ) -> None:
         """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
 
-        A vector lies along the group's innermost axis, and ends where that does. ``body`` gets the coordinates, the
+        A vector lies along the group's innermost axis, and ends where that does; ``flat``: all axes are walked as it. ``body`` gets the coordinates, the
         position, and a view for the printer. ``aligned``: the range starts at a multiple of the lanes, and ends at one
         or where the group ends.
         """
         axes, extents, lanes = self.c.group(group), self.c.kernel.extents, self.lanes
         position, count = self.p.fresh("j"), None
         inner = extents[axes[-1]] if axes else 1
+        if flat and axes:
+            axes, inner = axes[-1:], self.extent[group]
         even = bool(axes) and (len(axes) == 1 or (aligned and inner % lanes == 0))
         if even or inner == 1:
             header = f"for {position} in range({start}, {stop}, {lanes if even else 1}):"
@@ -171,7 +174,7 @@ class ContractElements:
                 ends.append(f"{inner} - {position} % {inner}")
             if count is not None:
                 self.p.bind(count, f"min({', '.join(ends)})")
-            coordinates = self.split(group, position)
+            coordinates = {axes[0]: position} if flat and axes else self.split(group, position)
             body(coordinates, position, View((), axes[-1] if even or inner > 1 else None, self.rule, count))
             if len(ends) > 2:
                 self.p.line(f"{position} += {count}")
@@ -189,6 +192,9 @@ class ContractElements:
         """Print the epilogue of the tile, and the stores of its results."""
         kernel, size = self.c.kernel, self.size
         m, n = self.range["m"][0], self.range["n"][0]
+        strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
+        walks = [strides, *(part.strides for part in walk(kernel.epilogue) if isinstance(part, Load | Index))]
+        flat = all(stride_over(walked, kernel.extents, self.c.n) is not None for walked in walks)
         row = self.p.fresh("i")
         with self.p.scope(f"for {row} in range({target.rows}):", row):
             at_row = self.split("m", address("0", (1, m), (1, row)))
@@ -206,11 +212,10 @@ class ContractElements:
                 value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
                 full = self.view(view, {**at_row, **coordinates}, value)
                 result = self.p.value(kernel.epilogue, full)
-                strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
                 to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
                 self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
 
-            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector)
+            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector, flat=flat)
 
     def inside(self, k: str, k_stop: str) -> Range:
         """Positions along the axes of k from one element of the dot product to before another."""

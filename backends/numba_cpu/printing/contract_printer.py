@@ -252,6 +252,7 @@ class ContractPrinter(ContractPacking):
         options = ", accumulate=True" if self.sums else ""
         if (b.in_place or target.stored) and tail:
             options += f", tail={tail}"
+        options += ", narrow=True" if 0 < 2 * tail <= self.lanes else ""
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
