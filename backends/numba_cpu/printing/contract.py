@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from eqsat.ir.contraction import Contraction, contraction_of, plain, product_of
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Nest, Pack, TileOp, show
+from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
 from eqsat_backends.numba_cpu.printing.contract_layout import tile_size
 from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
@@ -58,9 +58,18 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         printer.bind("scratch", f"word(args, {count + 1}) + THREAD_BYTES * tid")
         printer.bind("status", f"word(args, {count + 2})")
         bases = {operand: words[place] for operand, place in enumerate(places) if place in words}
-        return ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
+        nests = ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
+        if planes:
+            nests.bases, nests.beside = {**bases, planes.load.operand: "shared"}, planes.load
+        return nests
 
-    offsets = {}
+    offsets, planes = {}, c.planes if copies_second(nest) else None
+    if planes:
+        shared.take(planes.rows * planes.pitch * 4)
+        with printer.scope("def planes(args, tid, nt):", "args", "tid", "nt"):
+            printing(set(places)).put_beside(planes)
+        printer.line("")
+        printer.line("")
     for pack in factors:
         with printer.scope(f"def pack_{pack.operand}(args, tid, nt):", "args", "tid", "nt"):
             offsets[pack.operand] = printing(set(places)).pack_shared(pack, shared)
@@ -79,9 +88,15 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
                 nests.walk(body)
     thread_bytes = -(-scratch.bytes // 64) * 64
     source = module.render(printer.text().replace("THREAD_BYTES", str(thread_bytes)))
-    phases = (*(f"pack_{pack.operand}" for pack in factors), "contract")
+    phases = (*["planes"] * bool(planes), *(f"pack_{pack.operand}" for pack in factors), "contract")
     packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
     return Emitted(source, phases, shared.bytes, thread_bytes, packs)
+
+
+def copies_second(nest: Nest) -> bool:
+    """Whether a nest copies the second factor when it runs."""
+    own = isinstance(nest, Pack) and nest.operand == "b" and not nest.ahead
+    return own or (isinstance(nest, Loop | Pack) and copies_second(nest.body))
 
 
 def describe(c: Contraction) -> str:
