@@ -169,10 +169,9 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     reduced = (axis for axis in range(kernel.parallel, len(kernel.extents)) if kernel.extents[axis] != 1)
     k = tuple(sorted(reduced, key=by_factor))
     first, second = map(plain, factors[::-1] if swapped else factors)
-    if k and not shared and first and second and kernel.operands[first.operand].const:
-        # Neighbours along the axis of the farthest steps can be put side by side, which the first factor is free to be.
-        if planes_of(second, kernel.extents, (*b, *n, *k[1:]), k[0], dot.depth):
-            k = (*k[1:], k[0])
+    packed = k and not shared and first and kernel.operands[first.operand].const  # in whatever order of k
+    if packed and second and planes_of(second, kernel.extents, (*b, *n, *k[1:]), k[0], dot.depth):
+        k = (*k[1:], k[0])
     found = Product(swapped, b, (*range(fixed, shared), *m), n, k, dot)
     if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
         return None
@@ -205,8 +204,8 @@ class Planes:
     """How neighbours of a second factor along k, which lie in different planes, are put side by side for all panels.
 
     Of ``rows`` times as many planes as a dot product is deep, ``apart`` elements from one to the next, ``columns``
-    elements each, ``start`` being the first. ``load`` reads the copy, whose rows are ``pitch`` elements of the dot product
-    apart, as an operand behind those of the kernel.
+    elements each, ``start`` being the first. ``load`` reads the copy, whose elements are the dot product's and whose
+    rows are ``pitch`` of them apart, as an operand behind those of the kernel.
     """
 
     load: Load
@@ -263,10 +262,21 @@ class Contraction:
         extent = math.prod(self.kernel.extents[axis] for axis in self.group(name))
         return -(-extent // self.dot.depth) if name == "k" else extent
 
+    def __str__(self) -> str:
+        batch = f"{self.extent('b')}×" if self.batch else ""
+        return f"{batch}{self.extent('m')}×{self.extent('n')}×{self.extent('k')} {self.dtype}"
+
     @property
     def ragged(self) -> bool:
         """Whether the last element along k is not full."""
         return math.prod(self.kernel.extents[axis] for axis in self.k) % self.dot.depth != 0
+
+    @cached_property
+    def rows_are_whole(self) -> bool:
+        """Whether the epilogue and the results walk all axes of n as one."""
+        parts = [part.strides for part in walk(self.kernel.epilogue) if isinstance(part, Load | Index)]
+        strides = [self.kernel.store_strides, *parts]
+        return all(stride_over(walked, self.kernel.extents, self.n) is not None for walked in strides)
 
     @cached_property
     def planes(self) -> Planes | None:

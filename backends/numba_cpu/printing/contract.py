@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from eqsat.ir.contraction import Contraction, contraction_of, plain, product_of
 from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
+from eqsat.ir.nest import Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
 from eqsat_backends.numba_cpu.printing.contract_layout import tile_size
 from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
@@ -39,7 +39,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     result = stage.result
     assert len(places) == len(stage.sources) and result is not None
     width = target.lanes(c.dtype.bits)
-    printer, module = Printer(width), Module(f"{group.name}: {describe(c)}: {show(nest)}")
+    printer, module = Printer(width), Module(f"{group.name}: {c}: {show(nest)}")
     scratch, shared = Scratch(), Scratch()
     ahead, factors, body = "", list[Pack](), nest
     while isinstance(body, Pack) and (body.ahead or is_parallel(body.body)):
@@ -63,7 +63,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
             nests.bases, nests.beside = {**bases, planes.load.operand: "shared"}, planes.load
         return nests
 
-    offsets, planes = {}, c.planes if copies_second(nest) else None
+    offsets, planes = {}, None if "b" in ahead else c.planes
     if planes:
         shared.take(planes.rows * planes.pitch * 4)
         with printer.scope("def planes(args, tid, nt):", "args", "tid", "nt"):
@@ -91,18 +91,6 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     phases = (*["planes"] * bool(planes), *(f"pack_{pack.operand}" for pack in factors), "contract")
     packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
     return Emitted(source, phases, shared.bytes, thread_bytes, packs)
-
-
-def copies_second(nest: Nest) -> bool:
-    """Whether a nest copies the second factor when it runs."""
-    own = isinstance(nest, Pack) and nest.operand == "b" and not nest.ahead
-    return own or (isinstance(nest, Loop | Pack) and copies_second(nest.body))
-
-
-def describe(c: Contraction) -> str:
-    """``batch × m × n × k``, for people."""
-    batch = f"{c.extent('b')}×" if c.batch else ""
-    return f"{batch}{c.extent('m')}×{c.extent('n')}×{c.extent('k')} {c.dtype}"
 
 
 def pack_spec(c: Contraction, which: str, places: list[int], tile: tuple[int, int]) -> PackSpec:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from eqsat.ir.contraction import Contraction, plain, streamed, stride_over
-from eqsat.ir.kernel import Expr, Index, Load, walk
+from eqsat.ir.contraction import Contraction, plain, streamed
+from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View, affine
@@ -153,9 +153,9 @@ class ContractElements:
     ) -> None:
         """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
 
-        A vector lies along the group's innermost axis, and ends where that does; ``flat``: all axes are walked as it. ``body`` gets the coordinates, the
+        A vector lies along the group's innermost axis, and ends where that does. ``body`` gets the coordinates, the
         position, and a view for the printer. ``aligned``: the range starts at a multiple of the lanes, and ends at one
-        or where the group ends.
+        or where the group ends. ``flat``: all axes of the group are walked as one.
         """
         axes, extents, lanes = self.c.group(group), self.c.kernel.extents, self.lanes
         position, count = self.p.fresh("j"), None
@@ -196,8 +196,6 @@ class ContractElements:
         kernel, size = self.c.kernel, self.size
         m, n = self.range["m"][0], self.range["n"][0]
         strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
-        walks = [strides, *(part.strides for part in walk(kernel.epilogue) if isinstance(part, Load | Index))]
-        flat = all(stride_over(walked, kernel.extents, self.c.n) is not None for walked in walks)
         row = self.p.fresh("i")
         with self.p.scope(f"for {row} in range({target.rows}):", row):
             at_row = self.split("m", address("0", (1, m), (1, row)))
@@ -218,7 +216,7 @@ class ContractElements:
                 to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
                 self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
 
-            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector, flat=flat)
+            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector, flat=self.c.rows_are_whole)
 
     def inside(self, k: str, k_stop: str) -> Range:
         """Positions along the axes of k from one element of the dot product to before another."""
@@ -252,7 +250,7 @@ class ContractElements:
         Over all of k one for each axis: the axes of a position take divisions.
         """
         axes, extents = self.c.k, self.c.kernel.extents
-        if self.span("k") < self.extent["k"] or len(axes) < 2:
+        if first != "0" or self.span("k") < self.extent["k"] or len(axes) < 2:
             scopes.enter_context(self.p.scope(f"for {depth} in range({first}, {last}):", depth))
             return self.split("k", address("0", (each, depth)))
         found, terms, below = {}, list[Term](), math.prod(extents[axis] for axis in axes) // each
