@@ -8,7 +8,7 @@ Loops, their order and what is packed where are those of the nest.
 
 from __future__ import annotations
 
-from eqsat.ir.contraction import Contraction, contraction_of, plain, product_of
+from eqsat.ir.contraction import Contraction, Planes, contraction_of, plain, product_of
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
@@ -64,15 +64,14 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         return nests
 
     offsets, planes = {}, None if "b" in ahead else c.planes
-    if planes:
-        shared.take(planes.rows * planes.pitch * 4)
-        with printer.scope("def planes(args, tid, nt):", "args", "tid", "nt"):
-            printing(set(places)).put_beside(planes)
-        printer.line("")
-        printer.line("")
-    for pack in factors:
-        with printer.scope(f"def pack_{pack.operand}(args, tid, nt):", "args", "tid", "nt"):
-            offsets[pack.operand] = printing(set(places)).pack_shared(pack, shared)
+    phases: dict[str, Planes | Pack] = {"planes": planes} if planes else {}
+    phases |= {f"pack_{pack.operand}": pack for pack in factors}
+    for name, what in phases.items():
+        with printer.scope(f"def {name}(args, tid, nt):", "args", "tid", "nt"):
+            if isinstance(what, Pack):
+                offsets[what.operand] = printing(set(places)).pack_shared(what, shared)
+            else:
+                printing(set(places)).put_beside(what, shared)
         printer.line("")
         printer.line("")
     with printer.scope("def contract(args, tid, nt):", "args", "tid", "nt"):
@@ -86,11 +85,9 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         else:
             with printer.scope("if tid == 0:"):
                 nests.walk(body)
-    thread_bytes = -(-scratch.bytes // 64) * 64
-    source = module.render(printer.text().replace("THREAD_BYTES", str(thread_bytes)))
-    phases = (*["planes"] * bool(planes), *(f"pack_{pack.operand}" for pack in factors), "contract")
+    source = module.render(printer.text().replace("THREAD_BYTES", str(scratch.bytes)))
     packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
-    return Emitted(source, phases, shared.bytes, thread_bytes, packs)
+    return Emitted(source, (*phases, "contract"), shared.bytes, scratch.bytes, packs)
 
 
 def pack_spec(c: Contraction, which: str, places: list[int], tile: tuple[int, int]) -> PackSpec:

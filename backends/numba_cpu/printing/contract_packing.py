@@ -137,8 +137,8 @@ class ContractPacking(ContractElements):
         else:
             self.evaluate_panel(packed, which, start, count, k, k_stop)
 
-    def put_beside(self, planes: Planes) -> None:
-        """Print this thread's share of putting the second factor's neighbours along k side by side."""
+    def put_beside(self, planes: Planes, shared: Scratch) -> None:
+        """Print this thread's share of putting the second factor's neighbours along k side by side, in its place."""
         load, first, stop = plain(self.c.b), self.p.fresh("row"), self.p.fresh("stop")
         assert load is not None
         self.p.bind(first, f"{planes.rows} * tid // nt")
@@ -146,6 +146,7 @@ class ContractPacking(ContractElements):
         size, apart = load.dtype.itemsize, planes.apart * load.dtype.itemsize
         source = address(self.bases[load.operand], (size, str(planes.start)), (self.depth * apart, first))
         to = Factor("shared", self.size, planes.pitch * self.size, 0)
+        shared.take(planes.rows * to.k_step)
         self.side_by_side(to, load, source, apart, "0", str(planes.columns), first, stop)
 
     def copier(self, name: str, to_row: int, from_row: int) -> str:
