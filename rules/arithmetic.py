@@ -200,9 +200,14 @@ def _group_known(m: Match) -> Node | None:
 
 
 def _flatten(m: Match) -> Node | None:
-    if len(m.ts) + len(m.rest) + 1 > 6 or any(m.known(t) for _, t in m.ts):
+    """Of two sums with known terms, these are added when compiled."""
+    terms = [(m.signs[0] * s, t) for s, t in m.ts]
+    known = [t for t in terms if m.known(t[1])]
+    if known and len(known) < len(terms) and m.known(m.b):
+        return signed_sum([*(t for t in terms if t not in known), (1, signed_sum([*known, (m.signs[1], m.b)]))])
+    if known or len(m.ts) + len(m.rest) + 1 > 6:
         return None
-    return signed_sum([*((m.signs[0] * s, t) for s, t in m.ts), (m.signs[1], m.b)])
+    return signed_sum([*terms, (m.signs[1], m.b)])
 
 
 def _distribute(m: Match) -> Node:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from eqsat.ir import build
+from eqsat.ir import build, views
 from eqsat.ir.build import call, cast
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.types import float32, int8, int16, int32, uint8
-from eqsat.rules import Match, Terms, attributes, contract, op, rewrite, tensors
+from eqsat.rules import Match, Terms, attributes, contract, op, rewrite, signed_sum, tensors, view
 from eqsat.rules.examples import Maker
 from eqsat_rules.contractions import MAX_FORMS, linear
 from eqsat_rules.labels import aligned, squeeze, sum_over
 
 v, w, x = tensors("v w x")
-pd, s, to, to2 = attributes("pd s to to2")
+mp, pd, s, to, to2 = attributes("mp pd s to to2")
 
 OFFSET = 128
 """From a signed byte to the unsigned one that has its order."""
@@ -74,13 +74,60 @@ def _signed_product(mk: Maker) -> Node:
 # Zero points, and scales
 
 
+def _small(m: Match, t: Node) -> bool:
+    """Whether a tensor, or what it is a view of, is the cast of one of small integers."""
+    seen = [t, *(f[0] for _, f in m.forms(t, "view"))]
+    return any(f[0].dtype in (uint8, int8, int16) for x in seen for _, f in m.forms(x, "cast"))
+
+
 def zero_points(m: Match) -> bool:
-    """a sum of small integers and of what repeats along an axis, in int32, with few forms as a contraction"""
+    """a sum in int32 of small integers and what repeats along an axis, not 0; with few forms as a contraction"""
     if m.root.dtype != int32 or len(m.ts) != 2 or len(m.forms(m.root, "contract")) >= FORMS:
         return False
     size = max(t.type.size for _, t in m.ts)
     whole = [t for _, t in m.ts if t.type.size == size]
-    return len(whole) == 1 and any(f[0].dtype in (uint8, int8, int16) for _, f in m.forms(whole[0], "cast"))
+    return len(whole) == 1 and _small(m, whole[0]) and all(m.value(t) != 0 for _, t in m.ts)
+
+
+def number_beside(m: Match) -> bool:
+    """a sum, in int32, of small integers and of one number that is not 0"""
+    if m.root.dtype != int32 or len(m.ts) != 2 or any(m.value(t) == 0 for _, t in m.ts):
+        return False
+    numbers = [t.type.size == 1 for _, t in m.ts]
+    return sum(numbers) == 1 and _small(m, m.ts[numbers.index(False)][1])
+
+
+def _number_out(m: Match) -> Node:
+    """Every element of a view has the number added that every element had."""
+    terms = [
+        (sign, build.reshape(t, ()) if t.type.size == 1 else build.view(build.broadcast_to(t, m._class_ts.shape), m.mp))
+        for sign, t in m.ts
+    ]
+    return signed_sum(terms)
+
+
+def _shifted_windows(mk: Maker) -> Node:
+    x, z = mk.tensor(3, 6, dtype=mk.random.choice((int8, uint8))), mk.tensor(dtype=int8)
+    return build.view(call("sub", cast(x, int32), cast(z, int32)), views.strided((3, 4, 3), (6, 1, 1)))
+
+
+def sum_is_small(m: Match) -> bool:
+    """signed integers, none 0 and some casts, are cast to a wider type, and no sum of them leaves their own"""
+    own = m._class_ts.dtype
+    if own.kind != "int" or not own.is_signed or m.root.dtype.kind != "int" or m.root.dtype.bits <= own.bits:
+        return False
+    if any(m.value(t) == 0 for _, t in m.ts):
+        return False
+    return any(m.forms(t, "cast") for _, t in m.ts) and sum(largest(m, t) for _, t in m.ts) <= own.limits[1]
+
+
+def _terms_cast(m: Match) -> Node:
+    return build.broadcast_to(signed_sum([(sign, cast(t, m.root.dtype)) for sign, t in m.ts]), m.root.shape)
+
+
+def _small_sum(mk: Maker) -> Node:
+    x, z = mk.tensor(3, 5, dtype=uint8), mk.tensor(*mk.random.choice([(), (3, 1)]), dtype=uint8)
+    return cast(call("sub", cast(x, int16), cast(z, int16)), int32)
 
 
 def _with_zero_point(mk: Maker) -> Node:
@@ -136,6 +183,36 @@ def _scaled_integers(mk: Maker) -> Node:
 # Padding
 
 
+def beside_number(m: Match) -> bool:
+    """a sum of a tensor of integers and of one number known when compiled is padded with an integer"""
+    numbers = [m.value(t) is not None for _, t in m.ts]
+    whole = [t for (_, t), number in zip(m.ts, numbers, strict=True) if not number]
+    sums = m._class_ts
+    return sums.dtype.kind == "int" and sum(numbers) == 1 and [t.shape for t in whole] == [sums.shape]
+
+
+def _number_after(m: Match) -> Node | None:
+    """pad(x - z, v) = pad(x, v + z) - z."""
+    numbers = [m.value(t) for _, t in m.ts]
+    shift = sum(sign * int(number) for (sign, _), number in zip(m.ts, numbers, strict=True) if number is not None)
+    terms = []
+    for (sign, t), number in zip(m.ts, numbers, strict=True):
+        if number is not None:
+            terms.append((sign, build.scalar(number, t)))
+            continue
+        value = sign * (int(m.pd.value) - shift)
+        if not t.dtype.limits[0] <= value <= t.dtype.limits[1]:
+            return None
+        terms.append((sign, build.pad(t, m.pd.widths, value)))
+    return signed_sum(terms)
+
+
+def _padded_shift(mk: Maker) -> Node:
+    x = cast(mk.tensor(3, 4, dtype=uint8), int16)
+    shifted = call("sub", *mk.random.choice(((x, build.scalar(113, x)), (build.scalar(113, x), x))))
+    return build.pad(shifted, [(1, 0), (2, 1)], mk.random.choice((0, 7)))
+
+
 def padding_fits(m: Match) -> bool:
     """integers are cast to a wider type, and what they are padded with is one of them"""
     pad: PadAttrs = m.pd
@@ -182,6 +259,30 @@ contract_scale_of_integers = rewrite(
     where=scaled_integers,
     doc="(x·v)@w = (x@w)·v for integers x and one v per row",
     example=_scaled_integers,
+)
+view_of_zero_point = rewrite(
+    view(Terms("ts"), mp),
+    _number_out,
+    where=number_beside,
+    doc="a view of x - z is one of x, minus z",
+    numerics="exact",
+    example=_shifted_windows,
+)
+cast_of_small_sum = rewrite(
+    op("cast", Terms("ts"), attrs=to),
+    _terms_cast,
+    where=sum_is_small,
+    doc="a sum that fits the type that it is added in is one in any wider type",
+    numerics="exact",
+    example=_small_sum,
+)
+pad_of_shifted = rewrite(
+    op("pad", Terms("ts"), attrs=pd),
+    _number_after,
+    where=beside_number,
+    doc="pad(x - z, v) = pad(x, v + z) - z for integers and a number z",
+    numerics="exact",
+    example=_padded_shift,
 )
 pad_of_cast = rewrite(
     op("pad", op("cast", x, attrs=to), attrs=pd),

@@ -38,11 +38,12 @@ from eqsat.ir.kernel import (
     walk,
     with_parts,
 )
+from eqsat.ir.nest import TileOp
 from eqsat.ir.types import float32, int64, row_major
 from eqsat.plan.fallback import interpret
 from eqsat.plan.plan import KernelStep
 from eqsat.plan.stages import alternatives, merge_axes, permute
-from eqsat.schedule.phases import unguarded
+from eqsat.schedule.phases import in_phases, phases, unguarded
 from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group
@@ -240,6 +241,9 @@ def test_a_transposed_map_is_cut_where_blocks_may_be_turned_over() -> None:
     parts = unguarded(turned, 16)
     assert len(parts) == 9 and not any(isinstance(e, Guarded) for part in parts for e in walk(part.body))
     assert not turned_loads(turned, 1, 0) and turned_loads(parts[4], 1, 0)
+    group = KernelGroup((Stage(turned, (0,), 1),), 0, (*turned.operands, turned.out), (1,))
+    wide = TileOp("map", (("p0", 64),), lanes=64)  # parts without guards may have smaller elements than the whole
+    assert len(phases(group, in_phases([wide] * 9, group))) == 9
 
 
 def test_costs_know_what_is_in_a_guard() -> None:

@@ -170,15 +170,26 @@ def test_infinite_scales_leave_the_order_of_evaluation_free() -> None:
     assert np.abs(found.astype(int) - expected).max() <= 1
 
 
-def test_quantized_convolutions_are_one_product() -> None:
-    """What a zero point is taken from stays 16 bits wide, padding included, and halves are multiplied in pairs."""
+@pytest.mark.parametrize(
+    ("known", "images", "options"),
+    [
+        (False, 1, {"padding": 1}),
+        (True, 2, {"padding": 1}),
+        (True, 2, {"padding": (2, 1), "stride": (2, 1), "dilation": (1, 2), "groups": 2}),
+    ],
+)
+def test_quantized_convolutions_are_one_product(known: bool, images: int, options: dict[str, Any]) -> None:
+    """Zero points are padding, and a term of the sums: bytes are multiplied in quads, of four channels side by side
+    where weights are known."""
 
     def layer(x: Any, w: Any, scale: Any, bias: Any) -> Any:
         zero = np.uint8(7)
-        return nn.qlinear_conv(x, F(0.02), np.uint8(99), w, scale, None, F(1.5), zero, bias, padding=1)
+        return nn.qlinear_conv(x, F(0.02), np.uint8(99), w, scale, None, F(1.5), zero, bias, **options)
 
-    x, w = drawn((1, 24, 12, 13), "uint8"), drawn((30, 24, 3, 3), "int8")
+    groups = options.get("groups", 1)
+    x, w = drawn((images, 24, 12, 13), "uint8"), drawn((30, 24 // groups, 3, 3), "int8")
     scale, bias = np.linspace(0.001, 0.01, 30, dtype=F), np.arange(-15, 15, dtype=np.int32) * 99
-    optimized = eqsat.optimize(layer, strict=True)
+    optimized = eqsat.optimize(layer, strict=True, const=("w", "bias") if known else (), threads=images)
     assert np.array_equal(optimized(x, w, scale, bias), layer(x, w, scale, bias))
-    assert "k=108" in str(optimized.explain(x, w, scale, bias))
+    assert f"k={54 // groups}" in str(optimized.explain(x, w, scale, bias))
+    assert ("def planes" in optimized.source(x, w, scale, bias)) == known

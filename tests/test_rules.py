@@ -102,6 +102,9 @@ NEEDED = [
     ("rms_norm_scaled_before", 1),
     ("pad_pad", 0),
     ("sum_of_pad", 0),
+    ("cast_of_small_sum", 0),
+    ("contract_zero_points", 0),
+    ("view_of_zero_point", 0),
 ]
 
 

@@ -254,8 +254,9 @@ class Candidates:
                 else:
                     found[stream.uid] = stream
         if const:
-            # As a number, as a tensor, and as the cast of a smaller one, which tiles and sums may see through.
-            plain = sorted(found.values(), key=lambda s: (s.slots, s.size, s.uid))
+            # As a number, as a tensor, and as the cast of the smallest one, which tiles and sums may see through.
+            bits = {s.uid: s.narrow[0].bits if s.narrow else 0 for s in found.values()}
+            plain = sorted(found.values(), key=lambda s: (s.slots, bits[s.uid], s.size, s.uid))
             literal, small = ([s for s in plain if bool(s.reads) == reads][:1] for reads in (False, True))
             self.streams[c] = [*literal, read, *small]
             return known is None

@@ -167,7 +167,12 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
 
     b, m, n = (tuple(sorted(groups[name], key=by_store)) for name in "bmn")
     reduced = (axis for axis in range(kernel.parallel, len(kernel.extents)) if kernel.extents[axis] != 1)
-    found = Product(swapped, b, (*range(fixed, shared), *m), n, tuple(sorted(reduced, key=by_factor)), dot)
+    k = tuple(sorted(reduced, key=by_factor))
+    first, second = map(plain, factors[::-1] if swapped else factors)
+    packed = k and not shared and first and kernel.operands[first.operand].const  # in whatever order of k
+    if packed and second and planes_of(second, kernel.extents, (*b, *n, *k[1:]), k[0], dot.depth):
+        k = (*k[1:], k[0])
+    found = Product(swapped, b, (*range(fixed, shared), *m), n, k, dot)
     if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
         return None
     return found
@@ -192,6 +197,42 @@ def stride_over(strides: Sequence[int], extents: Sequence[int], axes: Sequence[i
             return None
         reach *= extents[axis]
     return step
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How neighbours of a second factor along k, which lie in different planes, are put side by side for all panels.
+
+    Of ``rows`` times as many planes as a dot product is deep, ``apart`` elements from one to the next, ``columns``
+    elements each, ``start`` being the first. ``load`` reads the copy, whose elements are the dot product's and whose
+    rows are ``pitch`` of them apart, as an operand behind those of the kernel.
+    """
+
+    load: Load
+    start: int
+    rows: int
+    columns: int
+    apart: int
+    pitch: int
+
+
+def planes_of(load: Load, extents: Sequence[int], axes: Sequence[int], last: int, depth: int) -> Planes | None:
+    """The planes that neighbours along an axis of k lie in; None where nothing is read twice or they overlap.
+
+    ``axes``: the others that the factor is read along. Planes of several images follow each other.
+    """
+    apart = load.strides[last]
+    far = [axis for axis in axes if load.strides[axis] >= apart > 0]
+    near = [axis for axis in axes if axis not in far and extents[axis] > 1]
+    reach = sum((extents[axis] - 1) * load.strides[axis] for axis in near)
+    whole = stride_over(load.strides, extents, (*sorted(far, key=lambda axis: -load.strides[axis]), last))
+    if depth == 1 or extents[last] % depth or not 0 < reach < apart or whole != apart:
+        return None
+    if any(load.strides[axis] < 0 for axis in axes) or math.prod(extents[axis] for axis in near) <= reach + 1:
+        return None
+    rows, pitch = math.prod(extents[axis] for axis in (*far, last)) // depth, -(-(reach + 1) // depth) * depth
+    steps = [step if axis in near else step // apart * (pitch // depth) for axis, step in enumerate(load.strides)]
+    return Planes(Load(-1, 0, tuple(steps), int32), load.offset, rows, reach + 1, apart, pitch)
 
 
 @dataclass(frozen=True)
@@ -221,10 +262,31 @@ class Contraction:
         extent = math.prod(self.kernel.extents[axis] for axis in self.group(name))
         return -(-extent // self.dot.depth) if name == "k" else extent
 
+    def __str__(self) -> str:
+        batch = f"{self.extent('b')}×" if self.batch else ""
+        return f"{batch}{self.extent('m')}×{self.extent('n')}×{self.extent('k')} {self.dtype}"
+
     @property
     def ragged(self) -> bool:
         """Whether the last element along k is not full."""
         return math.prod(self.kernel.extents[axis] for axis in self.k) % self.dot.depth != 0
+
+    @cached_property
+    def rows_are_whole(self) -> bool:
+        """Whether the epilogue and the results walk all axes of n as one."""
+        parts = [part.strides for part in walk(self.kernel.epilogue) if isinstance(part, Load | Index)]
+        strides = [self.kernel.store_strides, *parts]
+        return all(stride_over(walked, self.kernel.extents, self.n) is not None for walked in strides)
+
+    @cached_property
+    def planes(self) -> Planes | None:
+        """The planes of the second factor, where its neighbours along k lie in some."""
+        load = plain(self.b)
+        if load is None or len(self.k) < 2:
+            return None
+        axes = (*self.batch, *self.n, *self.k[:-1])
+        found = planes_of(load, self.kernel.extents, axes, self.k[-1], self.dot.depth)
+        return found and replace(found, load=replace(found.load, operand=len(self.kernel.operands)))
 
     def stride(self, load: Load, name: str) -> int | None:
         """The one stride with which ``load`` walks a group, or None if it takes several (0 for an empty group)."""

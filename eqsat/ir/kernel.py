@@ -15,6 +15,7 @@ blocks of an attention), so that what flows between them stays in cache.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -383,3 +384,14 @@ class KernelGroup:
     outputs: tuple[int, ...]
     name: str = "kernel"
     unless: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """One line: the name, and each stage's extents and reduction."""
+        parts = []
+        for stage in self.stages:
+            kernel = stage.kernel
+            shape = "x".join(map(str, kernel.extents[: kernel.parallel])) or "1"
+            reduced = "x".join(map(str, kernel.extents[kernel.parallel :]))
+            parts.append(f"{shape} {kernel.combine} over {reduced}" if kernel.combine else f"{shape} map")
+        name = re.sub(r"[^\w .,:+-]", "_", self.name)
+        return f"{name}: " + "; ".join(parts) + "."

@@ -152,6 +152,19 @@ def is_parallel(nest: Nest) -> bool:
     return False
 
 
+def walks(nest: Nest, axis: str) -> bool:
+    """Whether a nest needs the end of the current block of ``axis``: it loops over it, packs it, or takes all of it."""
+    match nest:
+        case Loop(axis=other, body=body):
+            return other == axis or walks(body, axis)
+        case Pack(operand, body):
+            return axis == "k" or axis == {"a": "m", "b": "n"}[operand[0]] or walks(body, axis)
+        case TileOp("update"):
+            return axis == "n"
+        case _:
+            return False
+
+
 def show(nest: Nest) -> str:
     """One line, outermost first: ``m:1024/252 > n:1024/32 > m:252/14 > fma(m=14,n=32,k=1024)``.
 

@@ -93,7 +93,7 @@ def phases(group: KernelGroup, nest: Nest) -> list[tuple[KernelGroup, Nest]]:
     if (len(group.stages) == 1 or are_siblings(group)) and (not isinstance(nest, Seq) or is_split(nest)):
         return [(group, nest)]
     bodies = nest.bodies if isinstance(nest, Seq) else ()
-    groups = apart(group, found[0].lanes) if found else ()
+    groups = apart(group, 1) if found else ()  # where they were cut for blocks of any number of lanes
     if len(bodies) < 2 or len(bodies) != len(groups):
         raise ValueError(f"{len(bodies)} phases, the group may run in {len(groups)}, in {show(nest)}")
     if any(tile.name in PRODUCTS for tile in found):

@@ -104,10 +104,9 @@ class _Blocks:
                     self._walk(self.nest, ("0",) * self.fixed)
             if any(tile.stream for tile in tiles(self.nest)):
                 self.p.line("fence()")
-        thread_bytes = -(-self.scratch.bytes // 64) * 64
-        source = self.module.render(self.p.text().replace("THREAD_BYTES", str(thread_bytes)))
+        source = self.module.render(self.p.text().replace("THREAD_BYTES", str(self.scratch.bytes)))
         packs = tuple(self._pack_spec(number) for number in sorted(self.ahead))
-        return Emitted(source, tuple(phases), self.shared.bytes, thread_bytes, packs)
+        return Emitted(source, tuple(phases), self.shared.bytes, self.scratch.bytes, packs)
 
     # planning
 

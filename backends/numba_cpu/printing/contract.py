@@ -8,7 +8,7 @@ Loops, their order and what is packed where are those of the nest.
 
 from __future__ import annotations
 
-from eqsat.ir.contraction import Contraction, contraction_of, plain, product_of
+from eqsat.ir.contraction import Contraction, Planes, contraction_of, plain, product_of
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
@@ -39,7 +39,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     result = stage.result
     assert len(places) == len(stage.sources) and result is not None
     width = target.lanes(c.dtype.bits)
-    printer, module = Printer(width), Module(f"{group.name}: {describe(c)}: {show(nest)}")
+    printer, module = Printer(width), Module(f"{group.name}: {c}: {show(nest)}")
     scratch, shared = Scratch(), Scratch()
     ahead, factors, body = "", list[Pack](), nest
     while isinstance(body, Pack) and (body.ahead or is_parallel(body.body)):
@@ -58,12 +58,20 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         printer.bind("scratch", f"word(args, {count + 1}) + THREAD_BYTES * tid")
         printer.bind("status", f"word(args, {count + 2})")
         bases = {operand: words[place] for operand, place in enumerate(places) if place in words}
-        return ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
+        nests = ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
+        if planes:
+            nests.bases, nests.beside = {**bases, planes.load.operand: "shared"}, planes.load
+        return nests
 
-    offsets = {}
-    for pack in factors:
-        with printer.scope(f"def pack_{pack.operand}(args, tid, nt):", "args", "tid", "nt"):
-            offsets[pack.operand] = printing(set(places)).pack_shared(pack, shared)
+    offsets, planes = {}, None if "b" in ahead else c.planes
+    phases: dict[str, Planes | Pack] = {"planes": planes} if planes else {}
+    phases |= {f"pack_{pack.operand}": pack for pack in factors}
+    for name, what in phases.items():
+        with printer.scope(f"def {name}(args, tid, nt):", "args", "tid", "nt"):
+            if isinstance(what, Pack):
+                offsets[what.operand] = printing(set(places)).pack_shared(what, shared)
+            else:
+                printing(set(places)).put_beside(what, shared)
         printer.line("")
         printer.line("")
     with printer.scope("def contract(args, tid, nt):", "args", "tid", "nt"):
@@ -77,17 +85,9 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         else:
             with printer.scope("if tid == 0:"):
                 nests.walk(body)
-    thread_bytes = -(-scratch.bytes // 64) * 64
-    source = module.render(printer.text().replace("THREAD_BYTES", str(thread_bytes)))
-    phases = (*(f"pack_{pack.operand}" for pack in factors), "contract")
+    source = module.render(printer.text().replace("THREAD_BYTES", str(scratch.bytes)))
     packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
-    return Emitted(source, phases, shared.bytes, thread_bytes, packs)
-
-
-def describe(c: Contraction) -> str:
-    """``batch × m × n × k``, for people."""
-    batch = f"{c.extent('b')}×" if c.batch else ""
-    return f"{batch}{c.extent('m')}×{c.extent('n')}×{c.extent('k')} {c.dtype}"
+    return Emitted(source, (*phases, "contract"), shared.bytes, scratch.bytes, packs)
 
 
 def pack_spec(c: Contraction, which: str, places: list[int], tile: tuple[int, int]) -> PackSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
 from eqsat.ir.contraction import Contraction, plain, streamed
@@ -12,7 +13,7 @@ from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View, affine
 from eqsat_backends.numba_cpu.printing.scopes import Value
-from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address, minus
+from eqsat_backends.numba_cpu.printing.source import Module, Scratch, Term, address, minus
 
 
 class ContractElements:
@@ -56,6 +57,8 @@ class ContractElements:
         self.keeping: tuple[str, int] | None = None
         """Of a block whose second factor its first tiles copy: the first m, and steps of k that they ask ahead."""
         self.around: list[Around] = []
+        self.beside: Load | None = None
+        """The elements of the second factor, where a phase before puts neighbours along k side by side."""
         self.asking: Ask | None = None  # how the tiles of the loop at hand ask for the next panel
         self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
         self.sources |= {which: self.constant(which) for which in ahead}
@@ -146,16 +149,19 @@ class ContractElements:
         stop: str,
         body: Callable[[dict[int, str], str, View], None],
         aligned: bool = True,
+        flat: bool = False,
     ) -> None:
         """Print a loop over positions of a group, a vector at a time, and ``body`` for each.
 
         A vector lies along the group's innermost axis, and ends where that does. ``body`` gets the coordinates, the
         position, and a view for the printer. ``aligned``: the range starts at a multiple of the lanes, and ends at one
-        or where the group ends.
+        or where the group ends. ``flat``: all axes of the group are walked as one.
         """
         axes, extents, lanes = self.c.group(group), self.c.kernel.extents, self.lanes
         position, count = self.p.fresh("j"), None
         inner = extents[axes[-1]] if axes else 1
+        if flat and axes:
+            axes, inner = axes[-1:], self.extent[group]
         even = bool(axes) and (len(axes) == 1 or (aligned and inner % lanes == 0))
         if even or inner == 1:
             header = f"for {position} in range({start}, {stop}, {lanes if even else 1}):"
@@ -171,7 +177,7 @@ class ContractElements:
                 ends.append(f"{inner} - {position} % {inner}")
             if count is not None:
                 self.p.bind(count, f"min({', '.join(ends)})")
-            coordinates = self.split(group, position)
+            coordinates = {axes[0]: position} if flat and axes else self.split(group, position)
             body(coordinates, position, View((), axes[-1] if even or inner > 1 else None, self.rule, count))
             if len(ends) > 2:
                 self.p.line(f"{position} += {count}")
@@ -189,6 +195,7 @@ class ContractElements:
         """Print the epilogue of the tile, and the stores of its results."""
         kernel, size = self.c.kernel, self.size
         m, n = self.range["m"][0], self.range["n"][0]
+        strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
         row = self.p.fresh("i")
         with self.p.scope(f"for {row} in range({target.rows}):", row):
             at_row = self.split("m", address("0", (1, m), (1, row)))
@@ -206,11 +213,10 @@ class ContractElements:
                 value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
                 full = self.view(view, {**at_row, **coordinates}, value)
                 result = self.p.value(kernel.epilogue, full)
-                strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
                 to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
                 self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
 
-            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector)
+            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector, flat=self.c.rows_are_whole)
 
     def inside(self, k: str, k_stop: str) -> Range:
         """Positions along the axes of k from one element of the dot product to before another."""
@@ -238,18 +244,40 @@ class ContractElements:
             aligned = self.span("k") * self.depth % self.lanes == 0 or self.span("k") == self.extent["k"]
             self.sweep("k", first, last, vector, aligned)
 
+    def depths(self, scopes: ExitStack, depth: str, first: str, last: str, each: int) -> dict[int, str]:
+        """Print loops over positions along k, ``each`` at a time; their coordinates.
+
+        Over all of k one for each axis: the axes of a position take divisions.
+        """
+        axes, extents = self.c.k, self.c.kernel.extents
+        if first != "0" or self.span("k") < self.extent["k"] or len(axes) < 2:
+            scopes.enter_context(self.p.scope(f"for {depth} in range({first}, {last}):", depth))
+            return self.split("k", address("0", (each, depth)))
+        found, terms, below = {}, list[Term](), math.prod(extents[axis] for axis in axes) // each
+        for axis in axes:
+            count, name = extents[axis] // (each if axis == axes[-1] else 1), self.p.fresh("k")
+            scopes.enter_context(self.p.scope(f"for {name} in range({count}):", name))
+            below //= count
+            terms.append((below, name))
+            found[axis] = address("0", (each if axis == axes[-1] else 1, name))
+        self.p.bind(depth, address("0", *terms))
+        return found
+
     def evaluate_panel(self, packed: Factor, which: str, start: str, count: str, k: str, k_stop: str) -> None:
         """Print the evaluation of one panel of a factor."""
         group, factor, depth = "m" if which == "a" else "n", self.factor(which), self.p.fresh("depth")
+        first, last, each = *self.inside(k, k_stop), 1
+        if self.beside and which == "b":  # elements as they are
+            factor, first, last, each = self.beside, k, k_stop, self.depth
         size, rows = factor.dtype.itemsize, ""
         row = -(-self.width(which) // self.lanes) * self.lanes * size
-        first, last = self.inside(k, k_stop)
-        if self.depth > 1:  # to rows that are then put side by side
+        if self.depth > each:  # to rows that are then put side by side
             rows = address("scratch", (1, str(self.scratch.take(self.span("k") * self.depth * row))))
 
         def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-            with self.p.scope(f"for {depth} in range({first}, {last}):", depth):
-                value = self.p.value(factor, self.view(view, {**self.split("k", depth), **coordinates}))
+            with ExitStack() as scopes:
+                at = self.depths(scopes, depth, first, last, each)
+                value = self.p.value(factor, self.view(view, {**at, **coordinates}))
                 base = address(rows, (row, minus(depth, first))) if rows else packed.at(start, depth)
                 to = address(base, (size, minus(position, start)))
                 self.p.store(to, 0 if view.vector is None else 1, value, view.count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eqsat.ir.contraction import Contraction
-from eqsat.ir.nest import Loop, Nest, Pack, TileOp
+from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.source import address, minus
 
 Range = tuple[str, str]
@@ -86,16 +86,3 @@ def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     rows = min(tile.size("m"), max(1, c.extent("m")))
     columns = -(-min(tile.size("n"), max(1, c.extent("n"))) // lanes) * lanes
     return rows, columns
-
-
-def walks(nest: Nest, axis: str) -> bool:
-    """Whether a nest needs the end of the current block of ``axis``: it loops over it, packs it, or takes all of it."""
-    match nest:
-        case Loop(axis=other, body=body):
-            return other == axis or walks(body, axis)
-        case Pack(operand, body):
-            return axis == "k" or axis == {"a": "m", "b": "n"}[operand[0]] or walks(body, axis)
-        case TileOp("update"):
-            return axis == "n"
-        case _:
-            return False

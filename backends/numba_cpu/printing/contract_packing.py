@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eqsat.ir.contraction import plain
+from eqsat.ir.contraction import Planes, plain
 from eqsat.ir.nest import Pack
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
@@ -136,6 +136,18 @@ class ContractPacking(ContractElements):
                 self.p.line(f"{copy}({packed.at(start, k)}, {source}, {count}, {depth})")
         else:
             self.evaluate_panel(packed, which, start, count, k, k_stop)
+
+    def put_beside(self, planes: Planes, shared: Scratch) -> None:
+        """Print this thread's share of putting the second factor's neighbours along k side by side, in its place."""
+        load, first, stop = plain(self.c.b), self.p.fresh("row"), self.p.fresh("stop")
+        assert load is not None
+        self.p.bind(first, f"{planes.rows} * tid // nt")
+        self.p.bind(stop, f"{planes.rows} * (tid + 1) // nt")
+        size, apart = load.dtype.itemsize, planes.apart * load.dtype.itemsize
+        source = address(self.bases[load.operand], (size, str(planes.start)), (self.depth * apart, first))
+        to = Factor("shared", self.size, planes.pitch * self.size, 0)
+        shared.take(planes.rows * to.k_step)
+        self.side_by_side(to, load, source, apart, "0", str(planes.columns), first, stop)
 
     def copier(self, name: str, to_row: int, from_row: int) -> str:
         self.module.use("tiles.micro_kernels", f"{name}_block")

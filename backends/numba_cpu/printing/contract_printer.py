@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eqsat.ir.contraction import is_accumulator, streamed
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, tiles
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, tiles, walks
 from eqsat_backends.numba_cpu.printing.contract_layout import (
     Around,
     Ask,
@@ -14,7 +14,6 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
     Sums,
     Target,
     padded_row,
-    walks,
 )
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.source import address, minus
@@ -252,6 +251,7 @@ class ContractPrinter(ContractPacking):
         options = ", accumulate=True" if self.sums else ""
         if (b.in_place or target.stored) and tail:
             options += f", tail={tail}"
+        options += ", narrow=True" if 0 < 2 * tail <= self.lanes else ""
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""

@@ -43,23 +43,15 @@ class PackSpec:
         """The packed copy of the operand, flat and C-contiguous."""
         axes = (*self.batch, *self.n, *self.k)
         batch, n, k = (math.prod(extent for extent, _ in group) for group in (self.batch, self.n, self.k))
-        panels = -(-n // self.tile)
-        deep = -(-k // self.depth)
-        filled = np.zeros((batch, panels, deep * self.depth, self.tile), flat.dtype)
-        if filled.size == 0 or batch * n * k == 0:
-            return filled.reshape(-1)
-        packed = filled[:, :, :k]
+        panels, deep = -(-n // self.tile), -(-k // self.depth)
         view = np.lib.stride_tricks.as_strided(
             flat[self.offset :], [extent for extent, _ in axes], [stride * flat.itemsize for _, stride in axes]
         )
         source = view.reshape(batch, n, k)
-        whole = n // self.tile
-        tiles = source[:, : whole * self.tile].reshape(batch, whole, self.tile, k)
-        packed[:, :whole] = tiles.transpose(0, 1, 3, 2)
-        if whole < panels:
-            packed[:, whole, :, : n - whole * self.tile] = source[:, whole * self.tile :].transpose(0, 2, 1)
-        beside = filled.reshape(batch, panels, deep, self.depth, self.tile).swapaxes(3, 4)
-        return np.ascontiguousarray(beside).reshape(-1)
+        if (n, k) != (panels * self.tile, deep * self.depth):
+            source = np.pad(source, ((0, 0), (0, panels * self.tile - n), (0, deep * self.depth - k)))
+        blocks = source.reshape(batch, panels, self.tile, deep, self.depth).transpose(0, 1, 3, 2, 4)
+        return np.ascontiguousarray(blocks).reshape(-1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for ``json.dumps``."""

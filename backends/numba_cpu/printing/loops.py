@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from eqsat.ir.axes import simplify, unique
-from eqsat.ir.kernel import Acc, FromStage, Kernel, KernelGroup, Load, Operand, Stage
+from eqsat.ir.kernel import Acc, FromStage, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Seq, tiles
 from eqsat.ir.types import int64, row_major
 from eqsat.schedule import is_parallel
@@ -23,6 +23,7 @@ from eqsat_backends.numba_cpu.printing import blocks
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
 from eqsat_backends.numba_cpu.printing.nests import Rows
 from eqsat_backends.numba_cpu.printing.printer import Printer, reports
+from eqsat_backends.numba_cpu.printing.source import Scratch, address
 from eqsat_backends.numba_cpu.target import Target, host
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 
@@ -72,33 +73,26 @@ class _Writer:
         self.p = Printer(tiles(nest)[0].lanes, varying=varying)
         self.name = re.sub(r"\W", "_", group.name) or "kernel"
         self.names: list[str] = []
-        self.shared_bytes = 0
-        self.thread_bytes = 0
+        self.shared, self.scratch = Scratch(), Scratch()
         self.bases = [f"a{i}" for i in range(len(group.operands))]
         self.buffers: dict[int, tuple[str, int]] = {}
         """Names and offsets in the shared scratch of what passes from phase to phase, by operand."""
         for operand in self.kernels[0][0].operands[len(self.bases) :]:
-            self.buffers[len(self.bases)] = (f"t{len(self.buffers)}", self.reserve(operand.nbytes))
+            self.buffers[len(self.bases)] = (f"t{len(self.buffers)}", self.shared.take(operand.nbytes))
             self.bases.append(f"t{len(self.buffers) - 1}")
 
     def emit(self) -> Emitted:
         for group, nest in self.kernels:
             self.kernel(group.stages, nest)
-        source = self.p.module(describe(self.group))
-        if not self.thread_bytes:
+        source = self.p.module(self.group.describe())
+        if not self.scratch.bytes:
             source = re.sub(r"\n *scratch = .*THREAD_BYTES.*", "", source)
-        return Emitted(
-            source=source.replace("THREAD_BYTES", str(self.thread_bytes)),
-            phases=tuple(self.names),
-            shared_bytes=self.shared_bytes,
-            thread_bytes=self.thread_bytes,
-        )
+        source = source.replace("THREAD_BYTES", str(self.scratch.bytes))
+        return Emitted(source, tuple(self.names), self.shared.bytes, self.scratch.bytes)
 
     def take(self, size: int) -> str:
         """Address of so many new bytes of the thread's scratch."""
-        offset = self.thread_bytes
-        self.thread_bytes += -(-size // 64) * 64
-        return f"scratch + {offset}" if offset else "scratch"
+        return address("scratch", (1, str(self.scratch.take(size))))
 
     def phase(
         self,
@@ -130,12 +124,6 @@ class _Writer:
                 self.p.line("fence()")
         self.p.line("")
         self.p.line("")
-
-    def reserve(self, size: int) -> int:
-        """Bytes in the shared scratch: their offset."""
-        offset = self.shared_bytes
-        self.shared_bytes += -(-size // 64) * 64
-        return offset
 
     def kernel(self, stages: tuple[Stage, ...], nest: Nest) -> None:
         """One kernel, or reductions side by side, by all threads where the nest says so."""
@@ -174,7 +162,7 @@ class _Writer:
             results, number = kernel.results, str(s or "")
             strides = row_major(kernel.extents[: kernel.parallel])
             partial = Operand(kernel.acc_dtype, parts * results)
-            tables.append((f"parts{number}", self.reserve(partial.nbytes)))
+            tables.append((f"parts{number}", self.shared.take(partial.nbytes)))
             operand = operands + len(then)
             self.bases.append(f"parts{number} + {results * partial.dtype.itemsize} * part")
             then.append(f"parts{number}")
@@ -183,7 +171,7 @@ class _Writer:
             sources: tuple[int | FromStage, ...] = (operand,)
             if kernel.combine in ("argmax", "argmin"):
                 size = kernel.body.dtype.itemsize
-                tables.append(("extremes", self.reserve(parts * results * size)))
+                tables.append(("extremes", self.shared.take(parts * results * size)))
                 extremes[s] = f"extremes + {results * size} * part"
                 positions[s] = Load(slot + 1, 0, (*strides, results), int64)
                 self.bases.append("extremes")
@@ -198,15 +186,3 @@ class _Writer:
         rows.positions.update(positions)
         self.walk(rows, second, tables)
         del self.bases[operands:]
-
-
-def describe(group: KernelGroup) -> str:
-    """One line: the name, and each stage's extents and reduction."""
-    parts = []
-    for stage in group.stages:
-        kernel: Kernel = stage.kernel
-        shape = "x".join(map(str, kernel.extents[: kernel.parallel])) or "1"
-        reduced = "x".join(map(str, kernel.extents[kernel.parallel :]))
-        parts.append(f"{shape} {kernel.combine} over {reduced}" if kernel.combine else f"{shape} map")
-    name = re.sub(r"[^\w .,:+-]", "_", group.name)
-    return f"{name}: " + "; ".join(parts) + "."

@@ -99,6 +99,7 @@ def fma_tile(
     keep: int = 0,
     ask: tuple[int, int, int, int] = (0, 0, 0, 0),
     claim: tuple[int, int, int, int] = (0, 0, 0, 0),
+    narrow: bool = False,
     step: Step | None = None,
 ) -> Tile:
     """``tile(a, b, c, k)``: ``c[i, j] = Σ_k a[i, k] · b[k, j]``, i < rows, j < vectors·lanes.
@@ -108,6 +109,7 @@ def fma_tile(
     argument ``first`` and adds to what ``c`` holds unless ``first`` is nonzero.
     ``ahead``: prefetch the second factor that many steps of k ahead (0: leave it to the hardware).
     ``tail``: only so many lanes of the last vector exist; no other memory is touched (0: all exist).
+    ``narrow``: the last vector is one of half the lanes.
     ``keep``: the tile also copies ``b`` to rows ``keep`` bytes apart at a last argument ``to``: packing on the
     fly, hidden behind the arithmetic.
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
@@ -127,27 +129,29 @@ def fma_tile(
     arguments = 4 + accumulate + bool(keep) + bool(ask[0]) + bool(claim[0])
 
     def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
-        width, c = lanes * e.size, memory.pointer(e, c)
+        width, c, last = lanes * e.size, memory.pointer(e, c), _Tile(e.b, lanes // 2, dtype) if narrow else e
+        parts = [*[e] * (vectors - 1), last]
         a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
         ask_at = e.moving(more[accumulate + bool(keep)] if ask[0] else b)
         claimed = e.variable(ir.Constant(I64, 0))
         streams = [(a_at, a_k), (b_at, b_k), *[(to_at, keep)] * bool(keep)]
-        sums = [[e.variable(ir.Constant(e.type(e.of), None)) for _ in cells] for _ in range(chains)]
+        sums = [[e.variable(ir.Constant(parts[j].type(e.of), None)) for _, j in cells] for _ in range(chains)]
 
         def used(j: int) -> Value | None:
             return ir.Constant(I64, tail) if tail and j == vectors - 1 else None
 
         def multiply(offset: int) -> None:
-            panel = [e.load(e.at(e.at(b_at.now, offset * b_k), j * width), used(j)) for j in range(vectors)]
+            panel = [part.load(e.at(e.at(b_at.now, offset * b_k), j * width), used(j)) for j, part in enumerate(parts)]
             for line in range(0, vectors * width if ahead else 0, 64):
                 memory.prefetch(e, e.at(b_at.now, (offset + ahead) * b_k + line), 3)
             for i in range(rows):
-                scalar = e.broadcast(e.at(a_at.now, i * a_row + offset * a_k))
-                for j in range(vectors):
+                at = e.at(a_at.now, i * a_row + offset * a_k)
+                scalars = {part.lanes: part.broadcast(at) for part in dict.fromkeys(parts)}
+                for j, part in enumerate(parts):
                     total = sums[offset % chains][i * vectors + j]
-                    total.set(muladd(e, scalar, panel[j], total.now))
+                    total.set(muladd(part, scalars[part.lanes], panel[j], total.now))
             for j in range(vectors if keep else 0):
-                e.store(panel[j], e.at(to_at.now, offset * keep + j * width))
+                parts[j].store(panel[j], e.at(to_at.now, offset * keep + j * width))
 
         def walk(count: Value, steps: int) -> None:
             with e.loop(count, steps):
@@ -173,12 +177,14 @@ def fma_tile(
             left = e.left(k, every)
         walk(left, unroll)
         walk(e.left(left, unroll), 1)
-        totals = [functools.reduce(e.add, (chain[cell].now for chain in sums)) for cell in range(len(cells))]
+        totals = [
+            functools.reduce(parts[j].add, (chain[cell].now for chain in sums)) for cell, (_, j) in enumerate(cells)
+        ]
 
         def finish(added: bool) -> None:
             for total, (i, j) in zip(totals, cells, strict=True):
-                at = e.at(c, i * c_row + j * width)
-                e.store(e.add(total, e.load(at, used(j))) if added else total, at, used(j))
+                at, part = e.at(c, i * c_row + j * width), parts[j]
+                part.store(part.add(total, part.load(at, used(j))) if added else total, at, used(j))
 
         if not accumulate:
             finish(False)
