@@ -20,6 +20,7 @@ from eqsat.cost.calibration import (
     LOAD_SLOTS,
     PANEL,
     PANEL_PACK_SLOTS,
+    RUN_SLOTS,
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
@@ -28,7 +29,7 @@ from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
-from eqsat.ir.types import DType, TensorType
+from eqsat.ir.types import DType, TensorType, row_major
 from eqsat.ir.views import ViewMap
 
 READ = -1
@@ -58,6 +59,8 @@ class Stream:
     index space (None: as they lie). ``root``: it is not inlined. ``guarded``: some of its loads are. ``seconds``: as a
     kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
     ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
+    ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
+    the next and the positions of all axes that the same factor has.
     """
 
     uid: int
@@ -80,6 +83,7 @@ class Stream:
     needs: tuple[int, ...] = ()
     rank: float = 0.0
     narrow: tuple[DType, float, str] | None = None
+    owners: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -145,6 +149,15 @@ def _every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
     return not runs and any(step == 2 and not gone for gone, _, step in ends)
 
 
+def _run(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
+    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own."""
+    run, atoms = 1, [atom for axis in reversed(axes) for atom in reversed(axis)]
+    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == run and n > 1]:
+        run *= max(longer)
+        atoms = atoms[1:] if ordered else atoms
+    return run
+
+
 class Builder:
     """Makes streams of one e-graph, the same object for the same e-node and operands.
 
@@ -188,7 +201,11 @@ class Builder:
         stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
         if not stream.seconds:
             moved = sum(stream.reads.values()) + type.nbytes
-            stream.seconds = self.roofline.seconds(stream.multiply_adds, stream.slots, moved, type.dtype)
+            filled = self._filled(stream) if stream.core is not None and stream.core.owners else 1.0
+            copied = self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            stream.seconds = self.roofline.seconds(
+                stream.multiply_adds / filled, stream.slots + copied, moved, type.dtype
+            )
         self.made[key] = stream
         return stream
 
@@ -278,7 +295,34 @@ class Builder:
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
                 s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+        if min(rows, cols, s.multiply_adds / rows / cols) >= VECTOR:
+            shape = s.type.shape
+            positions = [rows if x in attrs.rows else cols if x in attrs.cols else 1 for x in attrs.out]
+            s.owners = tuple(zip(row_major(shape), positions, strict=True))
+            for operand, labels in ((a, attrs.a), (b, attrs.b)):  # rows are copied along k, columns along n
+                along = attrs.out if attrs.out[-1] in labels else attrs.summed
+                s.core_slots += self._copied(operand, [axis for axis, x in enumerate(labels) if x in along])
         return True
+
+    def _copied(self, operand: Stream, along: Sequence[int] | None = None) -> float:
+        """Slots in which windows that overlap are copied: to panels by vectors along some axes, or as they are."""
+        if not operand.reads or operand.type.nbytes <= sum(operand.reads.values()):
+            return 0.0
+        walked = [map.axes for map in operand.maps if map is not None and all(s for axis in map.axes for _, s in axis)]
+        if not walked:
+            return 0.0
+        runs = [_run(axes, True) if along is None else _run([axes[a] for a in along], False) for axes in walked]
+        lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
+        return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
+
+    def _filled(self, s: Stream) -> float:
+        """The part of a register tile's lanes that is in use: they lie along what results are contiguous in."""
+        assert s.core is not None
+        ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else [1]
+        size = ends[-1] if ends else 1
+        positions = next((n for step, n in s.core.owners if step <= size), 1)
+        lanes = self.roofline.lanes(s.core.type.dtype)
+        return positions / (-(-positions // lanes) * lanes)
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
