@@ -60,7 +60,7 @@ class Stream:
     kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
     ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
     ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
-    the next and the positions of all axes that the same factor has.
+    the next, the positions of all axes that the same factor has, and the slots of copies where they are columns.
     """
 
     uid: int
@@ -83,7 +83,7 @@ class Stream:
     needs: tuple[int, ...] = ()
     rank: float = 0.0
     narrow: tuple[DType, float, str] | None = None
-    owners: tuple[tuple[int, int], ...] = ()
+    owners: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -201,10 +201,11 @@ class Builder:
         stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
         if not stream.seconds:
             moved = sum(stream.reads.values()) + type.nbytes
-            filled = self._filled(stream) if stream.core is not None and stream.core.owners else 1.0
-            copied = self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            lanes, copied = 1.0, self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            if stream.core is not None and stream.core.owners:
+                lanes, copied = self._tiled(stream)
             stream.seconds = self.roofline.seconds(
-                stream.multiply_adds / filled, stream.slots + copied, moved, type.dtype
+                stream.multiply_adds * lanes, stream.slots + copied, moved, type.dtype
             )
         self.made[key] = stream
         return stream
@@ -296,12 +297,18 @@ class Builder:
             if slots:
                 s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
         if min(rows, cols, s.multiply_adds / rows / cols) >= VECTOR:
-            shape = s.type.shape
-            positions = [rows if x in attrs.rows else cols if x in attrs.cols else 1 for x in attrs.out]
-            s.owners = tuple(zip(row_major(shape), positions, strict=True))
-            for operand, labels in ((a, attrs.a), (b, attrs.b)):  # rows are copied along k, columns along n
-                along = attrs.out if attrs.out[-1] in labels else attrs.summed
-                s.core_slots += self._copied(operand, [axis for axis, x in enumerate(labels) if x in along])
+            both = (a, attrs.a), (b, attrs.b)
+            ends = {
+                labels: self._copied(first, [n for n, x in enumerate(labels) if x in attrs.out])
+                + self._copied(second, [n for n, x in enumerate(others) if x in attrs.summed])
+                for (first, labels), (second, others) in (both, both[::-1])
+            }
+            strides = zip(attrs.out, row_major(s.type.shape), strict=True)
+            s.owners = tuple(
+                (stride, cols, ends[attrs.b]) if x not in attrs.a else (stride, rows, ends[attrs.a])
+                for x, stride in strides
+                if x not in attrs.batch
+            )
         return True
 
     def _copied(self, operand: Stream, along: Sequence[int] | None = None) -> float:
@@ -315,14 +322,17 @@ class Builder:
         lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
 
-    def _filled(self, s: Stream) -> float:
-        """The part of a register tile's lanes that is in use: they lie along what results are contiguous in."""
+    def _tiled(self, s: Stream) -> tuple[float, float]:
+        """By how much more lanes a register tile has than are in use, and the slots in which windows are copied.
+
+        Lanes lie along what results are contiguous in, which is what the columns' factor is copied along.
+        """
         assert s.core is not None
         ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else [1]
-        size = ends[-1] if ends else 1
-        positions = next((n for step, n in s.core.owners if step <= size), 1)
+        inner = ends[-1] if ends else 1
+        positions, copied = next(((n, slots) for step, n, slots in s.core.owners if step <= inner), (1, 0.0))
         lanes = self.roofline.lanes(s.core.type.dtype)
-        return positions / (-(-positions // lanes) * lanes)
+        return -(-positions // lanes) * lanes / positions, copied
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
