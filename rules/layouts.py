@@ -18,6 +18,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import make
 from eqsat.ir.types import row_major
+from eqsat.ir.views import ViewMap
 from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
 from eqsat.rules.examples import Maker
 
@@ -30,13 +31,13 @@ MAX_FORMS = 4
 
 
 def positions_last(m: Match) -> bool:
-    """the weights are known, with 16 columns and summed positions; results are contiguous along an axis of the tensor"""
+    """the weights are known, with 16 columns and 16 summed positions, and results contiguous along a tensor's axis"""
     spec: Spec = m.s
     if not m.known(m.w) or m.known(m.x) or m.root.type.size == 0 or not spec.out or spec.out[-1] not in spec.rows:
         return False
     extents = dict(zip(spec.b, m.w.shape, strict=True))
-    sizes = (math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
-    return min(sizes) >= LEAST_WORK and len(m.forms(m.root, "contract")) < MAX_FORMS
+    work: int = min(math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
+    return work >= LEAST_WORK and len(m.forms(m.root, "contract")) < MAX_FORMS
 
 
 def whole(m: Match) -> bool:
@@ -46,7 +47,8 @@ def whole(m: Match) -> bool:
 
 def overlapping(m: Match) -> bool:
     """windows overlap"""
-    return math.prod(m.mp.shape) > m.x.type.size
+    seen: ViewMap = m.mp
+    return math.prod(seen.shape) > m.x.type.size
 
 
 def _walked(shape: Sequence[int], steps: Sequence[int], counts: Sequence[int], start: int) -> list[int | None] | None:

@@ -282,7 +282,7 @@ class Builder:
             return False
         a, b = s.children
         extents = attrs.extents(a.type.shape, b.type.shape)
-        rows, cols = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols))
+        rows, cols, deep = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols, attrs.summed))
         if min(rows, cols) > 1 and any(operand.guarded for operand in (a, b)):
             return False  # register tiles read in place, or what was copied in blocks: guards are stored first
         s.multiply_adds = float(math.prod(extents.values()))
@@ -296,7 +296,7 @@ class Builder:
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
                 s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
-        if min(rows, cols, s.multiply_adds / rows / cols) >= VECTOR:
+        if min(rows, cols, deep) >= VECTOR:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
                 labels: self._copied(first, [n for n, x in enumerate(labels) if x in attrs.out])
