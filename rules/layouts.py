@@ -48,7 +48,8 @@ def whole(m: Match) -> bool:
 def overlapping(m: Match) -> bool:
     """windows overlap"""
     seen: ViewMap = m.mp
-    return math.prod(seen.shape) > m.x.type.size
+    image: Node = m.x
+    return math.prod(seen.shape) > image.type.size
 
 
 def _walked(shape: Sequence[int], steps: Sequence[int], counts: Sequence[int], start: int) -> list[int | None] | None:
