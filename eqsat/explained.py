@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eqsat.explain.provenance import Provenance, lines, names
-from eqsat.explain.report import Explanation, StepReport
+from eqsat.explain.report import Algorithms, Explanation, StepReport
 from eqsat.explain.roofline import roofs
 from eqsat.explain.work import naive_peak, naive_work, operator_work
 from eqsat.frontends.pytree import leaf_names
@@ -48,7 +48,9 @@ def steps_of(traced: Traced, report: Mapping[str, Any]) -> list[StepReport]:
     return found
 
 
-def explanation(program: Compiled, name: str, call: Plain | None, why: Callable[[str], str]) -> Explanation:
+def explanation(
+    program: Compiled, name: str, call: Plain | None, why: Callable[[str], str], algorithms: Sequence[Algorithms]
+) -> Explanation:
     """Measured now, on the arguments of ``call``, beside its function run by NumPy if that is known to do nothing but
     compute. Without a call nothing is measured."""
     steps = steps_of(program.traced, program.report)
@@ -85,6 +87,7 @@ def explanation(program: Compiled, name: str, call: Plain | None, why: Callable[
         roofs=roofs(program.machine, program.team),
         lengths=program.lengths,
         guards=[str(guard) for guard in program.traced.guards],
+        algorithms=algorithms,
         _why=why,
     )
 

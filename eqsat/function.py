@@ -424,6 +424,7 @@ class OptimizedFunction:
         The function itself is run by NumPy, to be timed too, if its code shows that it does nothing but compute.
         """
         with forks.IMPORTING:
+            from eqsat.algorithms import algorithms
             from eqsat.why import why
         varying = self._as_varying(args, kwargs)
         if varying is not None:
@@ -435,7 +436,7 @@ class OptimizedFunction:
             program = found[0] if isinstance(found, tuple) else found or program
         if isinstance(program, PlainProgram):
             return program.explain(self._spec.name)
-        return explanation(program, self._spec.name, call, functools.partial(why, program))
+        return explanation(program, self._spec.name, call, functools.partial(why, program), algorithms(program))
 
     @at_users_line
     def source(self, *args: Any, **kwargs: Any) -> str:

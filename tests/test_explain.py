@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat import progress
+from eqsat import nn, progress
 from eqsat.errors import OptionError
 from eqsat.explain.nests import listing
 from eqsat.explain.roofline import roofs
@@ -384,6 +384,31 @@ def test_source_shows_the_kernels() -> None:
     assert "def " in source and "eqsat_backends.numba_cpu.vectors.simd" in source
     for part in source.split("# " + "-" * 100):
         compile(part, "kernel", "exec")
+
+
+def test_convolutions_name_their_algorithm_and_what_others_would_take() -> None:
+    x, w = normal(1, 32, 14, 14), normal(32, 32, 3, 3)
+    f = eqsat.optimize(lambda x, w: nn.conv2d(x, w, padding=1), const=("w",), check_speed=False)
+    e = f.explain(x, w)
+    (found,) = e.algorithms
+    assert found.chosen.startswith(("implicit GEMM", "im2col, stored")), found
+    assert found.chosen not in found.others and str(found) in e.text(400)
+    allowed = {name: time for name, time in found.others.items() if "approximates" not in name}
+    assert {"implicit GEMM", "im2col, stored"} <= {name.partition(", channels")[0] for name in (found.chosen, *allowed)}
+    assert all(time >= found.seconds * 0.999 for time in allowed.values()), "of what is allowed the best was chosen"
+    assert any(name.startswith("Winograd F(4, 3)") for name in found.others), "quicker, and not allowed"
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_convolutions_without_windows_or_across_channels_have_other_names(groups: int) -> None:
+    x, w = normal(1, 32, 6, 6), normal(32, 32 // groups, *((1, 1) if groups == 1 else (3, 3)))
+    f = eqsat.optimize(lambda x, w: nn.conv2d(x, w, groups=groups), const=("w",), check_speed=False)
+    assert [found.chosen for found in f.explain(x, w).algorithms] == ["matrix product" if groups == 1 else "direct"]
+
+
+def test_products_that_are_no_convolutions_have_no_algorithm() -> None:
+    fn = eqsat.optimize(lambda x, w: (x @ w)[:, None] + np.zeros((3, 4)), const=("w",), check_speed=False)
+    assert not fn.explain(normal(8, 16), normal(16, 4)).algorithms
 
 
 def test_why() -> None:

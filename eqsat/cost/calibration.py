@@ -314,6 +314,13 @@ PANEL = _count(
 WIDENED = _figure(
     "WIDENED", 2.0, "slots", "to make floats of a vector of smaller numbers that is loaded", "extension and conversion"
 )
+RUN_SLOTS = _figure(
+    "RUN_SLOTS",
+    3.0,
+    "slots",
+    "until a run of neighbours of a window is found, where windows are copied to panels",
+    "implicit GEMM of 3×3 windows on 28² and 14², Zen 4",
+)
 PANEL_PACK_SLOTS = _figure("PANEL_PACK_SLOTS", 2.0, "slots", "to copy an element of an operand for a panel", TUNED)
 ARG_SLOTS = _figure("ARG_SLOTS", 4.0, "slots", "an element of a reduction that keeps a position with the value", TUNED)
 NUMPY_CALL = _figure("NUMPY_CALL", 1e-6, "seconds", "a NumPy function on nothing", "np.add of 1,000 float32, Zen 4")

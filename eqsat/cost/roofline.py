@@ -32,6 +32,7 @@ class Roofline:
     ``levels``: (capacity in bytes, bytes a second), smallest first; the last one is memory.
     ``step``: seconds of one more kernel: its call and the barrier after it.
     ``functions``: issue slots an element of measured elementwise functions, in place of the op table's cost.
+    ``vector_bytes``: of a vector register; 0: lanes that stay empty are not counted.
     """
 
     fma32: float
@@ -39,6 +40,11 @@ class Roofline:
     levels: tuple[tuple[float, float], ...]
     step: float
     functions: Mapping[str, float] = field(default_factory=dict)
+    vector_bytes: int = 0
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of a vector."""
+        return max(1, self.vector_bytes // dtype.itemsize)
 
     def slots(self, op: str) -> float:
         """Vector instructions of one element of an elementwise operator."""
@@ -112,4 +118,4 @@ def roofline_of(machine: Machine, threads: int = 1) -> Roofline:
     # Functions are measured in float32 on one core; a slot there is one multiply-add at peak.
     slot = ELEMENTWISE * 2.0 / machine.peak_gflops("float32")
     functions = {name: max(1.0, ns / slot) for name, ns in machine.function_ns}
-    return Roofline(fma32, fma64, tuple(levels), step * 1e-6, functions)
+    return Roofline(fma32, fma64, tuple(levels), step * 1e-6, functions, machine.vector_bytes)

@@ -95,6 +95,8 @@ def renderables(report: Explanation) -> Iterator[RenderableType]:
         if details:
             yield Text(f"step {number}: {details[0]}", style="bold" if step.nest else "")
             yield from (Padding(Text(line), (0, 0, 0, 2)) for line in details[1:])
+    for algorithms in report.algorithms:
+        yield Text(str(algorithms))
     yield ""
     yield Text(_search(report))
     rules = report.search.get("rules", {})

@@ -69,6 +69,24 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     return out
 
 
+@dataclass(frozen=True)
+class Algorithms:
+    """The convolutions of a part of the program, what computes them, and the seconds predicted for that part.
+
+    ``others``: the seconds with other algorithms, least first; then of quicker ones of another class of numerics.
+    """
+
+    convolutions: list[str]
+    chosen: str
+    seconds: float
+    others: Mapping[str, float]
+
+    def __str__(self) -> str:
+        others = [f"{name} {render.seconds(time)}" for name, time in self.others.items()]
+        least = f"{self.chosen}, predicted {render.seconds(self.seconds)}"
+        return f"{', '.join(self.convolutions)}: {least}; others: {', '.join(others) or 'none'}"
+
+
 @dataclass(repr=False)
 class Explanation:
     """How a function is run for one set of argument types. ``print`` it, ask ``why(rule)``, or take ``to_json()``.
@@ -79,6 +97,7 @@ class Explanation:
     ``naive_peak_bytes``, which is what the program takes that stores every operator's result until its last use.
     ``operators``: work of each operator as written; ``roofs``: limits of the threads that run it (see :meth:`plot`).
     ``guards``: what holds in the calls that the program is for, besides their arguments' types.
+    ``algorithms``: those of convolutions.
     ``lengths``: the bounds of a length that the kernels take as an argument; None where they are for one length.
     ``plain``: why NumPy runs the function, which then has no steps and no times; None where kernels do.
     ``numpy``: seconds that the function itself takes, run by NumPy on the same arguments as ``measured``. ``untimed``:
@@ -104,6 +123,7 @@ class Explanation:
     roofs: Roofs | None = None
     guards: Sequence[str] = ()
     lengths: tuple[int, int] | None = None
+    algorithms: Sequence[Algorithms] = ()
     _why: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property

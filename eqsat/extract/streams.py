@@ -20,6 +20,7 @@ from eqsat.cost.calibration import (
     LOAD_SLOTS,
     PANEL,
     PANEL_PACK_SLOTS,
+    RUN_SLOTS,
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
@@ -28,7 +29,7 @@ from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
-from eqsat.ir.types import DType, TensorType
+from eqsat.ir.types import DType, TensorType, row_major
 from eqsat.ir.views import ViewMap
 
 READ = -1
@@ -58,6 +59,8 @@ class Stream:
     index space (None: as they lie). ``root``: it is not inlined. ``guarded``: some of its loads are. ``seconds``: as a
     kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
     ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
+    ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
+    the next, the positions of all axes that the same factor has, and the slots of copies where they are columns.
     """
 
     uid: int
@@ -80,6 +83,7 @@ class Stream:
     needs: tuple[int, ...] = ()
     rank: float = 0.0
     narrow: tuple[DType, float, str] | None = None
+    owners: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -145,6 +149,15 @@ def _every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
     return not runs and any(step == 2 and not gone for gone, _, step in ends)
 
 
+def _run(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
+    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own."""
+    run, atoms = 1, [atom for axis in reversed(axes) for atom in reversed(axis)]
+    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == run and n > 1]:
+        run *= max(longer)
+        atoms = atoms[1:] if ordered else atoms
+    return run
+
+
 class Builder:
     """Makes streams of one e-graph, the same object for the same e-node and operands.
 
@@ -188,7 +201,12 @@ class Builder:
         stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
         if not stream.seconds:
             moved = sum(stream.reads.values()) + type.nbytes
-            stream.seconds = self.roofline.seconds(stream.multiply_adds, stream.slots, moved, type.dtype)
+            lanes, copied = 1.0, self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            if stream.core is not None and stream.core.owners:
+                lanes, copied = self._tiled(stream)
+            stream.seconds = self.roofline.seconds(
+                stream.multiply_adds * lanes, stream.slots + copied, moved, type.dtype
+            )
         self.made[key] = stream
         return stream
 
@@ -264,7 +282,7 @@ class Builder:
             return False
         a, b = s.children
         extents = attrs.extents(a.type.shape, b.type.shape)
-        rows, cols = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols))
+        rows, cols, deep = (math.prod(extents[x] for x in axes) for axes in (attrs.rows, attrs.cols, attrs.summed))
         if min(rows, cols) > 1 and any(operand.guarded for operand in (a, b)):
             return False  # register tiles read in place, or what was copied in blocks: guards are stored first
         s.multiply_adds = float(math.prod(extents.values()))
@@ -278,7 +296,43 @@ class Builder:
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
                 s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+        if min(rows, cols, deep) >= VECTOR:
+            both = (a, attrs.a), (b, attrs.b)
+            ends = {
+                labels: self._copied(first, [n for n, x in enumerate(labels) if x in attrs.out])
+                + self._copied(second, [n for n, x in enumerate(others) if x in attrs.summed])
+                for (first, labels), (second, others) in (both, both[::-1])
+            }
+            strides = zip(attrs.out, row_major(s.type.shape), strict=True)
+            s.owners = tuple(
+                (stride, cols, ends[attrs.b]) if x not in attrs.a else (stride, rows, ends[attrs.a])
+                for x, stride in strides
+                if x not in attrs.batch
+            )
         return True
+
+    def _copied(self, operand: Stream, along: Sequence[int] | None = None) -> float:
+        """Slots in which windows that overlap are copied: to panels by vectors along some axes, or as they are."""
+        if not operand.reads or operand.type.nbytes <= sum(operand.reads.values()):
+            return 0.0
+        walked = [map.axes for map in operand.maps if map is not None and all(s for axis in map.axes for _, s in axis)]
+        if not walked:
+            return 0.0
+        runs = [_run(axes, True) if along is None else _run([axes[a] for a in along], False) for axes in walked]
+        lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
+        return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
+
+    def _tiled(self, s: Stream) -> tuple[float, float]:
+        """By how much more lanes a register tile has than are in use, and the slots in which windows are copied.
+
+        Lanes lie along what results are contiguous in, which is what the columns' factor is copied along.
+        """
+        assert s.core is not None
+        ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else [1]
+        inner = ends[-1] if ends else 1
+        positions, copied = next(((n, slots) for step, n, slots in s.core.owners if step <= inner), (1, 0.0))
+        lanes = self.roofline.lanes(s.core.type.dtype)
+        return -(-positions // lanes) * lanes / positions, copied
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):

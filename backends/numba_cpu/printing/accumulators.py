@@ -9,7 +9,7 @@ from eqsat_backends.numba_cpu.printing.scopes import Value
 
 __all__ = ["FUNCTION", "Accumulator", "identity_of"]
 
-FUNCTION = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+FUNCTION = {"sum": "accumulate", "prod": "mul", "max": "maximum", "min": "minimum"}
 """SIMD functions that combine."""
 
 _UNSET = 2**62
@@ -49,14 +49,18 @@ class Accumulator:
             for place in self.places:
                 self.p.bind(place, unset.name)
 
+    def first(self, value: Value, count: str | None) -> Value:
+        """``value`` with what leaves a result as it is behind its first ``count`` lanes (None: as it is)."""
+        if count is None:
+            return value
+        identity = self.p.literal(identity_of(self.combine, self.dtype), self.dtype)
+        depends = value.depends | {count}
+        return self.p.emit(f"first({value.name}, {count}, {identity.name})", self.dtype, depends, False)
+
     def step(self, copy: int, value: Value, count: str | None = None, position: Value | None = None) -> None:
         """Combine ``value`` into a copy (modulo their number); only its first ``count`` lanes."""
-        copy %= len(self.names)
-        if count is not None:
-            identity = self.p.literal(identity_of(self.combine, self.dtype), self.dtype)
-            depends = value.depends | {count}
-            value = self.p.emit(f"first({value.name}, {count}, {identity.name})", self.dtype, depends, False)
-        self._combine(copy, value.name, None if position is None else position.name)
+        name = self.first(value, count).name
+        self._combine(copy % len(self.names), name, None if position is None else position.name)
 
     def _combine(self, copy: int, value: str, position: str | None) -> None:
         name = self.names[copy]

@@ -229,8 +229,8 @@ class Printer(Scopes):
                 return self._checked("wrap_index", args[0], (call.attrs,), view)
             case "pow" if reports(call):
                 args[1] = self._checked("exponent", args[1], (), view)
-            case "pow" if (power := _small_power(call.args[1])) and call.dtype.is_float:
-                return self._power(args[0], power)
+            case "pow" if call.dtype.is_float and isinstance(n := call.args[1], Literal) and n.value in (2, 3, 4):
+                return self._power(args[0], int(n.value))
             case "maximum" | "minimum" if isinstance(call.args[1], Literal):
                 # a constant first makes it one instruction; both orders mean the same
                 if not math.isnan(call.args[1].value):
@@ -374,10 +374,3 @@ def reports(expr: Expr) -> bool:
     if expr.fn == "pow":
         return expr.dtype.kind == "int" and expr.dtype.is_signed and not isinstance(expr.args[1], Literal)
     return expr.fn == "wrap_index"
-
-
-def _small_power(exponent: Expr) -> int | None:
-    """2, 3 or 4 if the exponent is that number."""
-    if isinstance(exponent, Literal) and exponent.value in (2, 3, 4):
-        return int(exponent.value)
-    return None

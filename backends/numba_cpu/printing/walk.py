@@ -230,12 +230,7 @@ class Walk:
                 values = [self._value(s, self.here(b, position), count) for b in self._beside()]
                 rows = self.rows.accumulator(s, len(values))
                 for name, value in zip(rows.names, values, strict=True):
-                    if count is None:
-                        self.p.bind(name, value.name)
-                if count is not None:
-                    rows.start()
-                    for n, value in enumerate(values):
-                        rows.step(n, value, count)
+                    self.p.bind(name, rows.first(value, count).name)
                 rows.fold()
                 totals[0][s].merge_value(copy, rows.names[0])
             return
@@ -258,7 +253,8 @@ class Walk:
             value = self._value(s, here, count, rule)
             if s in sums:
                 view = View(here, self.vector, self.rows.rule(s), count)
-                sums[s].step(copy, value, count, self.rows.position(s, view))
+                lanes = count if self.vector is None or self.vector >= self.kept else None  # others are not stored
+                sums[s].step(copy, value, lanes, self.rows.position(s, view))
             else:
                 self.rows.live[s] = value
                 kernel = self.rows.stages[s].kernel

@@ -58,10 +58,6 @@ class _Tile(Lanes):
         """The scalar at ``pointer`` in every lane."""
         return self.splat(memory.element(self, self.of, pointer))
 
-    def muladd(self, a: Value, b: Value, c: Value) -> Value:
-        """``a·b + c``, in one instruction where the CPU has it (``fmuladd`` never calls a library)."""
-        return self.intrinsic("fmuladd", a, b, c)
-
     def vectors(self, count: Value, body: Callable[[Value | None], None], *moving: tuple[Variable, int]) -> None:
         """``body`` for each whole vector of ``count`` elements, pointers moving on; then for how many are left."""
         with self.loop(count, self.lanes):
@@ -118,7 +114,7 @@ def fma_tile(
     bytes apart, are asked for to be written, from a last argument on, until all rows are.
     ``step``: adds to sums; None: multiplies and adds.
     """
-    muladd = step or _Tile.muladd
+    muladd = step or _Tile.madd
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
     every = ask[0] or claim[0]
@@ -311,7 +307,7 @@ def rank_update(
             for k in range(depth):
                 line = e.cast(source.load(e.at(b_at.now, k * b_k), count), e.of)
                 for i in range(rows):
-                    sums[i] = e.muladd(e.broadcast(e.at(a, i * a_row + k * a_k)), line, sums[i])
+                    sums[i] = e.madd(e.broadcast(e.at(a, i * a_row + k * a_k)), line, sums[i])
             # added at the end: short chains round less, and additions have ports of their own
             for i, value in enumerate(sums):
                 at = e.at(c_at.now, i * c_row)

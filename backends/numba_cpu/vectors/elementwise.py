@@ -32,7 +32,18 @@ _NUMBER = _ALL - _BOOL
 _INTEGER = _NUMBER - _FLOAT
 
 
+def _accumulate(e: Lanes, a: Value, b: Value) -> Value:
+    """A sum that may take a product unrounded."""
+    return e.b.fadd(a, b, flags=("contract",)) if e.is_float(a) else _add(e, a, b)
+
+
+def _add(e: Lanes, a: Value, b: Value) -> Value:
+    return e.b.or_(a, b) if e.kind(a) == "b1" else e.add(a, b)
+
+
 def _mul(e: Lanes, a: Value, b: Value) -> Value:
+    if e.is_float(a):
+        return e.b.fmul(a, b, flags=("contract",))
     return e.b.and_(a, b) if e.kind(a) == "b1" else e.mul(a, b)
 
 
@@ -157,7 +168,8 @@ FUNCTIONS: dict[str, Function] = {
     "invert": Function(1, "same", lambda e, x: e.b.xor(x, e.like(x, -1)), _INTEGER),
     "left_shift": Function(2, "same", _shift("left"), _INTEGER),
     "right_shift": Function(2, "same", _shift("right"), _INTEGER),
-    "add": Function(2, "same", lambda e, a, b: e.b.or_(a, b) if e.kind(a) == "b1" else e.add(a, b), _ALL),
+    "add": Function(2, "same", _add, _ALL),
+    "accumulate": Function(2, "same", _accumulate, _ALL),
     "sub": Function(2, "same", lambda e, a, b: e.sub(a, b), _NUMBER),
     "mul": Function(2, "same", _mul, _ALL),
     "div": Function(2, "same", lambda e, a, b: e.div(a, b), _FLOAT),

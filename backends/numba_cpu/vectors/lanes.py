@@ -181,9 +181,7 @@ class Lanes(Flow):
 
     def madd(self, a: Value, b: Value, c: Value) -> Value:
         """``a·b + c`` with one rounding where the machine has it, else two."""
-        if "fma" in cpu_features() or "neon" in cpu_features():
-            return self.fma(a, b, c)
-        return self.add(self.mul(a, b), c)
+        return self.intrinsic("fmuladd", a, b, c)  # which never calls a library
 
     def poly(self, x: Value, coefficients: Sequence[float]) -> Value:
         """``c[0] + c[1]·x + …`` by Horner's rule."""

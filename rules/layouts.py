@@ -1,0 +1,134 @@
+"""Channels last: products of known weights whose results and factors have the weights' axes innermost.
+
+A register tile takes its vectors along the axis that results are contiguous in. Where that is an image's, of few
+positions, lanes stay empty, and windows are copied in pieces of a row. With channels innermost vectors are full, and
+a window is read in runs of all channels. The copies that this takes are small next to the product, or vanish where
+the next operator wants that layout too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from eqsat.ir import build, views
+from eqsat.ir.node import Node
+from eqsat.ir.spec import Spec, make_spec
+from eqsat.ir.table import make
+from eqsat.ir.types import row_major
+from eqsat.ir.views import ViewMap
+from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
+from eqsat.rules.examples import Maker
+
+w, x = tensors("w x")
+mp, s = attributes("mp s")
+
+LEAST_WORK = 16
+"""Positions summed over, and columns of the weights, from which the rules are tried: below, copies cost as much."""
+MAX_FORMS = 4
+
+
+def positions_last(m: Match) -> bool:
+    """the weights are known, with 16 columns and 16 summed positions, and results contiguous along a tensor's axis"""
+    spec: Spec = m.s
+    if not m.known(m.w) or m.known(m.x) or m.root.type.size == 0 or not spec.out or spec.out[-1] not in spec.rows:
+        return False
+    extents = dict(zip(spec.b, m.w.shape, strict=True))
+    work: int = min(math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
+    return work >= LEAST_WORK and len(m.forms(m.root, "contract")) < MAX_FORMS
+
+
+def whole(m: Match) -> bool:
+    """the tensor is no view of overlapping windows, which has a rule of its own"""
+    return all(x.type.size >= m.x.type.size for _, (x,) in m.forms(m.x, "view"))
+
+
+def overlapping(m: Match) -> bool:
+    """windows overlap"""
+    seen: ViewMap = m.mp
+    image: Node = m.x
+    return math.prod(seen.shape) > image.type.size
+
+
+def _walked(shape: Sequence[int], steps: Sequence[int], counts: Sequence[int], start: int) -> list[int | None] | None:
+    """The axis of a tensor that each axis of a view walks (None: none of them); None where one walks several."""
+    dense = row_major(tuple(shape))
+    first = np.unravel_index(start, shape)
+    ends, found = [int(at) for at in first], list[int | None]()
+    for step, count in zip(steps, counts, strict=True):
+        if count == 1 or step == 0:
+            found.append(None)
+            continue
+        axis = next((a for a, n in enumerate(shape) if n > 1 and 0 < dense[a] <= step), None)
+        if axis is None or step % dense[axis]:
+            return None
+        ends[axis] += step // dense[axis] * (count - 1)
+        found.append(axis)
+    return found if all(end < n for end, n in zip(ends, shape, strict=True)) else None
+
+
+def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int], start: int) -> Node | None:
+    """The contraction over the tensor with the axes innermost that are summed alone; its columns innermost too."""
+    spec: Spec = m.s
+    shape = m.x.shape
+    walked = None if steps is None else _walked(shape, steps, counts, start)
+    if walked is None or steps is None:
+        return None
+    kept = {axis for axis, label in zip(walked, spec.a, strict=True) if label in spec.out}
+    deep = [axis for axis in walked if axis is not None and axis not in kept]
+    if not deep:
+        return None
+    order = [*(a for a in range(len(shape)) if a not in deep), *dict.fromkeys(sorted(deep))]
+    image = build.transpose(m.x, order)
+    old, new = row_major(shape), dict(zip(order, row_major(image.shape), strict=True))
+    moves = [0 if a is None else step // old[a] * new[a] for a, step in zip(walked, steps, strict=True)]
+    offset = sum(int(at) * new[a] for a, at in enumerate(np.unravel_index(start, shape)))
+    labels = sorted(range(len(spec.a)), key=lambda i: -moves[i])
+    seen = views.strided([counts[i] for i in labels], [moves[i] for i in labels], offset)
+    out = (*spec.batch, *spec.rows, *spec.cols)
+    # Not composed with the transposition: the copy is to be stored.
+    factor = image if seen.is_identity(image.shape) else make("view", (image,), seen, label="windows")
+    product = build.contract(make_spec([spec.a[i] for i in labels], spec.b, out), factor, m.w)
+    return build.transpose(product, [out.index(k) for k in spec.out])
+
+
+def _plain(m: Match) -> Node | None:
+    return _channels_last(m, row_major(m.x.shape), m.x.shape, 0)
+
+
+def _windows(m: Match) -> Node | None:
+    return _channels_last(m, m.mp.strides, m.mp.shape, m.mp.offset)
+
+
+def _image(mk: Maker) -> Node:
+    return build.contract(make_spec("nchw", "mc", "nmhw"), mk.tensor(2, LEAST_WORK, 3, 4), mk.known(LEAST_WORK, 16))
+
+
+def _image_windows(mk: Maker) -> Node:
+    """Windows of 2×3 with strides, dilation, and a part of the image."""
+    step, apart = mk.random.choice(((1, 1), (2, 1), (1, 2)))
+    start = mk.random.choice((0, 1))
+    given = mk.tensor(2, 8, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
+    steps = row_major(given.shape)
+    moves = [*(step * n for n in steps[2:]), *(apart * n for n in steps[2:])]
+    seen = views.strided((2, 8, 3, 3, 2, 3), [*steps[:2], *moves], start)
+    spec = make_spec("nchwrs", "mcrs", "nmhw")
+    return build.contract(spec, build.view(given, seen, "windows"), mk.known(LEAST_WORK, 8, 2, 3))
+
+
+channels_last = rewrite(
+    contract(x, w, s),
+    _plain,
+    where=[positions_last, whole],
+    example=_image,
+    doc="a product with known weights, channels last",
+)
+channels_last_windows = rewrite(
+    contract(view(x, mp), w, s),
+    _windows,
+    where=[positions_last, overlapping],
+    example=_image_windows,
+    doc="windows of an image, channels last",
+)
