@@ -38,8 +38,8 @@ class Op:
     operators that have none (sources, loops, and ``opaque`` ones, which run through the reference).
     ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
     vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
-    attribute), for each doubling of that axis. ``running``: how an opaque operator combines the elements of an axis, each
-    with all before it, in order: backends may have kernels for it.
+    attribute), for each doubling of that axis. ``running``: how an opaque operator combines an axis, each element with
+    all before it, in order: backends may have kernels for it.
     """
 
     name: str

@@ -18,19 +18,13 @@ from eqsat_backends.numba_cpu.printing.scopes import kind_of
 from eqsat_backends.numba_cpu.printing.source import Module, address
 from eqsat_backends.numba_cpu.target import Target
 
-REGISTERS = 8
-"""Of the vectors that go down an axis: so many cache lines of a row lie side by side."""
-ROWS = 4
-"""That take turns: an addition of floats takes three or four cycles."""
-WITHIN = 16
-"""Lanes that are combined within a vector, at most: twice as many take one more step."""
+REGISTERS, ROWS, WITHIN = 8, 4, 16
+"""Vectors that go down an axis together; rows that take turns, for an addition of floats takes three or four cycles;
+lanes that are combined within a vector, at most: twice as many take one more step. Tuned on a Zen 4."""
 
 
 def emit(values: Sequence[Node], target: Target) -> Emitted | None:
-    """The printed module of an operator along an axis (``Op.running``) of a stored array; None for anything else.
-
-    Its result is operand 0, the array operand 1.
-    """
+    """The printed module of ``Op.running``: operand 0 is its result, operand 1 the array. None for anything else."""
     (node, *others), dtype = values, values[0].dtype
     combine, axis = OPS[node.op].running, node.attrs
     if others or not combine or node.inputs[0].op != "input" or dtype.is_half or not node.type.size:
@@ -41,9 +35,7 @@ def emit(values: Sequence[Node], target: Target) -> Emitted | None:
     identity = -0.0 if combine == "sum" and dtype.is_float else identity_of(combine, dtype)
     row, lines = steps * inner * size, ["def running(args, tid, nt):", "    y = word(args, 0)", "    x = word(args, 1)"]
 
-    def walk(
-        count: int, start: str, lanes: int, loops: Sequence[tuple[str, int]], rows: int = 1, how: str = ""
-    ) -> None:
+    def walk(count: int, start: str, lanes: int, *loops: tuple[str, int], rows: int = 1, how: str = "") -> None:
         """``count`` parts, each of ``rows``. ``loops``: positions, and how many lanes if not all. ``how``: within."""
         type, pad = f"{kind_of(dtype)}x{lanes}", " " * 12
         lines.extend((f"    for part in range(tid, {count}, nt):", f"        at = {start}"))
@@ -59,26 +51,21 @@ def emit(values: Sequence[Node], target: Target) -> Emitted | None:
 
     down = f"at, at + {row}, {inner * size}"
     if inner > 1:
-        width = min(REGISTERS * native, _power_of_two(inner))
-        whole, rest = divmod(inner, width)
-        start = f"part // {whole} * {row} + part % {whole} * {width * size}"
+        whole, rest = divmod(inner, width := REGISTERS * native)
+        lanes = 1 << (rest - 1).bit_length()
         if whole:
-            walk(outer * whole, start, width, [(down, 0)])
+            walk(outer * whole, f"part // {whole} * {row} + part % {whole} * {width * size}", width, (down, 0))
         if rest:
-            walk(outer, f"part * {row} + {whole * width * size}", _power_of_two(rest), [(down, rest)])
+            walk(outer, f"part * {row} + {whole * width * size}", lanes, (down, rest % lanes))
     elif dtype.is_float and combine in ("sum", "prod"):
         if outer >= ROWS:
-            walk(outer // ROWS, f"part * {ROWS * row}", 1, [(down, 0)], ROWS)
+            walk(outer // ROWS, f"part * {ROWS * row}", 1, (down, 0), rows=ROWS)
         if outer % ROWS:
-            walk(outer % ROWS, f"(part + {outer // ROWS * ROWS}) * {row}", 1, [(down, 0)])
+            walk(outer % ROWS, f"(part + {outer // ROWS * ROWS}) * {row}", 1, (down, 0))
     else:
-        lanes = min(WITHIN, native, _power_of_two(steps))
-        rest, block = steps % lanes * size, lanes * size
-        loops = [(f"at, at + {row - rest}, {block}", 0), (f"at + {row - rest}, at + {row}, {block}", steps % lanes)]
-        walk(outer, f"part * {row}", lanes, loops[: 2 if rest else 1], how=f"running_{combine}")
+        lanes = min(WITHIN, native, 1 << (steps - 1).bit_length())
+        end, block = steps // lanes * lanes * size, lanes * size
+        loops = [(f"at, at + {end}, {block}", 0), (f"at + {end}, at + {row}, {block}", steps % lanes)]
+        walk(outer, f"part * {row}", lanes, *loops[: 2 if end < row else 1], how=f"running_{combine}")
     source = Module(f"running {combine} of {node.type} along axis {axis}.").render("\n".join([*lines, ""]))
     return Emitted(source, ("running",))
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()

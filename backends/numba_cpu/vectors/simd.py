@@ -418,11 +418,9 @@ def _across(name: str, combine: Build) -> Build:
 
 def _running(combine: Build) -> Build:
     def build(e: Lanes, v: Value) -> Value:
-        step = 1
-        while step < e.lanes:
+        for step in (1 << k for k in range(e.lanes.bit_length() - 1)):
             before = e.shuffle(v, v, [max(i - step, 0) for i in range(e.lanes)])
-            later = ir.Constant(e.type("b1"), [ir.Constant(ir.IntType(1), i >= step) for i in range(e.lanes)])
-            v, step = e.select(later, combine(e, before, v), v), 2 * step
+            v = e.select(e.first(ir.Constant(I64, step)), v, combine(e, before, v))
         return v
 
     return build
