@@ -71,8 +71,10 @@ class Roofline:
 
 
 def opaque_slots(op: str, type: TensorType, attrs: object) -> float:
-    """Vector instructions of an operator that runs through the reference, on an operand of ``type``."""
+    """Vector instructions of an operator without a definition, on an operand of ``type``."""
     row = OPS[op]
+    if row.running and isinstance(attrs, int):  # rows side by side do not wait for one another
+        return max(1.0, row.cost / max(1, math.prod(type.shape[attrs + 1 :]))) * type.size
     axis = type.shape[attrs] if row.sorts and isinstance(attrs, int) else 2
     return row.cost * type.size * math.log2(max(2, axis))
 

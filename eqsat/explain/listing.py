@@ -42,6 +42,8 @@ _NUMPY_NAMES = {
     "ge": "{0} >= {1}",
     "cumsum": "np.cumsum({0}, axis={attrs}, dtype={0}.dtype)",
     "cumprod": "np.cumprod({0}, axis={attrs}, dtype={0}.dtype)",
+    "cummax": "np.maximum.accumulate({0}, axis={attrs})",
+    "cummin": "np.minimum.accumulate({0}, axis={attrs})",
     "sort": "np.sort({0}, axis={attrs})",
     "argsort": "np.argsort({0}, axis={attrs})",
     "sort_stable": "np.sort({0}, axis={attrs}, kind='stable')",

@@ -12,12 +12,12 @@ import numpy as np
 from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends import registry
 from eqsat.frontends.convert import is_weak, known_dtype, lift, literal, traced, truth
-from eqsat.frontends.scans import RUNNING, running, short
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.types import NotOfThisType, bfloat16, bool_, finfo, uint64
+from eqsat.ir.table import make
+from eqsat.ir.types import NotOfThisType, bfloat16, bool_, finfo, float32, uint64
 
 Builder = Callable[..., Node]
 
@@ -39,6 +39,13 @@ REDUCE: dict[np.ufunc, Any] = {
     np.logical_and: np.all,
     np.logical_or: np.any,
 }
+RUNNING: dict[np.ufunc, str] = {
+    np.maximum: "cummax",
+    np.minimum: "cummin",
+    np.logical_or: "cummax",
+    np.logical_and: "cummin",
+}
+"""Operators that ``accumulate`` is, in the type of the operand; of logical functions in bools."""
 _COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 
@@ -446,9 +453,9 @@ def ufunc_method(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
 
 
 def _running(ufunc: np.ufunc, value: Any, axis: Any) -> TracedArray | None:
-    """``ufunc.accumulate`` in steps that double; None where NumPy takes less time for it, or refuses it."""
-    node = lift(value)
+    """``ufunc.accumulate``; None for what NumPy refuses, and for complex numbers."""
+    node = truth(lift(value)) if ufunc in (np.logical_and, np.logical_or) else lift(value)
     if not isinstance(axis, int) or not -node.type.ndim <= axis < node.type.ndim or node.dtype.kind == "complex":
         return None
-    axis %= node.type.ndim
-    return TracedArray(running(RUNNING[ufunc], node, axis)) if short(node, axis) else None
+    wide = build.cast(node, float32) if node.dtype.is_half else node  # extremes are the same in both
+    return TracedArray(build.cast(make(RUNNING[ufunc], (wide,), axis % node.type.ndim), node.dtype))

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from eqsat.ir.kernel import Kernel
+from eqsat.ir.kernel import Combine, Kernel
 from eqsat.ir.node import Node, intern
 from eqsat.ir.types import NotOfThisType, TensorType
 
@@ -38,7 +38,8 @@ class Op:
     operators that have none (sources, loops, and ``opaque`` ones, which run through the reference).
     ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
     vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
-    attribute), for each doubling of that axis.
+    attribute), for each doubling of that axis. ``running``: how an opaque operator combines an axis, each element with
+    all before it, in order: backends may have kernels for it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Op:
     cost: float = 1.0
     commutes: bool = False
     sorts: bool = False
+    running: Combine | None = None
     doc: str = ""
 
 

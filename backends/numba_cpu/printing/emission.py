@@ -12,8 +12,6 @@ from typing import Any
 from eqsat.compilers import Compilers
 from eqsat.cost.machine import Machine
 from eqsat.deadline import Deadline
-from eqsat.ir.kernel import KernelGroup
-from eqsat.ir.nest import Nest
 from eqsat.ir.serialize import nodes_to_json
 from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
@@ -24,6 +22,7 @@ from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_m
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
 from eqsat_backends.numba_cpu.printing.sizes import reading
+from eqsat_backends.numba_cpu.target import target_of
 
 log = logging.getLogger("eqsat")
 
@@ -53,10 +52,8 @@ class Emission:
         """What each kernel takes as its varying integers."""
 
     def run(self, steps: Sequence[KernelStep | ReferenceStep]) -> None:
-        kernels = [(step.group, step.nest, step.label) for step in steps if isinstance(step, KernelStep)]
-        made = iter(self._kernels(kernels))
-        for number, step in enumerate(steps):
-            self._add(number, step, next(made) if isinstance(step, KernelStep) else None)
+        for number, (step, kernel) in enumerate(zip(steps, self._kernels(steps), strict=True)):
+            self._add(number, step, kernel)
 
     def repeats(self, repeats: Sequence[Repeat]) -> list[dict[str, Any]]:
         """The loops, by the numbers of the steps that were made of theirs."""
@@ -64,70 +61,71 @@ class Emission:
         places = ((bisect_left(first, repeat.begin), bisect_left(first, repeat.end)) for repeat in repeats)
         return [{**asdict(r), "begin": begin, "end": end} for r, (begin, end) in zip(repeats, places, strict=True)]
 
-    def _kernels(self, groups: Sequence[tuple[KernelGroup, Nest | None, str]]) -> list[_Kernel | None]:
-        """Groups' printed modules, compiled and loaded; None, with a warning, where that fails."""
-        known: dict[tuple[int, int], Emitted | None] = {}  # by identity: layers have groups in common
+    def _kernels(self, steps: Sequence[KernelStep | ReferenceStep]) -> list[_Kernel | None]:
+        """Steps' printed modules, compiled and loaded; None where there is none, with a warning where that fails."""
+        known: dict[tuple[int, ...], Emitted | None] = {}  # by identity: layers have groups in common
         printed = list[Emitted | None]()
-        for group, nest, label in groups:
+        for step in steps:
             self.deadline.check("printing kernels")
-            if (id(group), id(nest)) not in known:
+            key = (id(step.group), id(step.nest)) if isinstance(step, KernelStep) else tuple(map(id, step.values))
+            if key not in known:
                 varying = self.alike.varying[len(printed)] if self.alike is not None else frozenset()
-                known[id(group), id(nest)] = _print(group, nest, self.machine, label, varying)
-            printed.append(known[id(group), id(nest)])
+                known[key] = _print(step, self.machine, varying)
+            printed.append(known[key])
         if self.alike is not None and None in printed:
             raise ValueError("a nest has no kernel at this length")
-        values = self._lift(groups, printed) if self.alike is not None else {}
+        values = self._lift(steps, printed) if self.alike is not None else {}
         modules = [(p.source, p.phases) for p in printed if p is not None]
         compiled = compile_modules(modules, self.deadline, self.helpers)
         made: list[_Kernel | None] = []
-        for emitted, (_, _, label) in zip(printed, groups, strict=True):
+        for emitted, step in zip(printed, steps, strict=True):
             code = compiled[emitted.source, emitted.phases] if emitted is not None else None
             if isinstance(code, KernelCompileError):
                 if self.alike is not None:
                     raise ValueError(f"a kernel takes no length as an argument: {code}")
-                _refuse(label, code)
+                _refuse(step.label, code)
             made.append((emitted, code) if emitted is not None and isinstance(code, Code) else None)
             self.values.append(values.get(len(self.values), []))
         return made
 
-    def _lift(
-        self, groups: Sequence[tuple[KernelGroup, Nest | None, str]], printed: list[Emitted | None]
-    ) -> dict[int, list[int]]:
+    def _lift(self, steps: Sequence[KernelStep | ReferenceStep], printed: list[Emitted | None]) -> dict[int, list[int]]:
         """Replace modules by those whose integers are arguments, which are returned."""
         assert self.alike is not None
         alike, values = self.alike, dict[int, list[int]]()
 
-        def others(number: int, label: str) -> Iterator[str]:
+        def others(number: int) -> Iterator[str]:
             for plan in alike.others():
-                step = plan.steps[number]
-                assert isinstance(step, KernelStep)
-                made = _print(step.group, step.nest, self.machine, label, alike.varying[number])
+                made = _print(plan.steps[number], self.machine, alike.varying[number])
                 if made is not None:
                     yield made.source
 
-        for number, ((group, _, label), emitted) in enumerate(zip(groups, printed, strict=True)):
+        for number, (step, emitted) in enumerate(zip(steps, printed, strict=True)):
             if emitted is not None:
-                source, values[number] = named(number, emitted.source, alike.known, partial(others, number, label))
-                printed[number] = replace(emitted, source=reading(source, len(group.operands) + 3))
+                source, values[number] = named(number, emitted.source, alike.known, partial(others, number))
+                printed[number] = replace(emitted, source=reading(source, len(step.tensors) + 3))
         return values
 
     def _add(self, number: int, step: KernelStep | ReferenceStep, kernel: _Kernel | None) -> None:
+        if kernel is not None:
+            self.kinds.append("kernel")
+            own = {"sizes": self.values[number]} if self.alike is not None else {}
+            if isinstance(step, KernelStep):
+                made = _as_data(kernel, step.group.outputs, step.tensors)
+            else:
+                made = _as_data(kernel, range(len(step.tensors)), (*step.tensors, *step.reads))
+            self.steps.append({**made, **own, "of": number})
+            return
         if isinstance(step, ReferenceStep):
             self.kinds.append("reference" if step.call is None else "opaque")
             value, tensors = nodes_to_json(step.values), list(step.tensors)
             self.steps.append({"reference": value, "reads": list(step.reads), "tensors": tensors, "of": number})
             return
-        if kernel is not None:
-            self.kinds.append("kernel")
-            own = {"sizes": self.values[number]} if self.alike is not None else {}
-            self.steps.append({**_as_data(kernel, step.group, step.tensors), **own, "of": number})
-            return
         kind, self.volatile = "stages", True
         parts = fallback.split(step.group, step.tensors, self._fresh)
-        alone = [(part.group, None, step.label) for part in parts] if len(parts) > 1 else []
+        alone = [KernelStep(part.group, part.tensors, None, step.label) for part in parts] if len(parts) > 1 else []
         for part, one in zip(parts, self._kernels(alone) or [None], strict=True):
             if one is not None:
-                made = _as_data(one, part.group, part.tensors)
+                made = _as_data(one, part.group.outputs, part.tensors)
             else:
                 kind = "reference"
                 outputs = list(part.group.outputs)
@@ -141,16 +139,16 @@ class Emission:
         return number
 
 
-def _print(
-    group: KernelGroup, nest: Nest | None, machine: Machine, label: str, varying: frozenset[int] = frozenset()
-) -> Emitted | None:
-    """A group's printed module; None, with a warning, where there is none."""
-    from eqsat_backends.numba_cpu.printing.emit import emit_group
+def _print(step: KernelStep | ReferenceStep, machine: Machine, varying: frozenset[int] = frozenset()) -> Emitted | None:
+    """A step's printed module; None where there is none, with a warning where there should be."""
+    from eqsat_backends.numba_cpu.printing import emit, running
 
     try:
-        return emit_group(group, nest, machine, varying)
+        if isinstance(step, ReferenceStep):
+            return running.emit(step.values, target_of(machine))
+        return emit.emit_group(step.group, step.nest, machine, varying)
     except Exception as error:  # whatever an emitter refuses, the reference can still run
-        _refuse(label, error)
+        _refuse(step.label, error)
         return None
 
 
@@ -158,7 +156,7 @@ def _refuse(label: str, error: Exception) -> None:
     log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
 
 
-def _as_data(kernel: _Kernel, group: KernelGroup, tensors: Sequence[int]) -> dict[str, Any]:
+def _as_data(kernel: _Kernel, outputs: Sequence[int], tensors: Sequence[int]) -> dict[str, Any]:
     """``code`` keeps the machine code alive, of however many kernels, until a program holds it."""
     emitted, code = kernel
     return {
@@ -167,7 +165,7 @@ def _as_data(kernel: _Kernel, group: KernelGroup, tensors: Sequence[int]) -> dic
         "kernel": source_key(emitted.source, emitted.phases),
         "phases": list(emitted.phases),
         "tensors": list(tensors),
-        "outputs": list(group.outputs),
+        "outputs": list(outputs),
         "shared": emitted.shared_bytes,
         "thread": emitted.thread_bytes,
         "packs": [pack.to_json() for pack in emitted.packs],

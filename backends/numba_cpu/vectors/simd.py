@@ -22,6 +22,7 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``prefetch(address)``          ask for the cache line there; any address will do
 ``scatter(address, v, step)``  elements ``step`` bytes apart; ``scattern(address, v, step, n)``
 ``sum_lanes(v)``               all lanes combined pairwise, result in every lane; also prod, max, min
+``running_sum(v)``             each lane with all before it; also prod, max, min. ``last(v)``: the last in every lane
 ``argmax_lanes(v, i)``         the i that goes with the extreme (the first NaN if any; ties: least i)
 ``beyond_max(x, best)``        mask: x replaces best in a running argmax; also ``beyond_min``
 ``first(v, n, fill)``          v in the first n lanes, fill in the others
@@ -404,7 +405,19 @@ def _across(name: str, combine: Build) -> Build:
     return build
 
 
+def _running(combine: Build) -> Build:
+    def build(e: Lanes, v: Value) -> Value:
+        for step in (1 << k for k in range(e.lanes.bit_length() - 1)):
+            before = e.shuffle(v, v, [max(i - step, 0) for i in range(e.lanes)])
+            v = e.select(e.first(ir.Constant(I64, step)), v, combine(e, before, v))
+        return v
+
+    return build
+
+
+last = define("last", 1, _same, lambda e, v: e.shuffle(v, v, [e.lanes - 1] * e.lanes))
 for _name, _combine in _COMBINES.items():
+    globals()[f"running_{_name}"] = define(f"running_{_name}", 1, _same, _running(FUNCTIONS[_combine].build))
     globals()[f"{_name}_lanes"] = define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
 for _name, _op in (("max", ">"), ("min", "<")):
     globals()[f"beyond_{_name}"] = define(
