@@ -216,10 +216,10 @@ def _padded_shift(mk: Maker) -> Node:
 def padding_fits(m: Match) -> bool:
     """integers are cast to a wider type, and what they are padded with is one of them"""
     pad: PadAttrs = m.pd
-    if m.x.dtype.kind != "int" or m.root.dtype.bits <= m.x.dtype.bits or pad.value != int(pad.value):
+    if m.x.dtype.kind != "int" or m.root.dtype.bits <= m.x.dtype.bits:
         return False
     low, high = m.x.dtype.limits
-    return bool(low <= pad.value <= high)
+    return bool(low <= pad.value <= high) and pad.value == int(pad.value)  # neither NaN nor infinite
 
 
 def _pad_first(m: Match) -> Node:

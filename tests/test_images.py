@@ -153,6 +153,21 @@ def test_special_values_reach_what_they_are_multiplied_with_alone(
     np.testing.assert_allclose(found, given, rtol=1e-12, atol=1e-12)
 
 
+def test_results_share_no_memory_with_arguments() -> None:
+    """Nor where nothing is to be done, so that what is written to one never changes the other."""
+
+    def fn(x: Any) -> Any:
+        y = nn.max_pool3d(x, 1, dilation=2)
+        np.add.at(y, 0, 5)
+        return y, nn.interpolate(x, size=(1, 1))
+
+    x = np.arange(7, dtype=np.uint16).reshape(1, 7, 1, 1)
+    before = x.copy()
+    for run in (fn, eqsat.optimize(fn, strict=True)):
+        assert not any(np.shares_memory(x, result) for result in run(x))
+        np.testing.assert_array_equal(x, before)
+
+
 def test_convolutions_are_scipys() -> None:
     random = np.random.default_rng(3)
     x, w = random.standard_normal((9, 8)), random.standard_normal((3, 4))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat import nn
 from eqsat.ir.contraction import DOTS, dot_of, product_of
 from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, TileOp
@@ -198,3 +199,10 @@ def test_few_rows_stream_what_is_stored(stored: str) -> None:
     computed = replace(kernel, body=Call("mul", (body.args[0], Call("exp", (weights,), float32)), float32))
     with pytest.raises(ValueError, match="factor b of stage 0 cannot be read in place"):
         contract.emit(replace(group, stages=(Stage(computed, (0, 1), 2),)), nest, host())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_casts_of_bytes_are_padded_with_infinities(dtype: type) -> None:
+    x = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    fn = eqsat.optimize(lambda x: nn.max_pool1d(x.astype(dtype), (3,), padding=1, layout="NLC"), strict=True)
+    np.testing.assert_array_equal(fn(x), x[1:2].astype(dtype))

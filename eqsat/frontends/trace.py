@@ -364,11 +364,15 @@ def _changes(
 def run_by_reference(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, guarded: bool = False
 ) -> Any:
-    """``fn`` of NumPy arrays, traced (``guarded``: as in :func:`trace`) and evaluated by the reference interpreter."""
+    """``fn`` of NumPy arrays, traced (``guarded``: as in :func:`trace`) and evaluated by the reference interpreter.
+
+    Results are arrays of their own, as those of a compiled program are, not views of arguments.
+    """
     spec = ArgSpec(fn)
     traced = trace(fn, args, kwargs, spec=spec, guarded=guarded)
     leaves, _ = spec.flatten(args, kwargs)
-    return traced.rebuild(evaluate(traced.graph, traced.given(leaves)), leaves)
+    results = evaluate(traced.graph, traced.given(leaves))
+    return traced.rebuild([a.copy() if any(np.may_share_memory(a, b) for b in leaves) else a for a in results], leaves)
 
 
 def traceable(fn: Function) -> Function:
