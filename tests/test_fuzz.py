@@ -329,6 +329,13 @@ def test_results_that_share_a_buffer_are_caught() -> None:
     assert "the second call changed the result of the first" in failure.message
 
 
+def test_rounding_to_a_type_that_a_step_has_only_inside_is_seen() -> None:
+    """Bytes have sines of float16: what float64 is made of them is no better."""
+    program = one_step("np.tanh(np.sin(v0)).astype(np.float64) * np.float64(0.3)", "np.arange(40, dtype=np.uint8)")
+    assert noise(program)[0].max() > 1e-4
+    assert noise(one_step("np.tanh(v0) * 0.3", "np.arange(40.0)"))[0].max() < 1e-14
+
+
 def test_cancellation_is_allowed_for_and_a_lost_term_is_not() -> None:
     big, small = "np.array([1e4, 2e4], np.float32)", "np.array([0.1, 0.3], np.float32)"
     program = Program(

@@ -23,11 +23,20 @@ DOUBLE, COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
 
 
 class _Moves:
-    """How far values move: ``unit`` of the step at hand, relative; 0 where they do not."""
+    """How far values move: ``unit`` of the step at hand, relative; 0 where they do not.
+
+    ``coarsest``: the largest unit of the types of what was computed since it was set.
+    """
 
     def __init__(self, run: int) -> None:
         self.rng = np.random.default_rng(run)
         self.unit = 0.0
+        self.coarsest = 0.0
+
+    def see(self, value: Any) -> None:
+        """Note the type of what a function computed."""
+        for one in value if isinstance(value, tuple) else (value,):
+            self.coarsest = max(self.coarsest, _unit_of(one))
 
     def moved(self, value: Any, reach: Any = None) -> Array:
         """A value changed by up to ``reach``, absolute; by default by up to one unit of its own."""
@@ -67,6 +76,7 @@ class _Moving(np.ndarray):
         if "where" in options:
             options["where"] = _plain(options["where"])
         found = getattr(ufunc, method)(*plain, **options)
+        self.moves.see(found)
         if found is None or ufunc in _STEADY:  # ``at`` writes to its first operand
             return self._wrapped(found, out)
         kept = {name: value for name, value in options.items() if name not in ("out", "initial", "dtype")}
@@ -95,6 +105,7 @@ class _Moving(np.ndarray):
         if function not in _SUMS:
             return super().__array_function__(function, types, arguments, options)
         plain = tuple(map(_plain, arguments))
+        self.moves.see(function(*plain, **options))
         return moving(self.moves.summed(function(*plain, **options), function, plain, options), self.moves)
 
 
@@ -112,44 +123,55 @@ def noise(program: Program, runs: int = NOISE_RUNS) -> tuple[Array, ...]:
     """Largest change of each output over several noisy evaluations; 0 of integers and bools."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        units, views = _types(program)
+        units, inside, views = _types(program)
         codes = [compile(with_numbers(s.text, DOUBLE, COMPLEX), "<step>", "exec") for s in program.steps]
-        clean = _evaluated(program, codes, {}, views, _Moves(0))
+        clean = _evaluated(program, codes, [0.0] * len(codes), {}, views, _Moves(0))
         worst = [np.zeros(np.shape(value)) for value in clean]
         for run in range(runs):
-            for i, value in enumerate(_evaluated(program, codes, units, views, _Moves(run))):
+            for i, value in enumerate(_evaluated(program, codes, inside, units, views, _Moves(run))):
                 if value.dtype.kind in "fc":
                     worst[i] = np.fmax(worst[i], np.abs(value - clean[i]))
     return tuple(worst)
 
 
-def _types(program: Program) -> tuple[dict[str, float], frozenset[str]]:
-    """One unit in the last place of each value, relative, and the values that are views of others."""
-    values: dict[str, Any] = program.arrays()
-    views = set()
+def _unit_of(value: Any) -> float:
+    """One unit in the last place of a type, relative; 0 of integers and of what is no array."""
+    dtype = getattr(value, "dtype", None)
+    return float(np.finfo(dtype).eps) if dtype is not None and dtype.kind in "fc" else 0.0
+
+
+def _types(program: Program) -> tuple[dict[str, float], list[float], frozenset[str]]:
+    """Units of each value and of the coarsest type that each step computes with, and the values that are views."""
+    moves = _Moves(0)
+    values: dict[str, Any] = {name: moving(array, moves) for name, array in program.arrays().items()}
+    views, inside = set(), []
     scope = {**modules(), **REFERENCE, **values}
     for step in program.steps:
+        moves.coarsest = 0.0
         exec(step.text, scope)
+        inside.append(moves.coarsest)
         if not step.changes:
-            values[step.name] = scope[step.name]
+            scope[step.name] = values[step.name] = moving(scope[step.name], moves)
             if any(np.may_share_memory(values[step.name], values[name]) for name in step.arguments):
                 views.add(step.name)
-    units = {
-        name: float(np.finfo(np.asarray(v).dtype).eps) for name, v in values.items() if np.asarray(v).dtype.kind in "fc"
-    }
-    return units, frozenset(views)
+    return {name: _unit_of(value) for name, value in values.items()}, inside, frozenset(views)
 
 
 def _evaluated(
-    program: Program, codes: list[CodeType], units: dict[str, float], views: frozenset[str], moves: _Moves
+    program: Program,
+    codes: list[CodeType],
+    inside: list[float],
+    units: dict[str, float],
+    views: frozenset[str],
+    moves: _Moves,
 ) -> list[Array]:
-    """The outputs in float64; without noise where no value has a unit."""
+    """The outputs in float64; without noise where no value has a unit, and no step computes with one."""
     values: dict[str, Any] = {
         name: moving(in_numbers(array, DOUBLE, COMPLEX), moves) for name, array in program.arrays().items()
     }
     names = {**modules(), **REFERENCE}
-    for step, code in zip(program.steps, codes, strict=True):
-        moves.unit = _unit(step, units)
+    for step, code, least in zip(program.steps, codes, inside, strict=True):
+        moves.unit = _unit(step, units, least)
         shared = step.arguments if step.name in views else step.changes
         read = {n: values[n] if n in shared else moving(moves.moved(values[n]), moves) for n in step.arguments}
         scope = {**names, **read}
@@ -163,7 +185,7 @@ def _evaluated(
     return outputs
 
 
-def _unit(step: Step, units: dict[str, float]) -> float:
+def _unit(step: Step, units: dict[str, float], inside: float) -> float:
     if step.exact or step.discrete:
         return 0.0
-    return max((units[name] for name in (step.name, *step.arguments) if name in units), default=0.0)
+    return max(inside, *(units.get(name, 0.0) for name in (step.name, *step.arguments)))
