@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
@@ -34,7 +36,7 @@ def planned(
     threads = options.threads or machine.cores
     target = backend(options.backend).target(machine, threads)
     wanted = SearchOptions(rules, target, options.search_seconds, fuse=fuse, threads=threads, no_loops=no_loops)
-    plan = search(graph, const, machine, wanted, progress, deadline)
+    plan = replace(search(graph, const, machine, wanted, progress, deadline), fuses=options.numerics != "exact")
     with IMPORTING:
         from eqsat.tune import tune
     return tune(plan, options, machine, wanted, progress, deadline)

@@ -153,6 +153,12 @@ def test_special_values_reach_what_they_are_multiplied_with_alone(
     np.testing.assert_allclose(found, given, rtol=1e-12, atol=1e-12)
 
 
+def test_a_transposed_convolution_of_padding_that_cuts_off_whole_taps() -> None:
+    x, w = np.random.default_rng(2).standard_normal((1, 2, 1)), np.random.default_rng(3).standard_normal((2, 1, 3))
+    want = reference.transposed(x, w, (3,), (5,), (0,), (5,), 1)
+    np.testing.assert_allclose(nn.conv_transpose1d(x, w, stride=3, padding=5, dilation=5), want)
+
+
 def test_results_share_no_memory_with_arguments() -> None:
     """Nor where nothing is to be done, so that what is written to one never changes the other."""
 

@@ -408,8 +408,8 @@ def test_noise_is_the_same_for_the_same_seed_and_other_for_another(count: int) -
         assert abs(np.var(one) - 1 / 3) < 0.01
 
 
-def test_what_takes_long_to_tell_is_not_told_of_more_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller's own arguments and normal ones are examined all the same."""
+def test_a_draw_that_was_begun_is_judged_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to tell what noise does there; no further one is begun."""
     seen: list[str] = []
     examine = Judge.examine
     monkeypatch.setattr(check, "NOISE_SECONDS", 0.0)
@@ -422,15 +422,33 @@ def test_what_takes_long_to_tell_is_not_told_of_more_draws(monkeypatch: pytest.M
 
     x = normal(200)
     graph = trace(fn, (x,)).graph
-    noisy = [False]
 
-    def run(given: Sequence[Any]) -> list[Any]:
-        result = fn(given[0])
-        return [result * np.float32(1 + 2e-5) if noisy[0] or np.abs(given[0]).max() > 1e3 else result]
+    def off(by: float) -> Callable[[Sequence[Any]], list[Any]]:
+        return lambda given: [fn(given[0]) * np.float32(1 + by * (np.abs(given[0]).max() > 1e3))]
 
-    check.verify(graph, {}, run, [x])
-    assert seen[:2] == [draws.OWN.text, draws.NORMAL.text]
-    assert len(seen) == 3
-    noisy[0] = True
-    with pytest.raises(VerificationError):
-        check.verify(graph, {}, run, [x])
+    check.verify(graph, {}, off(2e-5), [x])
+    assert seen == [draws.OWN.text, draws.NORMAL.text, draws.WIDE_KINDS[0].text]
+    with pytest.raises(VerificationError, match="values up to"):
+        check.verify(graph, {}, off(2e-2), [x])
+
+
+def test_outputs_behind_one_without_digits_are_compared() -> None:
+    def fn(x: Any) -> tuple[Any, Any]:
+        y = x
+        for _ in range(8):
+            y = np.sin(1000 * y)
+        return y, np.exp(x)
+
+    x = normal(50).astype(np.float64)
+    graph = trace(fn, (x,)).graph
+
+    def run(factor: float) -> Judge:
+        drawn = Draws(graph, graph.inputs, (x,))
+        wrong = [fn(x)[0] * 1e6, np.exp(x)]
+        results = lambda given: [wrong[0], np.exp(given[0]) * factor]  # noqa: E731
+        return Judge(graph, {}, results, drawn, "exact", "", 1 << 28, NEVER)
+
+    with pytest.raises(Undetermined):
+        run(1.0).examine(draws.NORMAL)
+    with pytest.raises(VerificationError, match="output 1 is off by"):
+        run(1.01).examine(draws.NORMAL)

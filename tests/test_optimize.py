@@ -589,6 +589,16 @@ def test_threads_change_results_by_rounding_alone_and_always_alike(name: str) ->
     np.testing.assert_allclose(two(*args), one(*args), rtol=1e-5, atol=1e-5 * scale)
 
 
+def test_exact_numerics_rounds_products_before_they_are_added() -> None:
+    """Other classes may add them unrounded, of which an infinity, and what cancels, would be left."""
+    a = np.random.default_rng(0).standard_normal((64, 2))
+    huge = np.array([[3e38, 3e38]] * 16, np.float32)
+    f = eqsat.optimize(lambda a, b: (a * b).sum(axis=1), numerics="exact", strict=True)
+    assert not f(a, np.stack([-a[:, 1], a[:, 0]], 1)).any()
+    assert np.isnan(f(huge, np.array([[2, -2]] * 16, np.float32))).all()
+    assert "accumulate" not in f.source()
+
+
 def test_exact_numerics_keeps_the_rounding_of_elementwise_programs() -> None:
     def fn(x: Any, y: Any) -> Any:
         return ((x + y) * x - y) / (x * x + 1), np.sqrt(np.abs(x)) * 2 - x, x * 3 * y

@@ -81,7 +81,7 @@ class NumbaCpuBackend:
         another version, or another process, may do better.
         """
         load(*_PRINTERS, deadline=deadline)
-        emission = Emission(dict(plan.types), machine, deadline, helpers, alike)
+        emission = Emission(dict(plan.types), machine, deadline, helpers, alike, fuses=plan.fuses)
         emission.run(plan.steps)
         return {
             "types": {str(n): type_to_json(t) for n, t in emission.types.items()},

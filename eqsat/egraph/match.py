@@ -78,13 +78,14 @@ _compiled: dict[tuple[int, ...], tuple[tuple[Rule, ...], Queries]] = {}
 def queries_of(rules: Sequence[Rule]) -> Queries:
     """What the rules look for, in their order; the same object for the same rules."""
     key = tuple(map(id, rules))
-    if key not in _compiled:
+    found = _compiled.get(key)
+    if found is None:
         compiler = Compiler()
         each = tuple(compiler.query(way) for rule in rules for way in rule.ways)
         if len(_compiled) >= MOST_SETS:
             _compiled.clear()
-        _compiled[key] = tuple(rules), Queries(each, compiler.attrs, compiler.numbers)
-    return _compiled[key][1]
+        _compiled[key] = found = tuple(rules), Queries(each, compiler.attrs, compiler.numbers)
+    return found[1]
 
 
 class Compiler:

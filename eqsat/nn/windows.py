@@ -26,7 +26,7 @@ def extended(x: Images, widths: Widths, value: float | int = 0) -> Images:
         inside = max(min(n, n + high) - start, 0)
         starts.append(start)
         kept.append(inside)
-        before = max(low, 0)
+        before = min(max(low, 0), n + low + high)  # all may be cut off, and some of what is put before
         around.append((before, n + low + high - before - inside))
     return x.of(build.pad(build.slices(node, starts, [1] * len(starts), kept), around, value))
 

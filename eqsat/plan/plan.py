@@ -147,7 +147,7 @@ class Plan:
     ``constants``: tensors computed when the program is compiled, as nodes over constants and constant inputs.
     ``repeats``: which steps are loops' bodies, outer loops before those inside of them. ``origins``: nodes of the
     program, or of its loops' bodies, that have the value of a tensor; of one that is in no line of the program, those
-    that it is made for.
+    that it is made for. ``fuses``: reductions may add products unrounded.
     """
 
     types: dict[int, TensorType]
@@ -158,6 +158,7 @@ class Plan:
     report: SearchReport
     repeats: tuple[Repeat, ...] = ()
     origins: Mapping[int, tuple[Node, ...]] = field(default_factory=dict)
+    fuses: bool = True
 
     def ends(self) -> list[list[int]]:
         """For each output, where the stores of its steps begin and end: positions in row-major order."""

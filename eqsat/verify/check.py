@@ -29,7 +29,7 @@ from eqsat.verify.bounds import OutputError
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib, reference_seconds
-from eqsat.verify.noise import Dear, Undetermined
+from eqsat.verify.noise import Undetermined
 from eqsat.verify.plain import Plain, wrong_values
 from eqsat.verify.suspects import Seen
 
@@ -44,7 +44,7 @@ MEMORY_FACTOR = 1.5
 SHARE_SECONDS = 0.25
 """Time, as estimated from the work, that draws beyond the first two may take, and the plain function."""
 NOISE_SECONDS = 1.0
-"""Time, as estimated, after which nothing more is asked of rounding noise in those draws."""
+"""Time, as estimated, of rounding noise in those draws after which no further one is begun."""
 ENDLESS_SECONDS = 1e9
 SHARE = 0.1
 """Part of the time spent so far that the plain function may take where that is more."""
@@ -276,22 +276,17 @@ def _more(judge: Judge, own: Seen, main: Kind) -> None:
     if judge.numerics != "approximates":
         kinds += [(draws.NAN,), (draws.INF,)]
     kinds += [(k,) for k in (draws.POSITIVE, draws.LIKE) if k is not main]
-    left, judge.enough = SHARE_SECONDS, judge.noised + NOISE_SECONDS
+    left, enough = SHARE_SECONDS, judge.noised + NOISE_SECONDS
     for ladder in kinds:
         for kind in ladder:
             left -= judge.seconds
-            if left < 0 or judge.noised > judge.enough:
+            if left < 0 or judge.noised > enough:  # between draws: one that was begun is judged to its end
                 return
             start = time.monotonic()
             try:
                 seen = _valid(judge, kind)
             except OutOfTime:
                 log.info("verified on fewer arguments than usual: the budget is spent")
-                return
-            except Dear:
-                log.info(
-                    "verified on fewer arguments than usual: it takes long to tell what rounding does to %s", kind.text
-                )
                 return
             if judge.deadline.left < 2 * (time.monotonic() - start) or (seen is not None and seen.tells(own)):
                 break

@@ -18,7 +18,6 @@ held against it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,7 +44,7 @@ from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
-from eqsat.verify.noise import ORDERED, SAMPLE, Dear, Noise
+from eqsat.verify.noise import ORDERED, SAMPLE, Noise, Undetermined
 from eqsat.verify.suspects import Seen, Survey, Suspect
 
 LONG_SECONDS = 0.3
@@ -125,8 +124,6 @@ class Judge:
 
     noised: float = field(init=False, default=0.0)
     """Estimated time of the evaluations with changed values so far, which suspects ask for."""
-    enough: float = field(init=False, default=math.inf)
-    """As much of that as may be spent: no more is begun then."""
 
     def __post_init__(self) -> None:
         # Inside a composite there is rounding, too.
@@ -176,8 +173,6 @@ class Judge:
         return reference_seconds(self.simple)
 
     def _spend(self, seconds: float) -> None:
-        if self.noised > self.enough:
-            raise Dear
         self.noised += seconds
 
     def boxes(self, number: int, kind: Kind) -> Sequence[Box]:
@@ -196,7 +191,7 @@ class Judge:
         """Compare on one draw. Raises ``VerificationError``, or :class:`Invalid` where the reference refuses it.
 
         Of arguments that are not the caller's, :class:`~eqsat.verify.noise.Undetermined` where rounding leaves no
-        digit. :class:`~eqsat.verify.noise.Dear` where what it may do takes longer than ``enough``.
+        digit of an output; the others are compared first.
 
         ``plain``: what the user's function returned on these arguments; :class:`PlainDiffers` where that is not what
         the reference computes.
@@ -218,8 +213,14 @@ class Judge:
             if plain is not None:
                 self._plain_output(number, plain[number], look, kind)
         look = replace(look, plain=plain)
+        lost: Undetermined | None = None
         for number in range(len(self.simple.outputs)):
-            self._output(number, ours[number], look, kind, seen)
+            try:
+                self._output(number, ours[number], look, kind, seen)
+            except Undetermined as error:
+                lost = error
+        if lost is not None:
+            raise lost
         return seen
 
     def _arrays(self, kind: Kind) -> list[np.ndarray]:

@@ -46,10 +46,6 @@ class Undetermined(Exception):
     """Rounding leaves no digit of a result that is outside its bound: it says nothing of the program."""
 
 
-class Dear(Exception):
-    """Noise would take longer than is allowed on this draw."""
-
-
 @dataclass
 class Noise:
     """Runs references of ``outputs`` with noise, by a plan of their evaluation."""
@@ -62,7 +58,7 @@ class Noise:
     once: float
     """Estimated seconds of an evaluation of the whole reference."""
     spend: Callable[[float], None]
-    """Told the estimated seconds of evaluations with changed values before they begin; may raise :class:`Dear`."""
+    """Told the estimated seconds of evaluations with changed values."""
     deadline: Deadline
 
     def places(self, suspects: Sequence[Suspect], evaluations: int) -> list[tuple[Node, Box]]:
@@ -96,6 +92,8 @@ class Noise:
         gross = [n for n, e in enumerate(errors) if e.ok and suspects[n].gross().any()]
         for n, single in zip(gross, self._each_element([suspects[n] for n in gross], bound), strict=True):
             errors[n] = single or errors[n]
+        if drawn and is_floating(ours):
+            self._determined((s for s, e in zip(suspects, errors, strict=True) if not e.ok), bound, GROSS_RUNS)
         return errors
 
     def _determined(self, suspects: Iterable[Suspect], bound: dict[Node, np.ndarray], runs: int) -> None:
@@ -148,8 +146,6 @@ class Noise:
                     errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
             if all(e.ok for e in errors) or not any(n.op in ORDERED for n in self.plan.order):
                 break
-        if drawn and rounds:
-            self._determined((s for s, e in zip(suspects, errors, strict=True) if not e.ok), bound, GROSS_RUNS)
         return errors
 
     def _samples(

@@ -173,10 +173,11 @@ def _uniform() -> np.ndarray:
 
 def _noise(seed: tuple[int, ...], count: int) -> np.ndarray:
     """Random numbers in [-1, 1), the same for the same seed. Loops ask for few of them, very often."""
+    if count > UNIFORM:  # nothing repeats, for what rows have in common cancels in their differences
+        return np.random.default_rng(seed).uniform(-1, 1, count)
     start = crc32(repr(seed).encode()) % UNIFORM
-    if start + count <= UNIFORM:
-        return _uniform()[start : start + count]
-    return np.resize(np.roll(_uniform(), -start), count)
+    drawn = _uniform()
+    return drawn[start : start + count] if start + count <= UNIFORM else np.roll(drawn, -start)[:count]
 
 
 class Jittered(Evaluation):

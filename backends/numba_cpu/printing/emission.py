@@ -22,6 +22,7 @@ from eqsat_backends.numba_cpu.compiling.jit import KernelCompileError, compile_m
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
 from eqsat_backends.numba_cpu.printing.sizes import reading
+from eqsat_backends.numba_cpu.printing.source import rounding_products
 from eqsat_backends.numba_cpu.target import target_of
 
 log = logging.getLogger("eqsat")
@@ -39,12 +40,14 @@ class Emission:
         deadline: Deadline,
         helpers: Compilers | None,
         alike: Alike | None = None,
+        fuses: bool = True,
     ) -> None:
         self.types = types
         self.machine = machine
         self.deadline = deadline
         self.helpers = helpers
         self.alike = alike
+        self.fuses = fuses
         self.steps: list[dict[str, Any]] = []
         self.kinds: list[str] = []
         self.volatile = False
@@ -70,7 +73,7 @@ class Emission:
             key = (id(step.group), id(step.nest)) if isinstance(step, KernelStep) else tuple(map(id, step.values))
             if key not in known:
                 varying = self.alike.varying[len(printed)] if self.alike is not None else frozenset()
-                known[key] = _print(step, self.machine, varying)
+                known[key] = _print(step, self.machine, varying, self.fuses)
             printed.append(known[key])
         if self.alike is not None and None in printed:
             raise ValueError("a nest has no kernel at this length")
@@ -95,7 +98,7 @@ class Emission:
 
         def others(number: int) -> Iterator[str]:
             for plan in alike.others():
-                made = _print(plan.steps[number], self.machine, alike.varying[number])
+                made = _print(plan.steps[number], self.machine, alike.varying[number], self.fuses)
                 if made is not None:
                     yield made.source
 
@@ -139,14 +142,15 @@ class Emission:
         return number
 
 
-def _print(step: KernelStep | ReferenceStep, machine: Machine, varying: frozenset[int] = frozenset()) -> Emitted | None:
+def _print(step: KernelStep | ReferenceStep, machine: Machine, varying: frozenset[int], fuses: bool) -> Emitted | None:
     """A step's printed module; None where there is none, with a warning where there should be."""
     from eqsat_backends.numba_cpu.printing import emit, running
 
     try:
         if isinstance(step, ReferenceStep):
             return running.emit(step.values, target_of(machine))
-        return emit.emit_group(step.group, step.nest, machine, varying)
+        emitted = emit.emit_group(step.group, step.nest, machine, varying)
+        return emitted if fuses or emitted is None else replace(emitted, source=rounding_products(emitted.source))
     except Exception as error:  # whatever an emitter refuses, the reference can still run
         _refuse(step.label, error)
         return None

@@ -39,6 +39,11 @@ def minus(left: str, right: str) -> str:
     return f"{left} - {right}"
 
 
+def rounding_products(source: str) -> str:
+    """A printed module whose reductions round each product before they add it."""
+    return re.sub(r"\baccumulate\b(?!=)", "add", source)
+
+
 class Scratch:
     """Offsets of the parts of a scratch buffer, each on its own cache lines."""
 
