@@ -64,7 +64,7 @@ def long(steps: int) -> Any:
 
 @pytest.mark.parametrize("place", ["searching schedules", "compiling kernels"])
 def test_a_long_program_is_given_up_early_and_run_by_numpy(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part takes, by the clock, a twenty-fifth of the budget; there are more than a hundred of them."""
+    """Each part takes, by the clock, a fiftieth of the budget; there are more than two hundred of them."""
     fn, args = long(110)
     late = [0.0]
     real = deadlines.time.monotonic
@@ -72,7 +72,7 @@ def test_a_long_program_is_given_up_early_and_run_by_numpy(place: str, monkeypat
 
     def slowly(call: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            late[0] += 40
+            late[0] += 20
             return call(*args, **kwargs)
 
         return run

@@ -27,7 +27,9 @@ from eqsat_backends.numba_cpu.running.executable import CpuExecutable
 from eqsat_backends.numba_cpu.tiles import registry
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 
-_PRINTERS = tuple(f"eqsat_backends.numba_cpu.printing.{name}" for name in ("emit", "blocks", "contract", "loops"))
+_PRINTERS = tuple(
+    f"eqsat_backends.numba_cpu.printing.{name}" for name in ("emit", "blocks", "contract", "loops", "running")
+)
 
 
 class NumbaCpuBackend:

@@ -198,7 +198,7 @@ def _row_twice(patch: pytest.MonkeyPatch) -> None:
     """A tile multiplies by what the lane beside holds."""
     patch.setattr(
         tiles._Tile,
-        "muladd",
+        "madd",
         lambda self, x, y, z: self.b.fadd(self.b.fmul(x, y), self.b.fmul(z, z.type([0.999] * self.lanes))),
     )
 
