@@ -91,7 +91,8 @@ class _Kernels:
             return "direct"
         labels = spec.a if operand is contraction.children[0] else spec.b
         inner = [x for x, atoms in zip(labels, map.axes, strict=True) if any(step == 1 for _, step in atoms)]
-        last = bool(inner) and all(x in spec.summed for x in inner)
+        apart = [abs(step) for x, atoms in zip(labels, map.axes, strict=True) if x in spec.out for _, step in atoms]
+        last = bool(inner) and all(x in spec.summed and extents[x] <= min(apart, default=1) for x in inner)
         return "implicit GEMM, channels last" if last else "implicit GEMM"
 
     def algorithm(self, root: int, others: frozenset[int], output: Term) -> str:

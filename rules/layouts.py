@@ -26,7 +26,8 @@ w, x = tensors("w x")
 mp, s = attributes("mp s")
 
 LEAST_WORK = 16
-"""Positions summed over, and columns of the weights, from which the rules are tried: below, copies cost as much."""
+"""Positions summed over, columns of the weights, and elements that come to lie innermost in the tensor, from which the
+rules are tried: below, copies cost as much. Windows of an image of three channels are read in runs of their rows."""
 MAX_FORMS = 4
 
 
@@ -78,7 +79,7 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
         return None
     kept = {axis for axis, label in zip(walked, spec.a, strict=True) if label in spec.out}
     deep = [axis for axis in walked if axis is not None and axis not in kept]
-    if not deep:
+    if math.prod(shape[axis] for axis in dict.fromkeys(deep)) < LEAST_WORK:
         return None
     order = [*(a for a in range(len(shape)) if a not in deep), *dict.fromkeys(sorted(deep))]
     image = build.transpose(m.x, order)
@@ -110,12 +111,12 @@ def _image_windows(mk: Maker) -> Node:
     """Windows of 2×3 with strides, dilation, and a part of the image."""
     step, apart = mk.random.choice(((1, 1), (2, 1), (1, 2)))
     start = mk.random.choice((0, 1))
-    given = mk.tensor(2, 8, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
+    given = mk.tensor(2, LEAST_WORK, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
     steps = row_major(given.shape)
     moves = [*(step * n for n in steps[2:]), *(apart * n for n in steps[2:])]
-    seen = views.strided((2, 8, 3, 3, 2, 3), [*steps[:2], *moves], start)
+    seen = views.strided((2, LEAST_WORK, 3, 3, 2, 3), [*steps[:2], *moves], start)
     spec = make_spec("nchwrs", "mcrs", "nmhw")
-    return build.contract(spec, build.view(given, seen, "windows"), mk.known(LEAST_WORK, 8, 2, 3))
+    return build.contract(spec, build.view(given, seen, "windows"), mk.known(LEAST_WORK, LEAST_WORK, 2, 3))
 
 
 channels_last = rewrite(

@@ -150,12 +150,16 @@ def _every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
 
 
 def _run(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
-    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own."""
+    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own.
+
+    Of every second element half as many: they are loaded with the others.
+    """
     run, atoms = 1, [atom for axis in reversed(axes) for atom in reversed(axis)]
-    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == run and n > 1]:
+    apart = 2 if not ordered and all(step != 1 for _, step in atoms) else 1
+    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == apart * run and n > 1]:
         run *= max(longer)
         atoms = atoms[1:] if ordered else atoms
-    return run
+    return max(1, run // apart)
 
 
 class Builder:
