@@ -78,10 +78,10 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
     if walked is None or steps is None:
         return None
     kept = {axis for axis, label in zip(walked, spec.a, strict=True) if label in spec.out}
-    deep = [axis for axis in walked if axis is not None and axis not in kept]
-    if math.prod(shape[axis] for axis in dict.fromkeys(deep)) < LEAST_WORK:
+    deep = sorted({axis for axis in walked if axis is not None and axis not in kept})
+    if math.prod(shape[axis] for axis in deep) < LEAST_WORK:
         return None
-    order = [*(a for a in range(len(shape)) if a not in deep), *dict.fromkeys(sorted(deep))]
+    order = [*(a for a in range(len(shape)) if a not in deep), *deep]
     image = build.transpose(m.x, order)
     old, new = row_major(shape), dict(zip(order, row_major(image.shape), strict=True))
     moves = [0 if a is None else step // old[a] * new[a] for a, step in zip(walked, steps, strict=True)]
