@@ -70,6 +70,24 @@ class UnsupportedOpError(EqsatError, NotImplementedError):
     """
 
 
+class SharedMemoryError(UnsupportedOpError):
+    """An array is read that may or may not be a view of one that was modified since.
+
+    Whether NumPy copies, as in ``reshape``, depends on the order of elements in memory, which for the result of an
+    operator is that of its arguments. Without ``strict=True`` NumPy runs such a function.
+
+    >>> turned = x.T + 1
+    >>> y = turned.reshape(-1)
+    >>> turned[0] = 1
+    >>> return y                              # with the old elements, or with the new ones
+    SharedMemoryError: this array may or may not share memory with one that was modified in place at …
+
+    Mend: copy before.
+
+    >>> y = turned.reshape(-1).copy()
+    """
+
+
 class UnsupportedDTypeError(EqsatError, TypeError):
     """An element type eqsat does not compute with, or an operator NumPy does not define for a type.
 

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from eqsat.errors import EqsatError
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
 from eqsat.verify import fuzz, operators
@@ -427,7 +429,8 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def run_eqsat(examples: int, seed: int, max_ops: int = 30) -> None:
     eqsat = importlib.import_module("eqsat")
     nn = importlib.import_module("eqsat.nn")
-    report = fuzz.run(eqsat.optimize, {"nn": nn, "eqsat": eqsat}, examples=examples, seed=seed, max_ops=max_ops)
+    optimizer = partial(fuzz.compiled, eqsat.optimize)
+    report = fuzz.run(optimizer, {"nn": nn, "eqsat": eqsat}, examples=examples, seed=seed, max_ops=max_ops)
     assert not report.findings, fuzz.summary(report, 0.0)
 
 
@@ -442,6 +445,28 @@ def machine_file(folder: Path) -> str:
     path = folder / "machine.json"
     path.write_text(importlib.import_module("eqsat.cost.machine").load().to_json())
     return str(path)
+
+
+def of_doubtful_memory(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    turned = x.T + 1.0
+    rows = turned.reshape(-1)
+    turned[0] = 1.0
+    return (rows,)
+
+
+def of_unknown_length(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    return (x[x > 0],)
+
+
+def test_numpy_runs_only_what_may_share_memory(caplog: pytest.LogCaptureFixture) -> None:
+    optimize = importlib.import_module("eqsat").optimize
+    x = np.arange(-2.0, 4.0, dtype=np.float32).reshape(2, 3)
+    with pytest.warns(UserWarning), caplog.at_level(logging.WARNING, "eqsat"):
+        (actual,) = fuzz.compiled(optimize, of_doubtful_memory)(x.copy())
+    np.testing.assert_array_equal(actual, of_doubtful_memory(x.copy())[0])
+    assert "left to NumPy" in caplog.text
+    with pytest.raises(EqsatError):
+        fuzz.compiled(optimize, of_unknown_length)(x)
 
 
 def test_warnings_are_counted() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import UnsupportedOpError
+from eqsat.errors import SharedMemoryError
 from eqsat.frontends.boxes import Write, assembled, frame_for, place, positions
 from eqsat.frontends.source import user_line
 from eqsat.ir import build
@@ -65,7 +65,7 @@ class Memory:
     def node(self) -> Node:
         """The value of all elements."""
         if self.stale is not None:
-            raise UnsupportedOpError(
+            raise SharedMemoryError(
                 f"this array may or may not share memory with one that was modified in place at {self.stale}: whether "
                 "NumPy copies here depends on the order of its elements in memory; copy it before (x.copy())",
                 user_line(),

@@ -31,9 +31,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eqsat import tracebacks
+from eqsat.errors import SharedMemoryError
 from eqsat.verify.minimise import minimise
 from eqsat.verify.program_check import Failure, check
-from eqsat.verify.programs import REFERENCE, Optimizer, Program
+from eqsat.verify.programs import REFERENCE, Array, Function, Optimizer, Program
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -199,9 +200,25 @@ def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Progr
 def _load(path: str) -> Optimizer:
     module, _, name = path.partition(":")
     found: Any = getattr(importlib.import_module(module), name or "optimize")
-    # What eqsat does not compile is a finding, and no program for NumPy to run.
-    chosen: Optimizer = partial(found, strict=True) if path in ("eqsat", "eqsat:optimize") else found
+    chosen: Optimizer = partial(compiled, found) if path in ("eqsat", "eqsat:optimize") else found
     return chosen
+
+
+def compiled(optimize: Callable[..., Function], function: Function) -> Function:
+    """The function as eqsat compiles it: what it does not compile is a finding, and no program for NumPy to run.
+
+    Except where sharing of memory is not known, which random programs come to: there NumPy runs them, which is said.
+    """
+    strict, lenient = optimize(function, strict=True), optimize(function)
+
+    def call(*arguments: Array) -> object:
+        try:
+            return strict(*arguments)
+        except SharedMemoryError:
+            logging.getLogger("eqsat").warning("left to NumPy: whether arrays share memory is not known")
+            return lenient(*arguments)
+
+    return call
 
 
 def _names(optimizer: str) -> Mapping[str, object]:
