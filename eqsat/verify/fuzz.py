@@ -211,7 +211,7 @@ def compiled(optimize: Callable[..., Function], function: Function) -> Function:
     """
     strict, lenient = optimize(function, strict=True), optimize(function)
 
-    def call(*arguments: Array) -> object:
+    def call(*arguments: Array) -> tuple[Array, ...]:
         try:
             return strict(*arguments)
         except SharedMemoryError:
