@@ -38,6 +38,8 @@ _LOG2E = (1.4426950408889634, 2.0355273740931033e-17)
 # Sixteen parts of an octave that begins here, by the leading bits of the distance to it, and reciprocals of numbers
 # in them: of so few bits that products with numbers of a part differ from 1 by a float64, and 1 around 1
 _OCTAVE, _PART = 0x3FE5860000000000, 48
+# Up to this, an exponent times a logarithm is far from where its rounding error is great
+_GREATEST = 512.0
 _RECIPROCALS = (
     *(1.4375, 1.375, 1.34375, 1.28125, 1.21875, 1.1875, 1.15625, 1.09375, 1.0625, 1.03125, 1.0, 0.9375),
     *(0.890625, 0.84375, 0.796875, 0.765625),
@@ -61,7 +63,9 @@ def pow(e: Lanes, x: Value, y: Value) -> Value:
     match e.kind(x):
         case "f64" if "fma" not in cpu_features():
             return e.libm("pow", x, y)
-        case "f32" | "f64":
+        case "f64":
+            return _usual_power(e, x, y)
+        case "f32":
             return _float_power(e, x, y)
     return _integer_power(e, x, y)
 
@@ -97,11 +101,16 @@ def _double_log2(e: Lanes, x: Value) -> tuple[Value, Value]:
     """log₂ of float64 as a sum of two, for 0 < x < ∞."""
     small = e.compare("<", x, e.like(x, 2.0**-1022))
     bits = e.bits(e.select(small, e.mul(x, e.like(x, 2.0**54)), x))
+    return _log2_of_normal(e, bits, e.select(small, e.like(bits, 54), e.like(bits, 0)))
+
+
+def _log2_of_normal(e: Lanes, bits: Value, less: Value | None = None) -> tuple[Value, Value]:
+    """log₂ of the float64 that has these bits, normal and positive, over 2 to the ``less``."""
     distance = e.b.sub(bits, e.like(bits, _OCTAVE))
     whole = e.b.ashr(distance, e.like(bits, 52))
     part = e.b.and_(e.b.lshr(distance, e.like(bits, _PART)), e.like(bits, 15))
     m = e.floats(e.b.sub(bits, e.b.shl(whole, e.like(bits, 52))))
-    n = e.cast(e.select(small, e.b.sub(whole, e.like(bits, 54)), whole), "f64")
+    n = e.cast(whole if less is None else e.b.sub(whole, less), "f64")
     first, second = (e.lookup(table, part) for table in _MINUS_LOGS)
     r = e.fma(m, e.lookup(_RECIPROCALS, part), e.like(m, -1.0))
     # log(1 + r), the first two terms with the rounding errors of product and sum
@@ -125,9 +134,26 @@ def _double_power(e: Lanes, x: Value, y: Value) -> Value:
     high, low = _double_log2(e, x)
     y = e.at_most(e.at_least(y, -(2.0**66)), 2.0**66)  # beyond 2^±1100 for any x but 1
     t = e.mul(y, high)
-    rest = e.at_most(e.at_least(e.fma(y, low, e.fma(y, high, e.b.fneg(t))), -1.0), 1.0)  # great where t will be cut
+    rest = e.at_most(e.at_least(_rest(e, y, high, low, t), -1.0), 1.0)  # great where t will be cut
     t = e.select(e.compare("<", x, e.like(x, float("inf"))), t, e.mul(y, x))
     t = e.select(e.compare("==", x, e.like(x, 0.0)), e.mul(y, e.like(y, float("-inf"))), t)
+    return _double_exp2(e, t, rest)
+
+
+def _plain_power(e: Lanes, x: Value, y: Value) -> Value:
+    """The same where x is normal and |y| is at most ``_GREATEST``."""
+    high, low = _log2_of_normal(e, e.bits(x))
+    t = e.mul(y, high)
+    return _double_exp2(e, t, _rest(e, y, high, low, t))
+
+
+def _rest(e: Lanes, y: Value, high: Value, low: Value, t: Value) -> Value:
+    """y·(high + low) - t, where t is y·high, rounded."""
+    return e.fma(y, low, e.fma(y, high, e.b.fneg(t)))
+
+
+def _double_exp2(e: Lanes, t: Value, rest: Value) -> Value:
+    """2 to the t + rest, float64."""
     t = e.at_most(e.at_least(t, -1100.0), 1100.0)
     magic = e.like(t, ROUND["f64"])
     rounded = e.add(t, magic)
@@ -143,6 +169,27 @@ def _double_power(e: Lanes, x: Value, y: Value) -> Value:
     error = e.add(e.add(e.sub(e.like(start, 1.0), start), product), error)
     power = e.add(start, e.fma(e.mul(r, r), e.poly(r, _EXP2_F64), error))
     return scale(e, power, rounded, n)
+
+
+def _usual_power(e: Lanes, x: Value, y: Value) -> Value:
+    """Float64 x^y; where no lane holds a special case, a fourth of the instructions is left out."""
+    builder: Any = e.b
+    bits = e.bits(x)
+    least, infinite = (e.bits(e.like(x, number)) for number in (2.0**-1022, float("inf")))
+    normal = builder.icmp_unsigned("<", builder.sub(bits, least), builder.sub(infinite, least))
+    usual = builder.and_(normal, e.compare("<=", e.abs(y), e.like(y, _GREATEST)))
+    plain, special, done = (builder.append_basic_block(f"pow.{name}") for name in ("plain", "special", "done"))
+    builder.cbranch(e.any(e.not_(usual)), special, plain)
+    found = []
+    for block, power in ((plain, _plain_power), (special, _float_power)):
+        builder.position_at_end(block)
+        found.append((power(e, x, y), builder.block))
+        builder.branch(done)
+    builder.position_at_end(done)
+    result = builder.phi(x.type)
+    for value, block in found:
+        result.add_incoming(value, block)
+    return result
 
 
 def _float_power(e: Lanes, x: Value, y: Value) -> Value:
