@@ -34,7 +34,7 @@ _MODES = {
 """How SciPy continues images over their ends, and what NumPy calls it."""
 
 
-def _widened(x: TracedArray, widths: Sequence[tuple[int, int]], mode: Any, cval: Any) -> Node:
+def widened(x: TracedArray, widths: Sequence[tuple[int, int]], mode: Any, cval: Any) -> Node:
     """An image continued over its ends."""
     if mode not in _MODES:
         raise UnsupportedOpError(f"mode={mode!r} of a filter is not written in operators", LINE.get())
@@ -48,7 +48,7 @@ def _widened(x: TracedArray, widths: Sequence[tuple[int, int]], mode: Any, cval:
     return lift(np_call(np.pad, x, list(widths), mode=_MODES[mode], **options))
 
 
-def _image(input: Any, output: Any, floats: bool = True) -> TracedArray:
+def image(input: Any, output: Any, floats: bool = True) -> TracedArray:
     if output is not None:
         raise UnsupportedOpError("output= of a filter is not written in operators", LINE.get())
     x = traced(array_of(input))
@@ -57,7 +57,7 @@ def _image(input: Any, output: Any, floats: bool = True) -> TracedArray:
     return x
 
 
-def _reach(size: int, origin: Any) -> tuple[int, int]:
+def reach(size: int, origin: Any) -> tuple[int, int]:
     """How far a window of some size reaches before and after its place."""
     before = size // 2 + operator.index(origin)
     if not 0 <= before < size:
@@ -66,7 +66,7 @@ def _reach(size: int, origin: Any) -> tuple[int, int]:
 
 
 def _weighed(input: Any, weights: Any, output: Any, mode: Any, cval: Any, origin: Any, turned: bool) -> TracedArray:
-    x, w = _image(input, output), lift(array_of(weights))
+    x, w = image(input, output), lift(array_of(weights))
     if w.type.ndim != x.ndim:
         raise UnsupportedOpError("filter weights array has incorrect shape.", LINE.get())
     if not 0 < w.type.size <= LARGEST or w.dtype.kind == "complex" or isinstance(mode, (list, tuple)):
@@ -75,8 +75,8 @@ def _weighed(input: Any, weights: Any, output: Any, mode: Any, cval: Any, origin
     if turned:
         w = flip_node(w, tuple(range(x.ndim)))
         origins = [-o - (n % 2 == 0) for o, n in zip(origins, w.shape, strict=True)]
-    widths = [_reach(n, o) for n, o in zip(w.shape, origins, strict=True)]
-    return TracedArray(correlated(_widened(x, widths, mode, cval), build.cast(w, x.node.dtype)))
+    widths = [reach(n, o) for n, o in zip(w.shape, origins, strict=True)]
+    return TracedArray(correlated(widened(x, widths, mode, cval), build.cast(w, x.node.dtype)))
 
 
 @writes("scipy.ndimage.correlate")
@@ -165,7 +165,7 @@ def uniform_filter(
     input: Any, size: Any = 3, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0, *,
     axes: Any = None,
 ) -> TracedArray:  # fmt: skip
-    x = _image(input, output)
+    x = image(input, output)
     for axis, given in _each_axis(x, axes, {"size": size, "mode": mode, "origin": origin}):
         if given["size"] > 1:
             x = uniform_filter1d(x, axis=axis, cval=cval, **given)
@@ -177,7 +177,7 @@ def gaussian_filter(
     input: Any, sigma: Any, order: Any = 0, output: Any = None, mode: Any = "reflect", cval: Any = 0.0,
     truncate: Any = 4.0, *, radius: Any = None, axes: Any = None,
 ) -> TracedArray:  # fmt: skip
-    x = _image(input, output)
+    x = image(input, output)
     for axis, given in _each_axis(x, axes, {"sigma": sigma, "order": order, "mode": mode, "radius": radius}):
         if given["sigma"] > 1e-15:
             x = gaussian_filter1d(x, axis=axis, cval=cval, truncate=truncate, **given)
@@ -186,7 +186,7 @@ def gaussian_filter(
 
 @writes("scipy.ndimage.laplace")
 def laplace(input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None) -> TracedArray:
-    x = _image(input, output)
+    x = image(input, output)
     parts: list[Any] = [
         correlate1d(x, [1, -2, 1], axis, None, given["mode"], cval)
         for axis, given in _each_axis(x, axes, {"mode": mode})
@@ -200,7 +200,7 @@ def _edges(name: str, across: list[float]) -> None:
     """A difference along one axis, smoothed along the others."""
 
     def run(input: Any, axis: Any = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0) -> TracedArray:
-        x = _image(input, output)
+        x = image(input, output)
         along = normalize_axis(axis, x.ndim)
         modes = {axis: given["mode"] for axis, given in _each_axis(x, None, {"mode": mode})}
         found = correlate1d(x, [-1, 0, 1], along, None, modes[along], cval)
@@ -221,11 +221,11 @@ def _extreme(name: str, op: str) -> None:
         input: Any, size: Any, axis: Any = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0,
         origin: Any = 0,
     ) -> TracedArray:  # fmt: skip
-        x, n = _image(input, output, floats=False), operator.index(size)
+        x, n = image(input, output, floats=False), operator.index(size)
         if n < 1:
             raise RuntimeError("incorrect filter size")
         at = normalize_axis(axis, x.ndim)
-        whole = _widened(x, [_reach(n, origin) if i == at else (0, 0) for i in range(x.ndim)], mode, cval)
+        whole = widened(x, [reach(n, origin) if i == at else (0, 0) for i in range(x.ndim)], mode, cval)
         steps = row_major(whole.shape)
         windows = build.view(whole, views.strided([*x.shape, n], [*steps, steps[at]], 0), "windows")
         return TracedArray(build.reduce(f"reduce_{op}", windows, (x.ndim,)))
@@ -236,7 +236,7 @@ def _extreme(name: str, op: str) -> None:
     ) -> TracedArray:  # fmt: skip
         if footprint is not None or size is None:
             raise UnsupportedOpError("such a filter is not written in operators", LINE.get())
-        x = _image(input, output, floats=False)
+        x = image(input, output, floats=False)
         for axis, given in _each_axis(x, axes, {"size": size, "mode": mode, "origin": origin}):
             if given["size"] > 1:
                 x = along(x, axis=axis, cval=cval, **given)
@@ -294,7 +294,7 @@ def _summed(
         "same": [((m - 1) // 2, m // 2) if early else (m // 2, (m - 1) // 2) for m in w.shape],
         "valid": [(0, 0)] * len(every),
     }[mode]
-    found = correlated(_widened(TracedArray(x), ends, _BOUNDARIES[boundary], value), w)
+    found = correlated(widened(TracedArray(x), ends, _BOUNDARIES[boundary], value), w)
     return TracedArray(flip_node(found, every) if back and not turned else found)
 
 

@@ -26,6 +26,7 @@ from eqsat.frontends import (  # noqa: F401
     numpy_code,
     opaque,
     pads,
+    ranks,
     reductions,
     scipy_functions,
     shapes,
