@@ -1,4 +1,4 @@
-"""Medians and other ranks of few elements, by a sorting network: minima and maxima, which vectors take for many at once.
+"""Medians and other ranks of few elements by sorting networks: minima and maxima, which vectors take of many at once.
 
 The network is Batcher's merge exchange, for any number of elements (Knuth, The Art of Computer Programming, volume 3,
 5.2.2, algorithm M). Comparisons that no asked rank depends on are never part of the program. A NaN spreads to both
@@ -27,8 +27,9 @@ from eqsat.ir.build import call
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import float64
 
-MOST = 32
-"""Elements that are ordered by a network; NumPy and SciPy select among more in fewer steps."""
+MOST = 9
+"""Elements that are ordered by a network. One of 9 is one kernel, found in a second; those of 10 and more, whose values
+are used too often to be computed anew, are put together from many: 25 take longer than a search may."""
 FEWEST_RESULTS = 16
 """Results for which a network is worth its kernel."""
 
