@@ -30,7 +30,7 @@ from eqsat.ir.types import float64
 MOST = 9
 """Elements that are ordered by a network. One of 9 is one kernel, found in a second; those of 10 and more, whose values
 are used too often to be computed anew, are put together from many: 25 take longer than a search may."""
-FEWEST_RESULTS = 16
+FEWEST_RESULTS = 4
 """Results for which a network is worth its kernel."""
 
 
