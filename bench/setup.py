@@ -34,7 +34,10 @@ WIDE = ("onnxruntime", "numexpr", "numba")
 def environment(threads: int) -> dict[str, str]:
     """Thread counts, and a vector width that eqsat is held to, for libraries that read them only when loaded."""
     n = str(threads)
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+    names = (
+        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS",
+        "HL_NUM_THREADS",
+    )  # fmt: skip
     # NPROC sizes XLA's thread pools.
     variables = {**dict.fromkeys((*names, "NPROC"), n), "JAX_PLATFORMS": "cpu"}
     return variables | AVX2 if vector_limit() == 256 else variables

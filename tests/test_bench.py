@@ -25,7 +25,7 @@ from scipy.stats import spearmanr
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cold, images, model, programs, report  # noqa: E402
+from bench import cold, images, model, programs, report, stencil  # noqa: E402
 from bench.limits import Limits  # noqa: E402
 from bench.measure import Time, interleaved, loop  # noqa: E402
 from bench.peers import OURS, load, module_of  # noqa: E402
@@ -392,6 +392,27 @@ def test_peers_run_whole_programs(name: str) -> None:
             assert digest(inputs) == before
     (fields,) = (w.changes for w in selected(["numpy"], "fdtd_2d"))
     assert fields == ("ex", "ey", "hz")
+
+
+def test_halide_has_the_stencils(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under every schedule but that of the slower auto-scheduler."""
+    pytest.importorskip("halide")
+    monkeypatch.setattr(stencil, "STEPS", 2)
+    peer: Any = load(module_of("halide"), 1)
+    del peer.schedules["Adams2019"]
+    assert peer.prepare(PRODUCT, {}) is None
+    seen = set()
+    for workload in selected(["stencil"], None):
+        function = workload.function
+        if function in seen:
+            continue
+        seen.add(function)
+        image = np.random.default_rng(1).standard_normal((24, 36, 40) if function is stencil.jacobi_3d else (40, 70))
+        inputs = {"x": image.astype(np.float32)}
+        found = dict(peer.compiled(workload, inputs))
+        assert {"strips of 32", "stored", "Mullapudi2016"} <= {*found}
+        for name, call in found.items():
+            assert relative_error(call(), function(inputs["x"].astype(np.float64))) < 1e-5, (workload.name, name)
 
 
 def test_a_missing_peer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
