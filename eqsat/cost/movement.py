@@ -120,13 +120,13 @@ def access_bytes(access: Access, extents: tuple[int, ...], line: int = LINE) -> 
 
 def dependences(expr: Expr, rank: int) -> frozenset[int]:
     """The axes that the value of ``expr`` varies with."""
-    return all_dependences(expr, rank)[id(expr)]
+    return all_dependences(rank, expr)[id(expr)]
 
 
-def all_dependences(expr: Expr, rank: int) -> dict[int, frozenset[int]]:
-    """The axes that ``expr`` and each of its sub-expressions vary with, by ``id``: shared ones are looked at once."""
+def all_dependences(rank: int, *exprs: Expr) -> dict[int, frozenset[int]]:
+    """The axes that ``exprs`` and all their sub-expressions vary with, by ``id``: shared ones are looked at once."""
     found: dict[int, frozenset[int]] = {}
-    for e in unique(expr):
+    for e in unique(*exprs):
         strides = e.strides[:rank] if isinstance(e, Load | Index) else ()
         own = frozenset(axis for axis, stride in enumerate(strides) if stride)
         found[id(e)] = own.union(*(found[id(part)] for part in parts(e)))

@@ -5,7 +5,7 @@ All of it is exact rewriting of index maps: the same elements are read, combined
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from eqsat.ir.kernel import Call, Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
@@ -38,9 +38,14 @@ def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
 
 def merged(expr: Expr) -> Expr:
     """The expression with those of its sub-expressions that are equal, down to a zero's sign, made one object."""
+    return merged_all([expr])[0]
+
+
+def merged_all(exprs: Sequence[Expr]) -> list[Expr]:
+    """The same across several expressions."""
     done: dict[int, Expr] = {}
     known: dict[tuple[object, ...], Expr] = {}
-    for e in unique(expr):
+    for e in unique(*exprs):
         new = [done[id(part)] for part in parts(e)]
         match e:
             case Call(fn, _, dtype, attrs):
@@ -52,7 +57,7 @@ def merged(expr: Expr) -> Expr:
             case _:
                 key = (e,)
         done[id(e)] = known.setdefault((type(e), *key, *map(id, new)), with_parts(e, new))
-    return done[id(expr)]
+    return [done[id(expr)] for expr in exprs]
 
 
 def loads(*exprs: Expr) -> list[Load]:

@@ -77,7 +77,7 @@ def _arithmetic(form: StageForm) -> float:
     """Slots of what a stage computes at every point: of what moves along its own axes."""
     slots, shared = slots_of(form.functions), len(form.outer) + len(form.rows)
     calls = (e for e in unique(form.kernel.body) if isinstance(e, Call))
-    depends = all_dependences(form.kernel.body, len(form.kernel.extents))
+    depends = all_dependences(len(form.kernel.extents), form.kernel.body)
     moving = (e for e in calls if any(a >= shared for a in depends[id(e)]))
     return sum(slots.get(e.fn, 1.0) for e in moving) * form.kernel.points
 

@@ -30,6 +30,7 @@ from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
 from eqsat.cost.target import Target
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
+from eqsat.schedule.jams import together
 from eqsat.schedule.peel import Held, runs, seams, settled
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tensorize import matches, tile_cost
@@ -79,12 +80,13 @@ def _slots(
     count: int,
 ) -> float:
     slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
-    of = all_dependences(kernel.body, rank)
-    for expr in unique(kernel.body):
+    exprs = together(kernel, other, count)
+    of = all_dependences(rank, *exprs)
+    for expr in exprs:
         if not isinstance(expr, Load | Call | Index | Guarded):
             continue
         depends = of[id(expr)]
-        times = (vectors if axis in depends else 1) * (count if other in depends else 1)
+        times = vectors if axis in depends else 1
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
         match expr:
             case Call(fn):
@@ -107,7 +109,7 @@ def _guards(
     an epilogue) the slots of its selections and of its masks."""
     found, rank = [], len(kernel.extents)
     for root in (kernel.body, kernel.epilogue):
-        of = all_dependences(root, rank)
+        of = all_dependences(rank, root)
         for guard in (e for e in unique(root) if isinstance(e, Guarded)):
             depends, last = of[id(guard)], root is kernel.epilogue
             times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)

@@ -10,6 +10,7 @@ from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call
+from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
 from eqsat.schedule.problem import Problem, StageForm, lane_axis
 from eqsat.schedule.tensorize import matches, tile_sizes
@@ -156,10 +157,13 @@ def _sizes(form: StageForm, target: Target, axis: str, extent: int) -> list[int]
 def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str, int]]:
     """(another axis, positions of it) that vectors along ``axis`` may take at once.
 
-    Rows of a matrix, so that what they share is loaded once; steps of a reduction, so that partial results in scratch
-    are loaded and stored less often.
+    Rows of a matrix, or of a map whose neighbours share what they read, so that it is loaded once; steps of a
+    reduction, so that partial results in scratch are loaded and stored less often.
     """
-    if form.kernel.combine in (None, "argmax", "argmin"):
+    if form.kernel.combine is None:
+        named = [(other, form.named[other][0]) for other in extents if other != axis]
+        return [(other, count) for other, a in named for count in counts(form.kernel, a)]
+    if form.kernel.combine in ("argmax", "argmin"):
         return []
     found = []
     for other, extent in extents.items():
