@@ -4,6 +4,9 @@ A register tile takes its vectors along the axis that results are contiguous in.
 positions, lanes stay empty, and windows are copied in pieces of a row. With channels innermost vectors are full, and
 a window is read in runs of all channels. The copies that this takes are small next to the product, or vanish where
 the next operator wants that layout too.
+
+Panels: where one row is multiplied by known weights that are stored in fewer bits, what takes time is to read these. In
+panels of a few columns they are read from front to back, and the sums of a panel stay in registers to their end.
 """
 
 from __future__ import annotations
@@ -17,18 +20,20 @@ from eqsat.ir import build, views
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import make
-from eqsat.ir.types import row_major
+from eqsat.ir.types import float32, int8, row_major
 from eqsat.ir.views import ViewMap
-from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
+from eqsat.rules import Match, attributes, contract, op, rewrite, tensors, view
 from eqsat.rules.examples import Maker
 
 w, x = tensors("w x")
-mp, s = attributes("mp s")
+mp, s, to = attributes("mp s to")
 
 LEAST_WORK = 16
 """Positions summed over, columns of the weights, and elements that come to lie innermost in the tensor, from which the
 rules are tried: below, copies cost as much. Windows of an image of three channels are read in runs of their rows."""
 MAX_FORMS = 4
+PANELS = (64, 128, 96, 48, 32)
+"""Columns of a panel, best first: sums that fit in the registers of any vector width, and rows of whole cache lines."""
 
 
 def positions_last(m: Match) -> bool:
@@ -103,6 +108,39 @@ def _windows(m: Match) -> Node | None:
     return _channels_last(m, m.mp.strides, m.mp.shape, m.mp.offset)
 
 
+def one_row_of_small(m: Match) -> bool:
+    """one row of floats is multiplied by weights that are known, and stored in fewer bits"""
+    spec: Spec = m.s
+    small = m.root.dtype.is_float and m.w.dtype.bits < m.root.dtype.bits
+    if not small or not m.known(m.w) or m.known(m.x) or m.root.type.size == 0:
+        return False
+    extents = dict(zip(spec.b, m.w.shape, strict=True))
+    columns, deep = (math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
+    return m.root.type.size == columns >= 2 * PANELS[0] and deep >= LEAST_WORK
+
+
+def _panels(m: Match) -> Node | None:
+    spec: Spec = m.s
+    extents = dict(zip(spec.b, m.w.shape, strict=True))
+    columns = math.prod(extents[k] for k in spec.cols)
+    width = next((n for n in PANELS if columns % n == 0), 0)
+    if not width:
+        return None
+    deep = [extents[k] for k in spec.summed]
+    weights = build.transpose(m.w, [spec.b.index(k) for k in (*spec.batch, *spec.summed, *spec.cols)])
+    ones = len(spec.batch)
+    weights = build.reshape(weights, [*deep, columns // width, width])
+    weights = build.transpose(weights, [len(deep), *range(len(deep)), len(deep) + 1])
+    row = build.reshape(build.transpose(m.x, [spec.a.index(k) for k in (*spec.batch, *spec.rows, *spec.summed)]), deep)
+    out = ("panel", "column")
+    product = build.contract(
+        make_spec(spec.summed, ("panel", *spec.summed, "column"), out), row, build.cast(weights, m.to)
+    )
+    wide = build.reshape(product, [1] * (ones + len(spec.rows)) + [extents[k] for k in spec.cols])
+    order = (*spec.batch, *spec.rows, *spec.cols)
+    return build.transpose(wide, [order.index(k) for k in spec.out])
+
+
 def _image(mk: Maker) -> Node:
     return build.contract(make_spec("nchw", "mc", "nmhw"), mk.tensor(2, LEAST_WORK, 3, 4), mk.known(LEAST_WORK, 16))
 
@@ -132,4 +170,22 @@ channels_last_windows = rewrite(
     where=[positions_last, overlapping],
     example=_image_windows,
     doc="windows of an image, channels last",
+)
+
+
+def _row_by_bytes(mk: Maker) -> Node:
+    """One row, of one axis or two, by bytes."""
+    weights = build.cast(mk.known(LEAST_WORK, 2, PANELS[0], dtype=int8), float32)
+    spec = mk.random.choice(("k,kmn->mn", "ak,kmn->amn", "k,kmn->nm"))
+    a, rest = spec.split(",")
+    b, out = rest.split("->")
+    return build.contract(make_spec(a, b, out), mk.tensor(*(1,) * (len(a) - 1), LEAST_WORK, dtype=float32), weights)
+
+
+small_weights_in_panels = rewrite(
+    contract(x, op("cast", w, attrs=to), s),
+    _panels,
+    where=one_row_of_small,
+    example=_row_by_bytes,
+    doc="one row by known weights of fewer bits, in panels",
 )

@@ -311,6 +311,13 @@ PANEL = _count(
     "of a contraction's panel: an operand that is computed on the fly is recomputed once per panel",
     "the order of CHAIN and of a packed block's columns",
 )
+SEVERAL_ROWS = _count(
+    "SEVERAL_ROWS",
+    8,
+    "rows",
+    "of a matrix that are added at once to sums which are more than registers hold",
+    "the depth of the rank updates of targets so far",
+)
 WIDENED = _figure(
     "WIDENED", 2.0, "slots", "to make floats of a vector of smaller numbers that is loaded", "extension and conversion"
 )

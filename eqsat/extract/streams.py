@@ -15,12 +15,14 @@ from functools import lru_cache
 
 from eqsat.cost.calibration import (
     ARG_SLOTS,
+    FILL,
     GATHER_SLOTS,
     GUARD_SLOTS,
     LOAD_SLOTS,
     PANEL,
     PANEL_PACK_SLOTS,
     RUN_SLOTS,
+    SEVERAL_ROWS,
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
@@ -300,6 +302,11 @@ class Builder:
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
                 s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+        if min(rows, cols) == 1 and s.type.size > PANEL:
+            larger, labels = (a, attrs.a) if cols == 1 else (b, attrs.b)
+            inner = next((n for n, x in enumerate(reversed(labels)) if x not in attrs.out), 0)
+            if math.prod(larger.type.shape[larger.type.ndim - inner :]) > PANEL:  # sums are in memory between rows
+                s.core_slots += FILL / SEVERAL_ROWS * larger.type.size
         if min(rows, cols, deep) >= VECTOR:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
