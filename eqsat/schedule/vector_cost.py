@@ -24,6 +24,7 @@ from eqsat.cost.calibration import (
     SHUFFLE_SLOTS,
     START,
     STEPS_IN_SIGHT,
+    STRAIGHT,
     TLB_ENTRIES,
 )
 from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
@@ -97,8 +98,24 @@ def _slots(
                 total += times * wide * 1.0 if axis in depends else 0.0
             case Load():
                 gathered, size = bool(expr.gathers) and axis in depends, kernel.operands[expr.operand].nbytes
-                total += times * _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
+                each = _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
+                total += times * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
     return total
+
+
+@lru_cache(maxsize=4096)
+def fresh(kernel: Kernel, load: Load, other: int, count: int) -> float:
+    """The part of what a load reads at ``count`` positions of a parallel axis, over all reduced ones, that it reads once.
+
+    Windows side by side overlap: loops over short axes are straight code, in which what was loaded is in a register.
+    """
+    reduced = kernel.extents[kernel.parallel :]
+    if count == 1 or other >= kernel.parallel or load.gathers or math.prod(reduced) > STRAIGHT:
+        return 1.0
+    starts = {0}
+    for stride, extent in ((load.strides[other], count), *zip(load.strides[kernel.parallel :], reduced, strict=True)):
+        starts = {start + stride * i for start in starts for i in range(extent)}
+    return len(starts) / (count * math.prod(reduced))
 
 
 @lru_cache(maxsize=4096)

@@ -9,13 +9,13 @@ from functools import partial
 from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call
+from eqsat.ir.kernel import Call, Load
 from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
 from eqsat.schedule.problem import Problem, StageForm, lane_axis
 from eqsat.schedule.tensorize import matches, tile_sizes
-from eqsat.schedule.tiles import ceil_div, round_up
-from eqsat.schedule.vector_cost import AT_ONCE, body_slots, lanes_of, op_slots, tile_slots, turned_loads
+from eqsat.schedule.tiles import balanced, ceil_div, round_up
+from eqsat.schedule.vector_cost import AT_ONCE, body_slots, fresh, lanes_of, op_slots, tile_slots, turned_loads
 
 FEW_SLOTS = 16.0
 """Issue slots of a tile's body up to which it may take several vectors: more neither hides latency nor saves loops."""
@@ -157,8 +157,8 @@ def _sizes(form: StageForm, target: Target, axis: str, extent: int) -> list[int]
 def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str, int]]:
     """(another axis, positions of it) that vectors along ``axis`` may take at once.
 
-    Rows of a matrix, or of a map whose neighbours share what they read, so that it is loaded once; steps of a
-    reduction, so that partial results in scratch are loaded and stored less often.
+    Rows of a matrix or of windows, or of a map whose neighbours share what they read, so that it is loaded once; steps
+    of a reduction, so that partial results in scratch are loaded and stored less often.
     """
     if form.kernel.combine is None:
         named = [(other, form.named[other][0]) for other in extents if other != axis]
@@ -174,7 +174,15 @@ def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str
             )
             if extent >= 2 * count and shared:
                 found.append((other, count))
+        elif other != axis and extent > 1 and _overlap(form, other, count := balanced(extent, ROWS)):
+            found.append((other, count))
     return found
+
+
+def _overlap(form: StageForm, axis: str, count: int) -> bool:
+    """Whether a reduction reads anew only a part of what it reads at each of ``count`` positions of an axis."""
+    a, read = form.named[axis][0], unique(form.kernel.body)
+    return any(isinstance(e, Load) and e.strides[a] and fresh(form.kernel, e, a, count) < 1.0 for e in read)
 
 
 def _turned(form: StageForm, vector: str, extents: dict[str, int], lanes: int) -> list[str]:
