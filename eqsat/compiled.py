@@ -100,11 +100,13 @@ class Compiled:
                 self._compile(examples, plain, progress, deadline)
             else:
                 self._take(given, examples, progress, deadline)
-        self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if traced.as_given else None
+        direct = traced.as_given or traced.pairs is not None
+        self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if direct else None
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}
-        self.single = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0 and not traced.written
+        one_array = isinstance(traced.output, Leaf) and traced.graph.outputs[0].type.ndim > 0
+        self.single = one_array and not (traced.written or traced.complex)
         self.seconds = time.perf_counter() - start
         log.info("compiled %s in %.2f s", traced.graph.names, self.seconds)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from eqsat.frontends.trace import Traced
 from eqsat.held import Held
+from eqsat.ir.complexes import as_real
 from eqsat.ir.repeats import overlapping
 from eqsat.plan.backend import Direct, Executable
 
@@ -21,7 +22,7 @@ def direct_call(traced: Traced, executable: Executable, held: Mapping[int, Held]
 
 def _constant(traced: Traced, executable: Executable, held: Mapping[int, Held], count: int) -> Direct:
     """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
-    run = executable.direct or _checked(traced, executable, held)
+    run = _paired(traced, executable.direct or _checked(traced, executable, held), held)
     if not held:
         return run
     free = [i for i in range(count) if i not in held]
@@ -36,6 +37,31 @@ def _constant(traced: Traced, executable: Executable, held: Mapping[int, Held], 
             if leaves[i] is not other.array:
                 return None
         return run(pick(leaves))
+
+    return direct
+
+
+def _paired(traced: Traced, run: Direct, held: Mapping[int, Held]) -> Direct:
+    """The same, of complex arrays where it takes pairs of real numbers."""
+    free = [i for i in range(len(traced.graph.inputs)) if i not in held]
+    inputs, complex_of = traced.graph.inputs, traced.pairs or {}
+    pairs = [(at, inputs[i].shape[:-1], complex_of[i]) for at, i in enumerate(free) if i in complex_of]
+    if not pairs:
+        return run
+    count = len(free)
+
+    def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+        if len(leaves) != count:
+            return None
+        given = list(leaves)
+        for at, shape, dtype in pairs:
+            array = given[at]
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return None
+            if not array.flags.c_contiguous:
+                return None
+            given[at] = as_real(array)
+        return run(tuple(given))
 
     return direct
 

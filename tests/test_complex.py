@@ -172,3 +172,50 @@ def test_an_infinity_of_the_other_sign_is_one() -> None:
 
     with pytest.raises(VerificationError):
         eqsat.optimize(looks, strict=True)(np.array([np.inf, np.inf]))
+
+
+def test_calls_that_fit_take_the_quick_way() -> None:
+    """And those that do not fit exactly, the other: views, orders of bytes, shapes, subclasses."""
+
+    def rotated(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Any:
+        return 1j * x + w, (x * y).real, y.sum() + x
+
+    function = eqsat.optimize(rotated, const=["w"])
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4)) for _ in "ab")
+    y = rng.standard_normal((3, 4)).astype(np.float32)
+    wide = np.zeros((3, 8), complex)
+    wide[:, ::2] = x
+    for given in (
+        x,
+        x,
+        x[::-1],
+        np.asfortranarray(x),
+        wide[:, ::2],
+        x.astype(">c16"),
+        x[:1],
+        np.broadcast_to(x[0], x.shape),
+    ):
+        for _ in range(2):
+            for a, b in zip(function(given, y, w), rotated(given, y, w), strict=True):
+                assert (a.dtype, a.shape) == (np.asarray(b).dtype.newbyteorder("="), b.shape)
+                np.testing.assert_allclose(a, b, rtol=1e-6)
+    program = function.compile(x, y, w)
+    assert program.direct is not None and program.direct((x, y, w)) is not None
+    for other in (x[::-1], x.astype(">c16"), x[:1], x.real, x.astype(np.complex64), x.tolist()):
+        assert program.direct((other, y, w)) is None
+    assert program.direct((x, y, w.copy())) is None and program.direct((x, y)) is None
+
+
+def test_complex_arguments_that_are_changed() -> None:
+    def turned(x: np.ndarray, y: np.ndarray) -> Any:
+        x *= 1j
+        return x + y
+
+    function = eqsat.optimize(turned)
+    for number in range(3):
+        x, y = np.arange(6.0).reshape(2, 3) + number * 1j, np.ones((2, 3), np.complex128)
+        other = x.copy()
+        np.testing.assert_array_equal(function(x, y), turned(other, y))
+        np.testing.assert_array_equal(x, other)
+    np.testing.assert_array_equal(function(x, x), turned(other, other))

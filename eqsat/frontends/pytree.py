@@ -67,6 +67,7 @@ class Branch:
 Tree = Leaf | Static | Branch
 
 _native = {np.dtype(d.name): True for d in COMPUTED}
+"""Element types in native byte order, those of other libraries once they were seen."""
 _STATIC = (str, bytes, type(None), type, np.dtype, Enum, slice, range, type(Ellipsis))
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, np.ufunc, type(np.sum))
 _new_object = object.__new__
@@ -111,6 +112,8 @@ def _array(value: Any) -> np.ndarray:
             dtype_of(array.dtype)
         except TypeError as error:
             raise _Refused(UnsupportedDTypeError, f": {error}") from None
+        if array.dtype.isnative:
+            _native[array.dtype] = True
     return array
 
 

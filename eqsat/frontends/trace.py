@@ -88,7 +88,8 @@ class Traced:
     and ``graph.names[i]`` its name. ``const`` are the numbers of inputs that the user said stay the same
     from call to call. ``rebuild`` makes the function's result of the graph's outputs. ``name``: the function's.
     ``as_given``: whether leaves are inputs and outputs results as they are; else inputs are types of the leaves' bases,
-    of complex ones as real numbers (``given``), and the outputs ``complex`` are as well.
+    of complex ones as real numbers (``given``), and the outputs ``complex`` are as well. ``pairs``: the element types
+    of complex leaves, by their number; None where some leaf has a base.
     ``numbers``: the outputs that the function returns as Python numbers, as ``np.array_equal`` does.
     ``written``: the arguments that the function changes; ``own``: the outputs that are one of these themselves, each
     with the argument's number. ``rows``: what is changed depends on arguments lying in row-major order, as they were
@@ -108,6 +109,7 @@ class Traced:
     own: tuple[tuple[int, int], ...] = ()
     rows: bool = False
     as_given: bool = True
+    pairs: Mapping[int, np.dtype] | None = None
     complex: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
     guards: tuple[Guard, ...] = ()
@@ -297,6 +299,9 @@ def _traced(
         own=own,
         rows=rows and any(leaf.ndim > 1 for leaf in leaves),
         as_given=not (any(axes) or made or any(a.dtype.kind == "c" for a in leaves)),
+        pairs=None
+        if any(axes)
+        else {i: a.dtype.newbyteorder("=") for i, a in enumerate(leaves) if a.dtype.kind == "c"},
         complex=made,
         numbers=frozenset(i for i, value in enumerate(found) if isinstance(value, TracedNumber)),
         guards=guards,
