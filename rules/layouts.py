@@ -111,12 +111,13 @@ def _windows(m: Match) -> Node | None:
 def one_row_of_small(m: Match) -> bool:
     """one row of floats is multiplied by weights that are known, and stored in fewer bits"""
     spec: Spec = m.s
-    small = m.root.dtype.is_float and m.w.dtype.bits < m.root.dtype.bits
+    small: bool = m.root.dtype.is_float and m.w.dtype.bits < m.root.dtype.bits
     if not small or not m.known(m.w) or m.known(m.x) or m.root.type.size == 0:
         return False
     extents = dict(zip(spec.b, m.w.shape, strict=True))
     columns, deep = (math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
-    return m.root.type.size == columns >= 2 * PANELS[0] and deep >= LEAST_WORK
+    whole: bool = m.root.type.size == columns >= 2 * PANELS[0]
+    return whole and deep >= LEAST_WORK
 
 
 def _panels(m: Match) -> Node | None:

@@ -186,7 +186,7 @@ def test_calls_that_fit_take_the_quick_way() -> None:
     y = rng.standard_normal((3, 4)).astype(np.float32)
     wide = np.zeros((3, 8), complex)
     wide[:, ::2] = x
-    for given in (
+    for array in (
         x,
         x,
         x[::-1],
@@ -197,7 +197,7 @@ def test_calls_that_fit_take_the_quick_way() -> None:
         np.broadcast_to(x[0], x.shape),
     ):
         for _ in range(2):
-            for a, b in zip(function(given, y, w), rotated(given, y, w), strict=True):
+            for a, b in zip(function(array, y, w), rotated(array, y, w), strict=True):
                 assert (a.dtype, a.shape) == (np.asarray(b).dtype.newbyteorder("="), b.shape)
                 np.testing.assert_allclose(a, b, rtol=1e-6)
     program = function.compile(x, y, w)

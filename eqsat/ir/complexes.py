@@ -22,7 +22,7 @@ from eqsat.ir.views import ViewMap
 
 Parts = tuple[Node, Node]
 
-_PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+_PARTS: dict[np.dtype, np.dtype] = {np.dtype(f"c{2 * size}"): np.dtype(f"f{size}") for size in (4, 8)}
 _WHOLE = {part: whole for whole, part in _PARTS.items()}
 
 

@@ -12,8 +12,8 @@ from eqsat.ir.axes import merged_all, unique
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, with_parts
 
 JAMMED = (2, 4)
-"""Positions of an axis that a map may take at once. Eight share more, but blurs of 3×3 and 5×5 and a seven-point stencil
-took 1.03 to 1.3 times as long as with four (Zen 4): values no longer stay in registers."""
+"""Positions of an axis that a map may take at once. Eight share more, but blurs of 3×3 and 5×5 and a seven-point
+stencil took 1.03 to 1.3 times as long as with four (Zen 4): values no longer stay in registers."""
 SHARED = 0.9
 """The part of its loads and operations at which that is offered: else there is little to share."""
 MOST = 1024

@@ -105,12 +105,12 @@ def _slots(
 
 @lru_cache(maxsize=4096)
 def fresh(kernel: Kernel, load: Load, other: int, count: int) -> float:
-    """The part of what a load reads at ``count`` positions of a parallel axis, over all reduced ones, that it reads once.
+    """The part of what a load reads at ``count`` positions of a parallel axis, over all reduced ones, that is new.
 
     Windows side by side overlap: loops over short axes are straight code, in which what was loaded is in a register.
     """
     reduced = kernel.extents[kernel.parallel :]
-    if count == 1 or other >= kernel.parallel or load.gathers or math.prod(reduced) > STRAIGHT:
+    if count == 1 or other >= kernel.parallel or load.gathers or not 0 < math.prod(reduced) <= STRAIGHT:
         return 1.0
     starts = {0}
     for stride, extent in ((load.strides[other], count), *zip(load.strides[kernel.parallel :], reduced, strict=True)):
