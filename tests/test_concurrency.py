@@ -16,6 +16,7 @@ import pytest
 PREAMBLE = """
 import concurrent.futures, contextvars, faulthandler, gc, multiprocessing, os, signal, sys, threading, time, warnings
 import numpy as np
+import numpy.testing  # by no handler of a signal first, which may come in the middle of that
 import eqsat
 warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
 
