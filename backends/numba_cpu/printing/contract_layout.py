@@ -64,7 +64,7 @@ class Target:
     """Where the tile at hand leaves its sums. ``stored``: in the output itself, nothing is left to do.
 
     ``place``: address and bytes between rows of its results, where each row of them is contiguous.
-    ``claim``: address, lines and bytes between rows of what it asks for before it stores there; "", 0, 0: of nothing.
+    ``claim``: addresses and bytes between rows of what it asks for before it stores there, and reads with it.
     """
 
     base: str
@@ -73,7 +73,7 @@ class Target:
     columns: str
     stored: bool
     place: tuple[str, int] | None = None
-    claim: tuple[str, int, int] = ("", 0, 0)
+    claim: tuple[tuple[str, int], ...] = ()
 
 
 def padded_row(size: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eqsat.ir.contraction import is_accumulator, streamed
+from eqsat.ir.kernel import Load
+from eqsat.ir.kernel import walk as expressions
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, tiles, walks
 from eqsat_backends.numba_cpu.printing.contract_layout import (
     Around,
@@ -165,10 +167,11 @@ class ContractPrinter(ContractPacking):
         same = is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype
         return self.destination(m, n) if same and self.c.out_stride("m") is not None else None
 
-    def destination(self, m: str, n: str) -> tuple[str, int] | None:
+    def destination(self, m: str, n: str, base: str = "", offset: int = 0) -> tuple[str, int] | None:
         """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
 
-        Where m is several axes, rows past the end of the innermost one lie elsewhere.
+        Where m is several axes, rows past the end of the innermost one lie elsewhere. ``base``, ``offset``: of an
+        operand that lies as the result does.
         """
         kernel, strides, size = self.c.kernel, self.c.kernel.store_strides, self.c.kernel.out.dtype.itemsize
         axes = {group: self.c.group(group) for group in "mn"}
@@ -180,13 +183,21 @@ class ContractPrinter(ContractPacking):
         for group, position in (("m", m), ("n", n)):
             known = {} if whole[group] else self.split(group, position)
             terms += [(strides[axis] * size, name) for axis, name in known.items()] or [(step[group] * size, position)]
-        return address(self.store_base, (size, str(kernel.store_offset)), *terms), step["m"] * size
+        start = (base, offset) if base else (self.store_base, kernel.store_offset)
+        return address(start[0], (size, str(start[1])), *terms), step["m"] * size
 
     def claim(self, target: Target) -> Target:
-        """With the request for the cache lines of its results, or of the stored sums that they are added to."""
-        size = self.c.kernel.out.dtype.itemsize if target.place else self.size
-        base, row = target.place or ((target.base, target.row) if self.sums else ("", 0))
-        return replace(target, claim=(base, -(-self.columns * size // 64), row))
+        """With the request for the cache lines of its results and of what its epilogue reads as they lie, or of the
+        stored sums that they are added to."""
+        if target.place is None:
+            return replace(target, claim=((target.base, target.row),)) if self.sums else target
+        kernel, at = self.c.kernel, (self.range["m"][0], self.range["n"][0])
+        places = {target.place: None}
+        for load in expressions(kernel.epilogue) if not target.stored else ():
+            same = isinstance(load, Load) and load.dtype.itemsize == kernel.out.dtype.itemsize and not load.gathers
+            if same and load.strides[: kernel.parallel] == kernel.store_strides:
+                places[self.destination(*at, self.bases[load.operand], load.offset) or target.place] = None
+        return replace(target, claim=tuple(places))
 
     def count(self, name: str, group: str) -> str:
         """Positions of this tile along m or n: a number where they are the same for all tiles."""
@@ -215,7 +226,7 @@ class ContractPrinter(ContractPacking):
             tests = {}
             ask = self.asking
             target = self.claim(target) if op.claim else target
-            ends = [target.claim[0]] if target.claim[0] else []
+            ends = [base for base, _ in target.claim]
             last = [ask.base, *ends] if ask else ends
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
@@ -255,9 +266,11 @@ class ContractPrinter(ContractPacking):
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
-        if target.claim[0]:  # all in the first half of k, and not at once: that would hold up the loads
+        if target.claim:  # all in the first half of k, and not at once: that would hold up the loads
             turns = max(1, max(self.sizes["k"], default=0) // (ask.steps[0] if ask else CLAIM_EVERY) // 2)
-            options += f", claim={(CLAIM_EVERY, -(-rows // turns), *target.claim[1:])}"
+            size = self.c.kernel.out.dtype.itemsize if target.place else self.size
+            lines = -(-self.columns * size // 64)
+            options += f", claim={(CLAIM_EVERY, -(-rows // turns), lines, *(row for _, row in target.claim))}"
         tile, kind = "fma_tile", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]

@@ -94,7 +94,7 @@ def fma_tile(
     tail: int = 0,
     keep: int = 0,
     ask: tuple[int, int, int, int] = (0, 0, 0, 0),
-    claim: tuple[int, int, int, int] = (0, 0, 0, 0),
+    claim: tuple[int, ...] = (),
     narrow: bool = False,
     step: Step | None = None,
 ) -> Tile:
@@ -110,19 +110,20 @@ def fma_tile(
     fly, hidden behind the arithmetic.
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
     are prefetched into the second-level cache, from an argument behind those on, which then moves by ``move`` bytes.
-    ``claim``: (steps, each, lines, apart): as often, so many cache lines of each of the next ``each`` rows, ``apart``
-    bytes apart, are asked for to be written, from a last argument on, until all rows are.
+    ``claim``: (steps, each, lines, apart, …): as often, so many cache lines of each of the next ``each`` rows, ``apart``
+    bytes apart, are asked for to be written, from a last argument on, until all rows are. Each further ``apart`` is of
+    rows that are asked for to be read, from one more argument.
     ``step``: adds to sums; None: multiplies and adds.
     """
     muladd = step or _Tile.madd
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
-    every = ask[0] or claim[0]
+    every = ask[0] or (claim[0] if claim else 0)
     unroll = 4 if rows * vectors < 4 and not ask[0] else 2 if rows * vectors < 16 or keep or every else 1
     # several chains an accumulator where there are too few accumulators to hide the latency of fma
     chains = unroll if rows * vectors < 2 else 2 if rows * vectors < 4 else 1
     cells = [(i, j) for i in range(rows) for j in range(vectors)]
-    arguments = 4 + accumulate + bool(keep) + bool(ask[0]) + bool(claim[0])
+    arguments = 4 + accumulate + bool(keep) + bool(ask[0]) + len(claim[3:])
 
     def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
         width, c, last = lanes * e.size, memory.pointer(e, c), _Tile(e.b, lanes // 2, dtype) if narrow else e
@@ -162,12 +163,14 @@ def fma_tile(
                 for line in range(ask[1]):
                     memory.prefetch(e, e.at(ask_at.now, ask[2] * line), 2)
                 e.move(ask_at, ask[3])
-                if claim[0]:  # in the end the last ones again: that costs less than a branch, or a loop of its own
+                if claim:  # in the end the last ones again: that costs less than a branch, or a loop of its own
                     first, most = claimed.now, ir.Constant(I64, rows - claim[1])
                     first = e.b.select(e.b.icmp_signed("<", first, most), first, most)
-                    start = memory.pointer(e, e.b.add(more[-1], e.b.mul(first, ir.Constant(I64, claim[3]))))
-                    for i, line in itertools.product(range(claim[1]), range(claim[2])):
-                        memory.prefetch(e, e.at(start, i * claim[3] + 64 * line), 3, write=True)
+                    for number, apart in enumerate(claim[3:]):
+                        base = more[number - len(claim[3:])]
+                        start = memory.pointer(e, e.b.add(base, e.b.mul(first, ir.Constant(I64, apart))))
+                        for i, line in itertools.product(range(claim[1]), range(claim[2])):
+                            memory.prefetch(e, e.at(start, i * apart + 64 * line), 3, write=not number)
                     claimed.set(e.b.add(first, ir.Constant(I64, claim[1])))
                 walk(ir.Constant(I64, every), unroll)
             left = e.left(k, every)
