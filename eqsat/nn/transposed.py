@@ -5,14 +5,15 @@
 Position ``stride·j + f`` of the result has terms of ``r = stride·t + f`` only, so the kernel is cut into phases ``f``
 of ``t``, and phases of as many ``t`` are one convolution of the input with stride 1, whose results lie side by side
 (Shi et al., Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural
-Network, 2016). No zeros are multiplied: they would be NaN where they meet an infinity.
+Network, 2016); where these are two or three, each phase is one of its own, which stores whole rows. No zeros are
+multiplied: they would be NaN where they meet an infinity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eqsat.frontends.trace import traceable
@@ -25,6 +26,12 @@ from eqsat.nn.images import Images, Ints, images, misfit, misuse, per_axis
 from eqsat.nn.windows import extended
 
 __all__ = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+
+LONG_RUN = 4
+"""Phases from which they are computed together: results lie side by side in runs of so many."""
+WASTE = 1.1
+"""Times the rows that are needed, from where phases are counted from the first result on: they are then in more parts."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,25 @@ def _phases(kernel: int, stride: int, dilation: int) -> list[_Phases]:
         terms = len(range(element, kernel, step))
         single[first] = _Phases(first, 1, terms, element, step, delay, dilation // common)
     return [single.get(first, _Phases(first, 1, 0)) for first in range(stride)]
+
+
+def _from(phases: Sequence[_Phases], stride: int, padding: int) -> list[_Phases]:
+    """The same phases, counted from position ``padding`` on: those before it are of the row before."""
+    rows, cut = divmod(padding, stride)
+    found = []
+    for p in phases:
+        before = min(max(cut - p.first, 0), p.count)
+        if before:
+            found.append(replace(p, first=p.first + stride - cut, count=before, delay=p.delay - rows - 1))
+        if before < p.count:
+            first, element = p.first + before - cut, p.element + before
+            found.append(replace(p, first=first, count=p.count - before, element=element, delay=p.delay - rows))
+    return sorted(found, key=lambda p: p.first)
+
+
+def _apart(phases: Sequence[_Phases]) -> list[_Phases]:
+    """The same phases, each one alone."""
+    return [replace(p, first=p.first + i, count=1, element=p.element + i) for p in phases for i in range(p.count)]
 
 
 def _kernel(weight: Node, phases: Sequence[_Phases], steps: Sequence[int]) -> Node:
@@ -126,6 +152,11 @@ def _transposed(
     factor = build.reshape(turned, (parts * w.shape[1], w.shape[0] // parts, *w.shape[2:]))
     along = [_phases(*given) for given in zip(w.shape[2:], steps, apart, strict=True)]
     long = [i for i, step in enumerate(steps) if step != 1]
+    for axis, (step, p, n) in enumerate(zip(steps, cut, sizes, strict=True)):
+        if 1 < step < LONG_RUN:
+            along[axis] = _apart(along[axis])
+        if step < LONG_RUN or (p + n - 1) // step - p // step + 1 > WASTE * -(-n // step):
+            along[axis], cut = _from(along[axis], step, p), (*cut[:axis], 0, *cut[axis + 1 :])
     # Rows `first` to `last` of phases hold what is asked for.
     first = [p // s for p, s in zip(cut, steps, strict=True)]
     last = [(p + n - 1) // s for p, n, s in zip(cut, sizes, steps, strict=True)]
