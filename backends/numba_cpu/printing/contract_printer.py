@@ -194,8 +194,9 @@ class ContractPrinter(ContractPacking):
         kernel, at = self.c.kernel, (self.range["m"][0], self.range["n"][0])
         places = {target.place: None}
         for load in expressions(kernel.epilogue) if not target.stored else ():
-            same = isinstance(load, Load) and load.dtype.itemsize == kernel.out.dtype.itemsize and not load.gathers
-            if same and load.strides[: kernel.parallel] == kernel.store_strides:
+            if not isinstance(load, Load) or load.dtype.itemsize != kernel.out.dtype.itemsize or load.gathers:
+                continue
+            if load.strides[: kernel.parallel] == kernel.store_strides:
                 places[self.destination(*at, self.bases[load.operand], load.offset) or target.place] = None
         return replace(target, claim=tuple(places))
 
