@@ -102,8 +102,10 @@ def _contract_type(types: Sequence[TensorType], attrs: object) -> TensorType:
     return TensorType(tuple(extents[x] for x in attrs.out), a.dtype)
 
 
-def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
-    assert isinstance(attrs, Spec)
+def contract_by(
+    product: Callable[[np.ndarray, np.ndarray], np.ndarray], arrays: Sequence[np.ndarray], attrs: Spec
+) -> np.ndarray:
+    """A contraction of two arrays as (batches of) one product of matrices, as ``product`` computes it."""
     a, b = arrays
     # Batched matrix products reach BLAS; einsum's own loops do not.
     extents = attrs.extents(a.shape, b.shape)
@@ -119,13 +121,18 @@ def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
 
     head = [extents[x] for x in batch]
     left = left.reshape(*head, extent(rows), extent(summed))
-    product = _matmul(left, right.reshape(*head, extent(summed), extent(cols)))
+    made = product(left, right.reshape(*head, extent(summed), extent(cols)))
     order = (*batch, *rows, *cols)
-    shaped = product.reshape([extents[x] for x in order])
+    shaped = made.reshape([extents[x] for x in order])
     return np.asarray(shaped.transpose([order.index(x) for x in attrs.out]), order="C")
 
 
-def _matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
+    assert isinstance(attrs, Spec)
+    return contract_by(matmul, arrays, attrs)
+
+
+def matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """``numpy.matmul``; of integers in float64 where that is exact: BLAS is a hundred times as fast."""
     if left.dtype.kind not in "iu" or left.size * right.shape[-1] < BLAS_WORK or not right.size:
         return np.asarray(np.matmul(left, right))

@@ -17,6 +17,7 @@ from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.sources import IotaAttrs
 from eqsat.ir.spec import Spec
+from eqsat.ir.structure import contract_by, matmul
 from eqsat.ir.table import OPS
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap
@@ -201,24 +202,28 @@ sake its other threads are woken here: where other programs have the cores, each
 
 
 def _contracted(spec: Spec, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """A contraction by NumPy; one of a few blocks piece by piece, each of them too small for BLAS to share it out."""
-    reference = OPS["contract"].reference
+    """A contraction by NumPy; one of a few blocks piece by piece, each of them too small for BLAS to share it out.
+
+    The pieces are cut from the matrices: cut from the arrays, each would have windows copied anew.
+    """
     sizes = spec.extents(arrays[0].shape, arrays[1].shape)
-    matrix = math.prod(sizes[x] for x in (*spec.rows, *spec.cols, *spec.summed))
-    label = max((*spec.rows, *spec.cols), key=sizes.__getitem__, default=None)
-    if label is None or matrix <= ALONE or math.prod(sizes.values()) > SHARED:
-        return reference(arrays, spec)
-    step = max(1, sizes[label] * ALONE // matrix)
-    out = np.empty([sizes[x] for x in spec.out], arrays[0].dtype)
-    for low in range(0, sizes[label], step):
-        inside = slice(low, low + step)
+    size = math.prod(sizes[x] for x in (*spec.rows, *spec.cols, *spec.summed))
+    if size <= ALONE or math.prod(sizes.values()) > SHARED:
+        return OPS["contract"].reference(arrays, spec)
 
-        def cut(array: np.ndarray, labels: Sequence[int], inside: slice = inside) -> np.ndarray:
-            return array[tuple(inside if x == label else slice(None) for x in labels)]
+    def pieces(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        rows, cols = left.shape[-2], right.shape[-1]
+        out = np.empty((*left.shape[:-1], cols), left.dtype)
+        step = max(1, max(rows, cols) * ALONE // size)
+        for low in range(0, max(rows, cols), step):
+            inside = slice(low, low + step)
+            if rows >= cols:
+                out[..., inside, :] = matmul(left[..., inside, :], right)
+            else:
+                out[..., inside] = matmul(left, right[..., inside])
+        return out
 
-        given = [cut(array, labels) for array, labels in zip(arrays, (spec.a, spec.b), strict=True)]
-        cut(out, spec.out)[...] = reference(given, spec)
-    return out
+    return contract_by(pieces, arrays, spec)
 
 
 def _rows(first: int, last: int, shape: tuple[int, ...]) -> Box:
