@@ -115,9 +115,10 @@ def one_row_of_small(m: Match) -> bool:
     if not small or not m.known(m.w) or m.known(m.x) or m.root.type.size == 0:
         return False
     extents = dict(zip(spec.b, m.w.shape, strict=True))
-    columns, deep = (math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
-    whole: bool = m.root.type.size == columns >= 2 * PANELS[0]
-    return whole and deep >= LEAST_WORK
+    columns: int = math.prod(extents[k] for k in spec.cols)
+    deep: int = math.prod(extents[k] for k in spec.summed)
+    found: bool = m.root.type.size == columns >= 2 * PANELS[0] and deep >= LEAST_WORK
+    return found
 
 
 def _panels(m: Match) -> Node | None:

@@ -31,7 +31,7 @@ __all__ = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 LONG_RUN = 4
 """Phases from which they are computed together: results lie side by side in runs of so many."""
 WASTE = 1.1
-"""Times the rows that are needed, from where phases are counted from the first result on: they are then in more parts."""
+"""Times the rows that are needed, from where phases are counted from the first result on: this makes more parts."""
 
 
 @dataclass(frozen=True)

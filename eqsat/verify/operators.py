@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from eqsat.verify.drafts import DTYPES, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
+from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
 from eqsat.verify.image_operators import IMAGE_OPERATORS
 from eqsat.verify.library_operators import LIBRARY_OPERATORS
 from eqsat.verify.loop_operators import loop_operators
@@ -292,6 +292,26 @@ def _matmul_transposed(d: Draft) -> Made:
     y = d.pick(lambda v: v.ndim > 1 and _moderate(v) and v.shape[-1] == x.shape[-1])
     turned = f"{y.name}.T" if y.ndim == 2 else f"np.swapaxes({y.name}, -1, -2)"
     return _contraction(f"{x.name} @ {turned}", x, y, x.shape[-1])
+
+
+BFLOAT16_LIMIT = 256
+"""Integers that bfloat16 holds, up to here: others round, and a sum that is a little off by a unit of its last place."""
+
+
+@_operator("matmul_bfloat16")
+def _matmul_bfloat16(d: Draft) -> Made:
+    """A product of small whole numbers in bfloat16, which is of float32, or of bfloat16 where none of it rounds."""
+    x = d.pick(lambda v: v.ndim > 0 and v.integral and v.kind in "fi" and v.top <= BFLOAT16_LIMIT)
+    k = x.shape[-1]
+    y = d.fresh((k, d.choose((3, 1, 8, 17, 40))), "int64", low=-6, high=6)
+    small = "{}.astype(ml_dtypes.bfloat16)"
+    left, right = small.format(x.name), small.format(y.name)
+    top = x.top * y.top * max(1, k)
+    if d.flag() and top <= BFLOAT16_LIMIT:
+        return Made(f"np.dot({left}, {right}).astype(np.float32)", exact=True)
+    if top >= EXACT_LIMIT:
+        raise Reject
+    return Made(f"{left} @ {right}", exact=True)
 
 
 @_operator("siblings")

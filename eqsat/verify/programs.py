@@ -6,6 +6,7 @@ what was run. Nothing here imports Hypothesis; :mod:`eqsat.verify.strategies` dr
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -121,6 +122,8 @@ class Program:
         lines = ["import numpy as np"]
         if "special." in body:
             lines.append("from scipy import special")
+        if "ml_dtypes." in body:
+            lines.append("import ml_dtypes")
         lines += ["", "import eqsat"]
         if "nn." in body:
             lines.append("from eqsat import nn")
@@ -150,7 +153,12 @@ def modules() -> dict[str, Any]:
     """The libraries that programs call."""
     from scipy import special
 
-    return {"np": np, "special": special}
+    found: dict[str, Any] = {"np": np, "special": special}
+    with contextlib.suppress(ImportError):
+        import ml_dtypes
+
+        found["ml_dtypes"] = ml_dtypes
+    return found
 
 
 REFERENCE: dict[str, object] = {"nn": NN, "eqsat": LOOPS}

@@ -180,6 +180,14 @@ def _cumulative(d: Draft) -> Made:
     return Made(f"np.cumsum({x.name}, axis={d.axis(x)})", exact=exact)
 
 
+@_operator("cummax", "cummin")
+def _running_extreme(d: Draft) -> Made:
+    x = d.pick_ordered(1)
+    logical = x.kind == "b" and d.flag()
+    function = d.choose(("logical_or", "logical_and") if logical else ("maximum", "minimum"))
+    return Made(f"np.{function}.accumulate({x.name}, axis={d.axis(x)})", exact=x.exact)
+
+
 @_operator("sort")
 def _sort(d: Draft) -> Made:
     x = d.pick_ordered(1)
