@@ -95,6 +95,24 @@ def padded(rows: int, columns: int, combine: Combine | None = None, first: int =
     return single(Kernel(extents, parallel, combine, inside, Acc(acc), (operand,), out, 0, store))
 
 
+def windowed(channels: int, extent: int, kernel: int, stride: int, padding: int = 1) -> KernelGroup:
+    """Channels, each weighted and summed by windows of its padded image, which is a stage of its own."""
+    size, count = extent + 2 * padding, (extent + 2 * padding - kernel) // stride + 1
+    body: Expr = Load(0, -padding * (extent + 1), (extent**2, extent, 1), float32)
+    for axis in (2, 1):
+        at = Index(0, tuple(int(a == axis) for a in range(3)), int64)
+        body = Guarded(at, padding, padding + extent, body, Literal(0.0, float32))
+    x, w = Operand(float32, channels * extent**2), Operand(float32, channels * kernel**2)
+    around = Operand(float32, channels * size**2)
+    pad = Kernel((channels, size, size), 3, None, body, Acc(float32), (x,), around, 0, (size**2, size, 1))
+    seen = Load(1, 0, (size**2, stride * size, stride, size, 1), float32)
+    product = Call("mul", (Load(0, 0, (kernel**2, 0, 0, kernel, 1), float32), seen), float32)
+    extents, out = (channels, count, count, kernel, kernel), Operand(float32, channels * count**2)
+    store = (count**2, count, 1)
+    summed = Kernel(extents, 3, "sum", product, Acc(float32), (w, around), out, 0, store)
+    return KernelGroup((Stage(pad, (0,), None), Stage(summed, (1, FromStage(0)), 2)), 1, (x, w, out), (2,))
+
+
 def attention(heads: int, queries: int, keys: int, width: int, shift: int = 0) -> KernelGroup:
     """Scores, softmax (maximum, exponentials, sum) and the weighted sum of values, by rows of queries."""
     f, h, q, s, d = float32, heads, queries, keys, width

@@ -31,7 +31,7 @@ from eqsat.ir.nest import Loop, Nest, Seq, TileOp, show
 from eqsat.ir.types import float32, int64, row_major
 from eqsat.schedule import check_offered, schedule
 from eqsat.schedule.maps import axes_of, check_nest, tile_of
-from eqsat.schedule.peel import AGAIN, ROOM, Peeling, may_peel, runs
+from eqsat.schedule.peel import AGAIN, ROOM, Peeling, held, may_peel, runs
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.sample import sample
 from eqsat.schedule.scheduler import search_graph
@@ -228,3 +228,23 @@ def test_nests_without_a_search_are_peeled() -> None:
         nest = plain_nest(kernel, 16)
         assert all(loop.peel for loop in loops(nest))
         check_runs(group, nest, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("strides", "found"),
+    [
+        ((2, 0, 1), (0, 2, 9)),
+        ((2, 0, -1), (0, 3, 10)),
+        ((0, 1, 0), (1, 3, 20)),
+        ((0, 0, 1), (2, 3, 20)),
+        ((1, 1, 1), None),
+        ((1, 0, 9), None),
+    ],
+)
+def test_a_guard_of_a_window_holds_where_it_does_for_all_of_it(
+    strides: tuple[int, ...], found: tuple[int, int, int] | None
+) -> None:
+    guard = Guarded(Index(0, strides, int64), 3, 20, Load(0, 0, (1, 1, 1), float32), Literal(0.0, float32))
+    operand = Operand(float32, 64)
+    kernel = Kernel((30, 30, 3), 2, "sum", guard, Acc(float32), (operand,), Operand(float32, 900), 0, (30, 1))
+    assert held(guard, kernel) == found

@@ -123,6 +123,15 @@ class Guarded:
             first, last, stride = -last, -first, -stride
         return moving[0], -(-first // stride), last // stride + 1
 
+    def masks(self, axis: int) -> bool:
+        """Whether masked loads with lanes along ``axis`` make the value: outside there are zeros, as they leave."""
+        inside = self.inside
+        if not isinstance(self.outside, Literal) or str(self.outside.value) not in ("0", "0.0", "False"):
+            return False
+        if isinstance(inside, Guarded):
+            return inside.masks(axis)
+        return isinstance(inside, Load) and not inside.gathers and inside.strides[axis] != 0
+
     def branch(self, bounds: Bounds) -> Expr | None:
         """The branch that is the value everywhere within ``bounds``, None where it is not one of them."""
         if self.held is not None:

@@ -18,6 +18,7 @@ from eqsat.ir import views
 from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Operand, Stage, rewrite_kernel
 from eqsat.ir.types import row_major
+from eqsat.plan.inline import inlined
 from eqsat.plan.link import Member, Piece, beside, digits_of, link
 from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
 
@@ -136,7 +137,8 @@ class Grouping:
             return found
         seconds = self.seconds(members)
         for form in _forms(shape):
-            if form != found and self.price.least(form.group, (found.group,)) < seconds:
+            fewer = len(form.group.stages) < len(found.group.stages)  # about which the bound of found says little
+            if form != found and (fewer or self.price.least(form.group, (found.group,)) < seconds):
                 other = self.price.seconds(form.group)
                 if other < seconds:
                     found, seconds = form, other
@@ -235,7 +237,7 @@ class _Shape:
 
 
 def _forms(shape: _Shape) -> Iterator[PlacedGroup]:
-    """The group of these pieces, with costly parts stored or computed anew (see ``alternatives``)."""
+    """The group of these pieces, with costly parts, and what is only moved, stored or where it is read."""
     if len(shape.pieces) == 1:
         yield _single(shape.pieces[0])
         return
@@ -248,6 +250,10 @@ def _forms(shape: _Shape) -> Iterator[PlacedGroup]:
         return
     for stages in alternatives(draft.group.stages, draft.group.shared):
         yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(stages))), draft.tensors)
+    fewer = inlined(draft.group.stages)
+    if fewer is not None:
+        shared = draft.group.shared if len(fewer) > 1 else 0
+        yield PlacedGroup(merge_shared(replace(draft.group, stages=tuple(fewer), shared=shared)), draft.tensors)
 
 
 def _draft(shape: _Shape, linked: Sequence[Member]) -> PlacedGroup | None:

@@ -7,15 +7,17 @@ and loops in it multiply: what may be printed of a nest in all is shared out amo
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from eqsat.cost.calibration import UNROLLED
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts
 from eqsat.ir.nest import Loop, Nest
 
-__all__ = ["Held", "Peeling", "may_peel", "peeled", "runs", "seams", "settled"]
+__all__ = ["Held", "Peeling", "held", "may_peel", "peeled", "runs", "seams", "settled", "unrolled"]
 
 RUNS = 7
 """Loops at most that one is peeled into: each is a copy of its body."""
@@ -36,7 +38,22 @@ Held = tuple[int, int, int]
 @lru_cache(maxsize=4096)
 def _held(kernel: Kernel) -> frozenset[Held]:
     guards = (e for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Guarded))
-    return frozenset(held for guard in guards if (held := guard.held) is not None)
+    return frozenset(found for guard in guards if (found := held(guard, kernel)) is not None)
+
+
+def held(guard: Guarded, kernel: Kernel) -> Held | None:
+    """How one axis holds a guard: of one that moves along reduced axes too, where it holds at all their positions.
+
+    None where it moves along several others, or along none, or holds nowhere.
+    """
+    strides, parallel = guard.index.strides, kernel.parallel
+    inner = [step * (extent - 1) for step, extent in zip(strides[parallel:], kernel.extents[parallel:], strict=True)]
+    if not any(inner) or not any(strides[:parallel]):
+        return guard.held
+    low, high = guard.low - sum(min(0, n) for n in inner), guard.high - sum(max(0, n) for n in inner)
+    index = replace(guard.index, strides=(*strides[:parallel], *(0 for _ in inner)))
+    found = replace(guard, index=index, low=low, high=high).held
+    return None if found is None or found[1] >= found[2] else found
 
 
 def seams(kernels: Sequence[Kernel], axis: int) -> tuple[int, ...]:
@@ -75,9 +92,15 @@ def peeled(nest: Nest, kernels: Sequence[Kernel], axes: Mapping[str, int], wante
     return replace(nest, body=body, peel=peel)
 
 
-def settled(held: Held, start: int, stop: int) -> bool:
+def unrolled(kernel: Kernel, vectors: int) -> bool:
+    """Whether a tile of so many vectors may be printed for each position of the reduced axes, which are short."""
+    reduced = kernel.extents[kernel.parallel :]
+    return max(reduced, default=1) <= UNROLLED and 2 * vectors * math.prod(reduced) <= ROOM
+
+
+def settled(by: Held, start: int, stop: int) -> bool:
     """Whether a test of one axis is the same at all positions in ``[start, stop)``."""
-    _, first, end = held
+    _, first, end = by
     return first >= end or stop <= first or end <= start or (first <= start and stop <= end)
 
 
@@ -123,11 +146,26 @@ class Peeling:
                     return self._parted(replace(loop, peel=False), bounds, room)
         return found
 
+    def unrolls(self, loop: Loop, bounds: Bounds, kept: int, lanes: int | None) -> bool:
+        """Whether a short loop over a reduced axis, one from ``kept`` on, is printed step by step.
+
+        So a test that moves along it is settled in each step, as of the rows of a window, and a mask is known where the
+        tile has all of the axis of its lanes.
+        """
+        a, extent = self.axes[loop.axis], loop.block
+        if a < kept or loop.split or extent != self.kernels[0].extents[a] or loop.step != self.sizes.get(a, 1):
+            return False
+        if not all(unrolled(kernel, self.vectors) for kernel in self.kernels):
+            return False
+        known = lanes is None or self.sizes[lanes] >= self.kernels[0].extents[lanes]
+        tested = (e.index.strides for e in _left(self.kernels, bounds) if isinstance(e, Guarded))
+        return any(steps[a] and (known or not steps[lanes or 0]) for steps in tested)
+
     def _parted(self, loop: Loop, bounds: Bounds, room: int) -> list[Part]:
         a, whole = self.axes[loop.axis], self.whole(loop)
         extent = self.kernels[0].extents[a]
-        tested = (e.held for e in _left(self.kernels, bounds) if isinstance(e, Guarded)) if loop.peel else ()
-        marks = {at for held in tested if held is not None and held[0] == a for at in held[1:]}
+        tested = [held(e, self.kernels[0]) for e in _left(self.kernels, bounds) if isinstance(e, Guarded) and loop.peel]
+        marks = {at for one in tested if one is not None and one[0] == a for at in one[1:]}
         left = [(whole, extent)] * (whole < extent)
         for at in (sorted(marks), ()):
             each = runs(whole, loop.step, at) if whole else []

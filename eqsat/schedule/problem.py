@@ -457,7 +457,7 @@ def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
     def cost(axis: int) -> float:
         total = 0.0
         for strides in maps_of(kernel):
-            total += 1.0 if strides[axis] == 1 else 0.25 if strides[axis] == 0 else 20.0
+            total += {0: 0.25, 1: 1.0, 2: 3.0}.get(strides[axis], 20.0)
         extent = kernel.extents[axis]
         if axis >= kernel.parallel:
             total += 16.0 / math.ceil(extent / 16)  # combining lanes

@@ -14,6 +14,7 @@ from eqsat.cost.calibration import (
     GUARD_SLOTS,
     LANE_SLOTS,
     LOAD_SLOTS,
+    LOOP,
     MASK_SLOTS,
     OVERLAPPED,
     PAGE_BYTES,
@@ -32,7 +33,7 @@ from eqsat.cost.target import Target
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
 from eqsat.schedule.jams import together
-from eqsat.schedule.peel import Held, runs, seams, settled
+from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tensorize import matches, tile_cost
 from eqsat.schedule.tiles import COMBINE, ceil_div
@@ -93,7 +94,7 @@ def _slots(
             case Call(fn):
                 total += times * wide * slots.get(fn, 1.0)
             case Guarded():
-                total += times * wide * GUARD_SLOTS
+                total += times * wide * _selection(expr, axis)
             case Index():
                 total += times * wide * 1.0 if axis in depends else 0.0
             case Load():
@@ -105,9 +106,8 @@ def _slots(
 
 @lru_cache(maxsize=4096)
 def fresh(kernel: Kernel, load: Load, other: int, count: int) -> float:
-    """The part of what a load reads at ``count`` positions of a parallel axis, over all reduced ones, that is new.
-
-    Windows side by side overlap: loops over short axes are straight code, in which what was loaded is in a register.
+    """Of what a load reads at ``count`` positions of a parallel axis, over all reduced ones, the part that is not read
+    twice: windows overlap, and in straight code, as of loops over short axes, what was loaded is in a register.
     """
     reduced = kernel.extents[kernel.parallel :]
     if count == 1 or other >= kernel.parallel or load.gathers or not 0 < math.prod(reduced) <= STRAIGHT:
@@ -132,8 +132,18 @@ def _guards(
             times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
             times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
             masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
-            found.append((guard.held, last, times * GUARD_SLOTS, times * masks))
+            if not last:  # positions that share a test, of those in straight code
+                along = [(other, count)] if other is not None else []
+                inner = kernel.extents[kernel.parallel :]
+                along += enumerate(inner, kernel.parallel) if math.prod(inner) <= STRAIGHT else ()
+                masks /= math.prod(n for a, n in along if not guard.index.strides[a])
+            found.append((held(guard, kernel), last, times * _selection(guard, axis), times * masks))
     return tuple(found)
+
+
+def _selection(guard: Guarded, axis: int | None) -> float:
+    """Slots of choosing a guard's branch: none where a masked load along ``axis`` leaves zeros already."""
+    return 0.0 if axis is not None and guard.index.strides[axis] and guard.masks(axis) else GUARD_SLOTS
 
 
 def _access(
@@ -189,14 +199,18 @@ def tile_slots(
     # The chains of the next results have begun before that of a short reduction ends.
     begun = max(1.0, OVERLAPPED * target.ports.latency * mine / (max(1.0, slots) * reduced))
     at, beside = (form.named[name][0] if name else None for name in (axis, other))
-    for held, last, select, mask in _guards(kernel, lanes, target.vector_bits, at, vectors, beside, count):
+    known = unrolled(kernel, vectors * count)
+    for by, last, select, mask in _guards(kernel, lanes, target.vector_bits, at, vectors, beside, count):
+        here = free(by) or (known and by is not None and by[0] == beside and count == kernel.extents[beside])
         if last:
-            finish += 0.0 if free(held) else select + mask
+            finish += 0.0 if here else select + mask
         else:  # the selection is in the body's
-            slots += -select if free(held) else mask
+            slots += -select if here else mask
     if kernel.combine is None:
         return slots + vectors * count * finish
-    slots += vectors * count * sum(COMBINE[combine] for combine in form.combines)
+    product = isinstance(kernel.body, Call) and kernel.body.fn == "mul" and kernel.body.dtype.is_float
+    fused = kernel.combine == "sum" and product  # multiplies and adds at once
+    slots += vectors * count * (sum(COMBINE[combine] for combine in form.combines) - fused)
     if form.siblings:  # what registers do not hold is loaded and stored
         kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
         slots += 1.5 * max(0, kept - _held(target))
@@ -217,14 +231,18 @@ def peeled_slots(
     (other, count), (lanes, size) = (("", 1),) * (2 - len(tile)) + tile
     usual, saved = tile_slots(form, target, other, count, lanes, size), 0.0
     found = runs(extent // step * step, step, marks)
+    known = sizes.get(axis, 1) == step and unrolled(form.kernel, ceil_div(size, lanes_of(form, target)) * count)
     for start, stop in found:
 
-        def free(held: Held | None, start: int = start, stop: int = stop) -> bool:
-            return held is not None and held[0] == a and settled(held, start, stop)
+        def free(by: Held | None, start: int = start, stop: int = stop) -> bool:
+            alone = known and stop - start == step and axis != lanes  # one position, which code knows
+            return by is not None and by[0] == a and (alone or settled(by, start, stop))
 
         less = usual - tile_slots(form, target, other, count, lanes, size, free)
         saved += (stop - start) // step * tiles * less
-    return (saved - START * (len(found) - 1)) / ceil_div(extent, step)
+    loops = sum(stop - start > step for start, stop in found)
+    saved += LOOP * (len(found) - loops)  # a run of one step is no loop
+    return (saved - START * (loops - 1)) / ceil_div(extent, step)
 
 
 def _held(target: Target) -> int:

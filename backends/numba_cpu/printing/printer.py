@@ -144,11 +144,23 @@ class Printer(Scopes):
         text = f"within_{self.type(bool_)}({start}, {step}, {guard.low}, {guard.high})"
         holds = self.emit(text, bool_, names_in(start), step == 0)
         inside = self.value(guard.inside, self._masked(view, holds))
+        if self._leaves_zeros(guard, view):
+            return inside
         if isinstance(guard.outside, Literal):
             outside = self.value(guard.outside, view)
         else:
             outside = self.value(guard.outside, self._masked(view, self.call("logical_not", holds)))
         return self.call("where", holds, inside, outside)
+
+    def _leaves_zeros(self, guard: Guarded, view: View) -> bool:
+        """Whether a masked load is the value, without a selection."""
+        if view.vector is None or not guard.masks(view.vector):
+            return False
+        inside = guard.inside
+        while isinstance(inside, Guarded):
+            inside = inside.inside
+        access = view.load(inside) if isinstance(inside, Load) else None
+        return isinstance(access, Access) and access.strides[view.vector] != 0
 
     def _branches(self, guard: Guarded, view: View) -> Value:
         """A test that is the same for all lanes, as a statement: what takes arithmetic is not computed in vain."""

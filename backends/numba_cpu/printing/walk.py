@@ -149,6 +149,12 @@ class Walk:
         before, around = (self.at[a], self.end[a], self.unit[a]), self.run[a]
         even = self.unit[a] % loop.step == 0
         rest, room = whole < around[1] or (generic and around[1] == extent), self.room
+        if self.peeling.unrolls(loop, tuple(self.run), self.kept, self.vector):
+            for n in range(0, extent, loop.step):
+                self.run[a] = n, min(n + loop.step, extent)
+                self._at(a, str(n), min(tile, extent - n), body)
+            self.count[a], self.at[a], self.run[a] = tile, before[0], around
+            return
         parts = self.peeling.parts(loop, tuple(self.run), room) if whole else [((0, 0), room)] * generic
         for (start, stop), self.room in parts:
             i = p.fresh(f"{loop.axis}{suffix}_")
