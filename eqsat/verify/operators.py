@@ -295,7 +295,8 @@ def _matmul_transposed(d: Draft) -> Made:
 
 
 BFLOAT16_LIMIT = 256
-"""Integers that bfloat16 holds, up to here: others round, and a sum that is a little off by a unit of its last place."""
+"""Integers that bfloat16 holds, up to here: others round, and a sum that is a little off by a unit of its last
+place."""
 
 
 @_operator("matmul_bfloat16")

@@ -111,8 +111,8 @@ def fma_tile(
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
     are prefetched into the second-level cache, from an argument behind those on, which then moves by ``move`` bytes.
     ``claim``: (steps, each, lines, apart, …): as often, so many cache lines of each of the next ``each`` rows,
-    ``apart`` bytes apart, are asked for to be written, from a last argument on, until all rows are. Each further ``apart`` is
-    of rows that are asked for to be read, from one more argument.
+    ``apart`` bytes apart, are asked for to be written, from a last argument on, until all rows are. Each further
+    ``apart`` is of rows that are asked for to be read, from one more argument.
     ``step``: adds to sums; None: multiplies and adds.
     """
     muladd = step or _Tile.madd
