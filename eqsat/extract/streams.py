@@ -38,8 +38,11 @@ READ = -1
 """``Stream.node`` of a stored tensor that is read."""
 
 MAX_SIZE = 192
-"""Operators of a kernel's term written out as a tree; larger ones are cut by storing. So no kernel's expression is
-deeper than this, and what walks one may recurse."""
+"""Different operators of a kernel's term; larger ones are cut by storing. So no kernel's expression is deeper than
+this, and what walks one may recurse."""
+
+MAX_TREE = 4096
+"""Operators of a kernel's term written out as a tree: those of a stencil of stencils are seen from many places."""
 
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
@@ -164,6 +167,18 @@ def _run(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
     return max(1, run // apart)
 
 
+def _shares(size: int, children: Sequence[Stream]) -> bool:
+    """Whether the operators of a large term are few, for it has most of them several times."""
+    if size > MAX_TREE:
+        return False
+    found, stack = {child.uid for child in children}, list(children)
+    while stack and len(found) < MAX_SIZE:
+        fresh = {child.uid: child for child in stack.pop().children if child.uid not in found}
+        found.update(fresh)
+        stack.extend(fresh.values())
+    return len(found) < MAX_SIZE
+
+
 class Builder:
     """Makes streams of one e-graph, the same object for the same e-node and operands.
 
@@ -196,7 +211,7 @@ class Builder:
         uid = len(self.made)
         self.made[key] = None
         size = 1 + sum(child.size for child in children)
-        if size > MAX_SIZE and kind != "concat":  # a concatenation is a kernel per part
+        if size > MAX_SIZE and kind != "concat" and not _shares(size, children):  # a concatenation is a kernel per part
             return None
         stream = Stream(uid, eclass, node, type, children, {}, {}, (), size)
         fits = getattr(self, "_" + kind)(stream, op, attrs)

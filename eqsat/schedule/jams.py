@@ -20,6 +20,19 @@ MOST = 1024
 """Loads and operations of a tile up to which it is offered, which bounds its code and the time to compile it."""
 
 
+def window_starts(kernel: Kernel) -> dict[int, int]:
+    """Of each operand that a map reads at several places alike, the first of these."""
+    places: dict[tuple[int, tuple[int, ...]], set[int]] = {}
+    for load in unique(kernel.body) if kernel.combine is None else ():
+        if isinstance(load, Load) and not load.gathers:
+            places.setdefault((load.operand, load.strides), set()).add(load.offset)
+    found: dict[int, int] = {}
+    for (operand, _), offsets in places.items():
+        if len(offsets) > 1:
+            found[operand] = min(found.get(operand, min(offsets)), *offsets)
+    return found
+
+
 def shifted(expr: Expr, axis: int, by: int) -> Expr:
     """The expression ``by`` positions further along an axis."""
     done: dict[int, Expr] = {}
@@ -33,13 +46,15 @@ def shifted(expr: Expr, axis: int, by: int) -> Expr:
 
 @lru_cache(maxsize=1024)
 def together(kernel: Kernel, axis: int | None, count: int) -> tuple[Expr, ...]:
-    """Every distinct sub-expression of a kernel's body at ``count`` positions of an axis."""
-    if axis is None or count == 1:
-        return tuple(unique(kernel.body))
-    return tuple(unique(*merged_all([shifted(kernel.body, axis, n) for n in range(count)])))
+    """Every distinct sub-expression of a map's body at ``count`` positions of an axis; none if it reads no windows."""
+    if not window_starts(kernel):
+        return ()
+    bodies = [kernel.body] if axis is None else [shifted(kernel.body, axis, n) for n in range(count)]
+    return tuple(unique(*merged_all(bodies)))
 
 
-def counts(kernel: Kernel, axis: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
     """Positions of an axis at which a map may be taken at once, as neighbours share some of what they compute."""
 
     def size(count: int) -> int:
@@ -47,4 +62,4 @@ def counts(kernel: Kernel, axis: int) -> list[int]:
 
     one = size(1)
     possible = [n for n in JAMMED if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
-    return [n for n in possible if size(n) <= min(MOST, SHARED * n * one)]
+    return tuple(n for n in possible if 0 < size(n) <= min(MOST, SHARED * n * one))

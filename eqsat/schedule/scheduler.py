@@ -20,6 +20,7 @@ from eqsat.ir.nest import Nest, show
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import float32
 from eqsat.schedule.decode import decode, shareable
+from eqsat.schedule.jams import window_starts
 from eqsat.schedule.phases import apart, in_phases
 from eqsat.schedule.price import Pricer
 from eqsat.schedule.problem import Problem, problem_of
@@ -115,22 +116,31 @@ def schedule(
 def anywhere(group: KernelGroup) -> KernelGroup:
     """The group with all that no schedule depends on the same: where in external buffers it starts, and constants.
 
-    So the steps of an unrolled recurrence, each at its own offset, are scheduled once.
+    So the steps of an unrolled recurrence, each at its own offset, are scheduled once. Of a map that reads windows it
+    stays how far apart they are, and which of its constants are equal: what neighbours share depends on it.
     """
     stages = []
     beside = are_siblings(group)  # whether they read the same depends on where each starts
     for stage in group.stages:
         guards = (e for e in unique(stage.kernel.body, stage.kernel.epilogue) if isinstance(e, Guarded))
         tests = {id(guard.index) for guard in guards}  # where they change decides over how axes are walked
+        starts = window_starts(stage.kernel)
+        values: dict[Literal, int] = {}
 
-        def fix(expr: Expr, stage: Stage = stage, tests: set[int] = tests) -> Expr:
+        def fix(
+            expr: Expr,
+            stage: Stage = stage,
+            tests: set[int] = tests,
+            starts: dict[int, int] = starts,
+            values: dict[Literal, int] = values,
+        ) -> Expr:
             match expr:
                 case Load() if isinstance(stage.sources[expr.operand], int) and not beside:
-                    return replace(expr, offset=0)
+                    return replace(expr, offset=expr.offset - starts.get(expr.operand, expr.offset))
                 case Index() if id(expr) not in tests:
                     return replace(expr, offset=0)
                 case Literal(_, dtype):
-                    return Literal(0, dtype)
+                    return Literal(-values.setdefault(expr, len(values)) if starts else 0, dtype)
                 case _:
                     return expr
 

@@ -32,7 +32,7 @@ from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
 from eqsat.cost.target import Target
 from eqsat.ir.axes import unique
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
-from eqsat.schedule.jams import together
+from eqsat.schedule.jams import together, window_starts
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tensorize import matches, tile_cost
@@ -82,13 +82,14 @@ def _slots(
     count: int,
 ) -> float:
     slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
-    exprs = together(kernel, other, count)
+    jammed = together(kernel, other, count)
+    exprs = jammed or tuple(unique(kernel.body))
     of = all_dependences(rank, *exprs)
     for expr in exprs:
         if not isinstance(expr, Load | Call | Index | Guarded):
             continue
         depends = of[id(expr)]
-        times = vectors if axis in depends else 1
+        times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1)
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
         match expr:
             case Call(fn):
@@ -278,7 +279,10 @@ def transpose_slots(form: StageForm, target: Target, first: str, second: str, la
     """Slots of a block of lanes × lanes that is transposed in registers."""
     kernel, at = form.kernel, form.named[second][0]
     turned = turned_loads(kernel, at, form.named[first][0])
-    slots = tile_slots(form, target, first, lanes, second, lanes)
+    if window_starts(kernel):  # blocks are loaded whole, so nothing is shared
+        slots = lanes * tile_slots(form, target, "", 1, second, lanes)
+    else:
+        slots = tile_slots(form, target, first, lanes, second, lanes)
     for load in turned:
         large = kernel.operands[load.operand].nbytes > target.middle[0].capacity
         slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large)
