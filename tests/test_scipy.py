@@ -205,7 +205,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "norm": lambda x: scipy.linalg.norm(x),
     "fft": lambda x: scipy.fft.rfft(x, axis=0),
     "dct": lambda x: scipy.fft.dct(x),
-    "median_filter": lambda x: ndimage.median_filter(x, 5),
+    "median_filter": lambda x: ndimage.median_filter(x, 6),
     "zoom": lambda x: ndimage.zoom(x, 2),
     "label": lambda x: ndimage.label(x > 0),
     "lfilter": lambda x: signal.lfilter([1.0], [1.0, -0.5], x, axis=0),

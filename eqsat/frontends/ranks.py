@@ -27,9 +27,8 @@ from eqsat.ir.build import call
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import float64
 
-MOST = 9
-"""Elements that are ordered by a network. One of 9 is one kernel, found in a second; those of 10 and more, whose values
-are used too often to be computed anew, are put together from many: 25 take longer than a search may."""
+MOST = 27
+"""Elements that are ordered by a network, which is one kernel then: 3×3×3 or 5×5."""
 FEWEST_RESULTS = 4
 """Results for which a network is worth its kernel."""
 
