@@ -174,17 +174,22 @@ def _jams(form: StageForm, axis: str, extents: dict[str, int]) -> list[tuple[str
             )
             if extent >= 2 * count and shared:
                 found.append((other, count))
-        elif other != axis and extent > 1:
+        elif other != axis and extent > 1 and not form.reduced(axis):
             count = balanced(extent, ROWS if extent <= 2 * ROWS else ROWS // 2)  # tests in short runs are settled
-            if _overlap(form, other, count):
+            if _overlap(form, other, count, form.named[axis][0]):
                 found.append((other, count))
     return found
 
 
-def _overlap(form: StageForm, axis: str, count: int) -> bool:
-    """Whether a reduction reads anew only a part of what it reads at each of ``count`` positions of an axis."""
-    a, read = form.named[axis][0], unique(form.kernel.body)
-    return any(isinstance(e, Load) and e.strides[a] and fresh(form.kernel, e, a, count) < 1.0 for e in read)
+def _overlap(form: StageForm, axis: str, count: int, lanes: int) -> bool:
+    """Whether a reduction reads anew only a part of what it reads at each of ``count`` positions of an axis.
+
+    By whole vectors: lane by lane it is too long for straight code, and results crowd the sets of a cache.
+    """
+    a, kernel = form.named[axis][0], form.kernel
+    moving = [e for e in unique(kernel.body) if isinstance(e, Load) and e.strides[a]]
+    whole = kernel.store_strides[lanes] == 1 and all(e.strides[lanes] in (0, 1, 2) for e in moving)
+    return whole and any(fresh(kernel, e, a, count) < 1.0 for e in moving)
 
 
 def _turned(form: StageForm, vector: str, extents: dict[str, int], lanes: int) -> list[str]:
