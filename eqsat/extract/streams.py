@@ -223,12 +223,9 @@ class Builder:
         stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
         if not stream.seconds:
             moved = sum(stream.reads.values()) + type.nbytes
-            lanes, copied = 1.0, self._copied(stream) if kind == "view" and stream.core is None else 0.0
-            if stream.core is not None and stream.core.owners:
-                lanes, copied = self._tiled(stream)
-            stream.seconds = self.roofline.seconds(
-                stream.multiply_adds * lanes, stream.slots + copied, moved, type.dtype
-            )
+            work, slots = self._tiled(stream)
+            slots += self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            stream.seconds = self.roofline.seconds(work, slots, moved, type.dtype)
         self.made[key] = stream
         return stream
 
@@ -350,16 +347,17 @@ class Builder:
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
 
     def _tiled(self, s: Stream) -> tuple[float, float]:
-        """By how much more lanes a register tile has than are in use, and the slots in which windows are copied.
+        """Multiply-adds, with those of lanes of a register tile that are not in use, and slots, with copied windows.
 
         Lanes lie along what results are contiguous in, which is what the columns' factor is copied along.
         """
-        assert s.core is not None
+        if s.core is None or not s.core.owners:
+            return s.multiply_adds, s.slots
         ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else [1]
         inner = ends[-1] if ends else 1
         positions, copied = next(((n, slots) for step, n, slots in s.core.owners if step <= inner), (1, 0.0))
         lanes = self.roofline.lanes(s.core.type.dtype)
-        return -(-positions // lanes) * lanes / positions, copied
+        return s.multiply_adds * -(-positions // lanes) * lanes / positions, s.slots + copied
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
@@ -415,7 +413,7 @@ class Builder:
         starts, at = [], 0
         for part in s.children:
             moved = sum(part.reads.values()) + part.type.nbytes
-            s.seconds += rate.seconds(part.multiply_adds, part.slots, moved, s.type.dtype)
+            s.seconds += rate.seconds(*self._tiled(part), moved, s.type.dtype)
             starts.append(tuple(at if axis == attrs else 0 for axis in range(s.type.ndim)))
             at += part.type.shape[attrs]
         s.reads = merge_reads(s.children, self.sizes)
@@ -432,7 +430,7 @@ class Builder:
             return True
         s.root, s.multiply_adds, s.core_slots = True, part.multiply_adds, part.slots + s.type.size
         moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes
-        s.seconds = self.roofline.seconds(part.multiply_adds, part.slots, moved, s.type.dtype, steps=2)
+        s.seconds = self.roofline.seconds(*self._tiled(part), moved, s.type.dtype, steps=2)
         return True
 
     def _opaque(self, s: Stream, op: str, attrs: object) -> bool:

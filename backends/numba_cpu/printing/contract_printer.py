@@ -191,13 +191,14 @@ class ContractPrinter(ContractPacking):
         stored sums that they are added to."""
         if target.place is None:
             return replace(target, claim=((target.base, target.row),)) if self.sums else target
-        kernel, at = self.c.kernel, (self.range["m"][0], self.range["n"][0])
-        places = {target.place: None}
+        kernel, places = self.c.kernel, {target.place: None}
         for load in expressions(kernel.epilogue) if not target.stored else ():
-            if not isinstance(load, Load) or load.dtype.itemsize != kernel.out.dtype.itemsize or load.gathers:
+            if not isinstance(load, Load) or load.gathers or load.strides[: kernel.parallel] != kernel.store_strides:
                 continue
-            if load.strides[: kernel.parallel] == kernel.store_strides:
-                places[self.destination(*at, self.bases[load.operand], load.offset) or target.place] = None
+            base, (m, _), (n, _) = self.bases[load.operand], self.range["m"], self.range["n"]
+            place = self.destination(m, n, base, load.offset)
+            if place is not None and load.dtype.itemsize == kernel.out.dtype.itemsize:
+                places[place] = None
         return replace(target, claim=tuple(places))
 
     def count(self, name: str, group: str) -> str:
