@@ -395,11 +395,11 @@ def test_peers_run_whole_programs(name: str) -> None:
 
 
 def test_halide_has_the_stencils(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under every schedule but that of the slower auto-scheduler."""
+    """By hand and by an auto-scheduler; the other schedules are of the same functions."""
     pytest.importorskip("halide")
     monkeypatch.setattr(stencil, "STEPS", 2)
     peer: Any = load(module_of("halide"), 1)
-    del peer.schedules["Adams2019"]
+    peer.schedules = {name: peer.schedules[name] for name in ("strips of 32", "Mullapudi2016")}
     assert peer.prepare(PRODUCT, {}) is None
     seen = set()
     for workload in selected(["stencil"], None):
@@ -410,7 +410,7 @@ def test_halide_has_the_stencils(monkeypatch: pytest.MonkeyPatch) -> None:
         image = np.random.default_rng(1).standard_normal((24, 36, 40) if function is stencil.jacobi_3d else (40, 70))
         inputs = {"x": image.astype(np.float32)}
         found = dict(peer.compiled(workload, inputs))
-        assert {"strips of 32", "stored", "Mullapudi2016"} <= {*found}
+        assert {*found} == {*peer.schedules}
         for name, call in found.items():
             assert relative_error(call(), function(inputs["x"].astype(np.float64))) < 1e-5, (workload.name, name)
 
