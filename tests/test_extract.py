@@ -27,7 +27,7 @@ from eqsat.ir.interpret import run_kernel
 from eqsat.ir.node import Node, topological
 from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import OPS, make
-from eqsat.ir.types import DType, TensorType, float32, float64, int64
+from eqsat.ir.types import DType, TensorType, float32, float64, int8, int64
 from eqsat.plan.lower import lower
 from eqsat.rules import select
 from tests.wellformed import MalformedError, check_kernel, check_selection
@@ -175,6 +175,20 @@ def test_every_class_has_a_kernel(axis: int) -> None:
         candidates.run()
         computed = [c for c in candidates.order if c not in candidates.inputs | egraph.const]
         assert all(candidates.pool[c] for c in computed)
+
+
+def test_one_row_reads_small_known_weights_in_panels() -> None:
+    """Rows of a whole matrix have their sums in memory between them; those of few columns stay in registers."""
+    x, w = arg(0, 1, 256), arg(1, 256, 2048, dtype=int8)
+    product = build.matmul(x, build.cast(w, float32))
+    shapes = {}
+    for disabled in ((), ("small_weights_in_panels",)):
+        rules = select("reassociates", disabled)
+        (kernel,) = kernels(saturate([product], rules=rules, const=frozenset({w}), nodes=2000, seconds=20.0))
+        while not isinstance(kernel, Read) and kernel.op != "cast":
+            kernel = kernel.children[-1]  # type: ignore[assignment]
+        shapes[disabled] = kernel.type.shape
+    assert shapes == {(): (32, 256, 64), ("small_weights_in_panels",): (256, 2048)}
 
 
 def test_elementwise_chains_are_one_kernel_and_fusion_can_be_off() -> None:

@@ -338,6 +338,17 @@ def test_rounding_to_a_type_that_a_step_has_only_inside_is_seen() -> None:
     assert noise(one_step("np.tanh(v0) * 0.3", "np.arange(40.0)"))[0].max() < 1e-14
 
 
+def test_products_in_bfloat16_are_drawn_where_none_rounds() -> None:
+    """Also where the reference has wider numbers; what multiplies other ones is caught."""
+    inputs = [("float32", (1, 2), 1, False), ("int8", (1, 2), 0, False), ("float32", (1, 2), 0, False)]
+    for tape in ([0, 1, 0, 1], [0, 1, 0, 0], [1, 1, 1, 1]):
+        program = build([4, 6], inputs, [("matmul_bfloat16", tape)])
+        assert "ml_dtypes.bfloat16" in program.source()
+        assert check(program, as_written, REFERENCE) is None
+        failure = check(program, altering(dot=lambda a, b: a @ b + 1), REFERENCE)
+        assert (failure is None) == ("np.dot" not in program.body())
+
+
 def test_cancellation_is_allowed_for_and_a_lost_term_is_not() -> None:
     big, small = "np.array([1e4, 2e4], np.float32)", "np.array([0.1, 0.3], np.float32)"
     program = Program(

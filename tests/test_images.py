@@ -395,6 +395,19 @@ def test_windows_are_views(data: st.DataObject, shape: list[int]) -> None:
     assert not calls_of(trace(fn, (x,)).graph.outputs)
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(4, 2, 1), (3, 2, 1), (2, 2, 0), (8, 4, 2), (6, 3, 4)])
+def test_transposed_convolutions_compute_no_more_than_is_asked_for(kernel: int, stride: int, padding: int) -> None:
+    """Each result once, of the taps of its phase."""
+    x, w = np.ones((1, 3, 4, 4), np.float32), np.ones((3, 5, kernel, kernel), np.float32)
+    traced = trace(lambda x, w: nn.conv_transpose2d(x, w, stride=stride, padding=padding), (x, w)).graph
+    extent = 3 * stride + kernel - 2 * padding
+    whole = -(-extent // stride) * stride  # rows of all phases
+    taps = sum(len(range((p + padding) % stride, kernel, stride)) for p in range(whole))
+    products = [node for node in traced.nodes() if node.op == "contract"]
+    points = (math.prod(node.attrs.extents(*(i.shape for i in node.inputs)).values()) for node in products)
+    assert sum(points) == 3 * 5 * taps**2
+
+
 def test_a_convolution_is_one_contraction_of_windows() -> None:
     x, w = np.ones((2, 6, 7, 8), np.float32), np.ones((4, 3, 3, 2), np.float32)
     graph = trace(lambda x, w: nn.conv2d(x, w, None, (2, 1), (1, 0), (1, 3), 2), (x, w)).graph
