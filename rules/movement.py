@@ -159,6 +159,8 @@ def _view_of_concat(m: Match) -> Node | None:
     if read is None or len(m.ps) > 4 or any(len(axes) != 1 or axes[0] is None for axes in read) or 1 in m.root.shape:
         return None
     order = [axes[0] for axes in read if axes[0] is not None]
+    if len(order) < m.ps[0].type.ndim:  # axes of one element are left out: a part may have none there
+        return None
     return build.concat([build.transpose(part, order) for part in m.ps], order.index(m.ps_axis))
 
 

@@ -77,3 +77,14 @@ def test_arrays_without_elements_may_lie_anywhere(shape: tuple[int, ...]) -> Non
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_array_equal(eqsat.optimize(lambda e, v: v * 2)(odd, x), x * 2)
     assert eqsat.optimize(lambda e, v: (e + 1, v * 2))(odd, x)[0].shape == shape
+
+
+def test_an_empty_part_in_front_of_one_element() -> None:
+    """Seen without axes, the concatenation has none that its parts could be joined along."""
+
+    def joined(none: np.ndarray, one: np.ndarray) -> tuple[object, ...]:
+        return np.mean(np.concatenate([none, one])), np.concatenate([none, one]).reshape(()), np.stack([one, one]).T
+
+    none, one = np.zeros(0, np.float32), np.array([3], np.uint8)
+    for found, expected in zip(eqsat.optimize(joined, strict=True)(none, one), joined(none, one), strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
