@@ -22,9 +22,9 @@ ARRAYS = {"0-d": np.array(2.5), "1-d": np.array([3.0, 1.0, 2.0]), "one": np.arra
 FUNCTIONS_OF_AXIS = """
     sum prod max amax min amin any all argmax argmin mean var std ptp count_nonzero nansum nanmean cumsum cumprod sort
     argsort expand_dims squeeze flip size diff average nanprod nancumsum nancumprod nanmax nanmin nanvar nanstd
-    cumulative_sum cumulative_prod
+    cumulative_sum cumulative_prod median
 """
-KEEP_DIMENSIONS = "sum max any argmax argmin mean std ptp count_nonzero nansum nanmean average"
+KEEP_DIMENSIONS = "sum max any argmax argmin mean std ptp count_nonzero nansum nanmean average median"
 METHODS = "sum prod max min mean var std any all argmax argmin cumsum cumprod argsort squeeze"
 
 

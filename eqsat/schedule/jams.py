@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from eqsat.cost.calibration import FUNCTION_SLOTS
 from eqsat.ir.axes import merged_all, unique
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, with_parts
 
@@ -15,9 +16,10 @@ JAMMED = (2, 4)
 """Positions of an axis that a map may take at once. Eight share more, but blurs of 3×3 and 5×5 and a seven-point
 stencil took 1.03 to 1.3 times as long as with four (Zen 4): values no longer stay in registers."""
 SHARED = 0.9
-"""The part of its loads and operations at which that is offered: else there is little to share."""
+"""The part of the work of its loads and operations at which that is offered: else there is little to share, and its
+code is as much longer to compile."""
 MOST = 1024
-"""Loads and operations of a tile up to which it is offered, which bounds its code and the time to compile it."""
+"""Work of a tile up to which it is offered, in slots, which bounds its code."""
 
 
 def window_starts(kernel: Kernel) -> dict[int, int]:
@@ -57,8 +59,9 @@ def together(kernel: Kernel, axis: int | None, count: int) -> tuple[Expr, ...]:
 def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
     """Positions of an axis at which a map may be taken at once, as neighbours share some of what they compute."""
 
-    def size(count: int) -> int:
-        return sum(isinstance(e, Load | Call) for e in together(kernel, axis, count))
+    def size(count: int) -> float:
+        found = (e for e in together(kernel, axis, count) if isinstance(e, Load | Call))
+        return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in found)
 
     one = size(1)
     possible = [n for n in JAMMED if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
