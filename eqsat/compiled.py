@@ -100,8 +100,8 @@ class Compiled:
                 self._compile(examples, plain, progress, deadline)
             else:
                 self._take(given, examples, progress, deadline)
-        direct = traced.as_given or traced.pairs is not None
-        self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if direct else None
+        whole = traced.pairs is not None  # no leaf is passed as the base of what it repeats
+        self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if whole else None
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}

@@ -400,3 +400,14 @@ def test_bfloat16_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     types._bfloat16.cache_clear()
     with pytest.raises(TypeError, match=re.escape("pip install 'eqsat[bfloat16]'")):
         _ = DTYPES["bfloat16"].numpy
+
+
+def test_a_kernel_keeps_its_hash_in_one_process_only() -> None:
+    import pickle
+
+    from tests.kernel_groups import padded
+
+    kernel = padded(6, 7).stages[0].kernel
+    assert hash(kernel) == hash(kernel) and "_hash" in vars(kernel)
+    other = pickle.loads(pickle.dumps(kernel))
+    assert "_hash" not in vars(other) and other == kernel and hash(other) == hash(kernel)

@@ -6,6 +6,7 @@ own type, and sums over integers, of which the cast cuts the fraction off, are S
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +41,10 @@ def widened(x: TracedArray, widths: Sequence[tuple[int, int]], mode: Any, cval: 
         raise UnsupportedOpError(f"mode={mode!r} of a filter is not written in operators", LINE.get())
     if not is_weak(cval):
         raise UnsupportedOpError("cval= must be a Python number", LINE.get())
+    if _MODES[mode] == "constant" and x.dtype.kind in "iu":  # SciPy compares and casts others as each function does
+        limits = np.iinfo(x.dtype)
+        if not (math.isfinite(cval) and limits.min <= int(cval) <= limits.max):
+            raise UnsupportedOpError(f"cval={cval!r} is no number of the type {x.dtype}", LINE.get())
     if not any(n for pair in widths for n in pair):
         return x.node
     if x.size == 0:

@@ -27,8 +27,8 @@ from eqsat.ir.build import call
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import float64
 
-MOST = 27
-"""Elements that are ordered by a network, which is one kernel then: 3×3×3 or 5×5."""
+MOST = 25
+"""Elements that are ordered by a network: one kernel, or three of a filter of 5×5, found in 3 to 10 s."""
 FEWEST_RESULTS = 4
 """Results for which a network is worth its kernel."""
 
@@ -160,7 +160,9 @@ def percentile_filter(
 def medfilt(volume: Any, kernel_size: Any = None) -> TracedArray:
     x = traced(array_of(volume))
     sizes = [3] * x.ndim if kernel_size is None else kernel_size
-    sizes = list(np.broadcast_to(np.asarray(sizes), x.ndim)) if np.ndim(sizes) in (0, 1) else sizes
+    sizes = [sizes] * x.ndim if np.ndim(sizes) == 0 else list(sizes)
+    if len(sizes) != x.ndim or not all(isinstance(n, int | np.integer) for n in sizes):
+        raise _refuse()
     if any(n % 2 == 0 for n in sizes):
         raise ValueError("Each element of kernel_size should be odd.")
     return median_filter(x, tuple(int(n) for n in sizes), mode="constant")
@@ -170,5 +172,5 @@ def medfilt(volume: Any, kernel_size: Any = None) -> TracedArray:
 def medfilt2d(input: Any, kernel_size: Any = 3) -> TracedArray:
     x = traced(array_of(input))
     if x.ndim != 2:
-        raise ValueError("medfilt2d takes an image of two axes")
+        raise _refuse()
     return medfilt(x, kernel_size)

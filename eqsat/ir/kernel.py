@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal as OneOf
 
@@ -308,6 +308,18 @@ class Kernel:
     store_offset: int
     store_strides: tuple[int, ...]
     domain: tuple[Index, ...] = ()
+
+    def __hash__(self) -> int:
+        # Many tables are keyed by kernels, and to hash one walks its body as a tree.
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(getattr(self, field.name) for field in fields(self)))
+            self.__dict__["_hash"] = found
+        return found
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the hash, which another process makes anew: those of strings differ."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def acc_dtype(self) -> DType:

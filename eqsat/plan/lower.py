@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.extract.terms import Read, Term
 from eqsat.ir import views
+from eqsat.ir.axes import merged
 from eqsat.ir.joins import PadAttrs, pad_offset, part_offsets
 from eqsat.ir.kernel import Acc, Call, Combine, Expr, Guarded, Index, Kernel, Literal, Load, Operand, map_expr, settle
 from eqsat.ir.node import ConstArray
@@ -361,8 +362,8 @@ def _one(node: Term | Read, shape: Sequence[int], out: TensorType, offset: int) 
         tuple(extents),
         parallel,
         lowering.combine,
-        settle(body, bounds),
-        settle(epilogue, bounds),
+        merged(settle(body, bounds)),
+        merged(settle(epilogue, bounds)),
         tuple(Operand(r.type.dtype, r.type.size, r.const) for r in lowering.operands),
         Operand(out.dtype, out.size),
         offset,

@@ -99,7 +99,11 @@ def unrolled(kernel: Kernel, vectors: int) -> bool:
 
 
 def settled(by: Held, start: int, stop: int) -> bool:
-    """Whether a test of one axis is the same at all positions in ``[start, stop)``."""
+    """Whether a test of one axis is the same at all positions in ``[start, stop)``.
+
+    Of one that moves along reduced axes too (``held``), outside of where it always holds this is a guess: it holds in
+    some steps of these, and code that prints them one by one knows in which.
+    """
     _, first, end = by
     return first >= end or stop <= first or end <= start or (first <= start and stop <= end)
 

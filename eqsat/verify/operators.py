@@ -19,6 +19,7 @@ from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, M
 from eqsat.verify.image_operators import IMAGE_OPERATORS
 from eqsat.verify.library_operators import LIBRARY_OPERATORS
 from eqsat.verify.loop_operators import loop_operators
+from eqsat.verify.programs import modules
 from eqsat.verify.shape_operators import SHAPE_OPERATORS
 from eqsat.verify.write_operators import WRITE_OPERATORS
 
@@ -302,6 +303,8 @@ place."""
 @_operator("matmul_bfloat16")
 def _matmul_bfloat16(d: Draft) -> Made:
     """A product of small whole numbers in bfloat16, which is of float32, or of bfloat16 where none of it rounds."""
+    if "ml_dtypes" not in modules():
+        raise Reject
     x = d.pick(lambda v: v.ndim > 0 and v.integral and v.kind in "fi" and v.top <= BFLOAT16_LIMIT)
     k = x.shape[-1]
     y = d.fresh((k, d.choose((3, 1, 8, 17, 40))), "int64", low=-6, high=6)
