@@ -138,3 +138,16 @@ def test_a_median_filter_is_compiled() -> None:
     x[3:5, 7] = 255
     function = eqsat.optimize(lambda v: ndimage.median_filter(v, 3), strict=True, check_speed=False)
     np.testing.assert_array_equal(function(x), ndimage.median_filter(x, 3))
+
+
+def test_a_border_looked_up_is_not_looked_up_for_every_place_of_a_window() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (300, 300)).astype(np.uint8)
+
+    def smoothed(x: Any) -> Any:
+        padded = np.pad(x, 1, mode="edge")
+        return np.median(np.stack([padded[i : i + 300, j : j + 300] for i in range(3) for j in range(3)]), axis=0)
+
+    function = eqsat.optimize(smoothed, strict=True, check_speed=False, threads=1)
+    np.testing.assert_array_equal(function(image), smoothed(image))
+    steps = [line for line in str(function.explain()).splitlines() if "minimum" in line]
+    assert steps and not any("take" in line for line in steps)

@@ -378,7 +378,9 @@ class Builder:
         seen = Stream(-1, table.eclass, READ, table.type, (), {e: n * share for e, n in table.reads.items()}, {}, ())
         s.reads = merge_reads((seen, index), self.sizes)
         ratio = s.type.size / max(1, index.type.size)
-        s.work = {s.uid: GATHER_SLOTS * s.type.size + index.slots * min(ratio, 1.0)}
+        # of narrow elements as many at once as of positions, of which a vector has fewer
+        narrow = max(1.0, 32 / s.type.dtype.bits)
+        s.work = {s.uid: GATHER_SLOTS * narrow * s.type.size + index.slots * min(ratio, 1.0)}
         s.maps = (None,)
         return True
 
