@@ -28,7 +28,8 @@ from eqsat.ir.node import LINE, Node
 from eqsat.ir.types import float64
 
 MOST = 25
-"""Elements that are ordered by a network: one kernel, or three of a filter of 5×5, found in 3 to 10 s."""
+"""Elements that are ordered by a network: one kernel, or up to three of a filter of 5×5, which
+takes 6 to 9 s of processor time to compile."""
 FEWEST_RESULTS = 4
 """Results for which a network is worth its kernel."""
 

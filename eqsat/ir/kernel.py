@@ -58,6 +58,11 @@ class Literal:
     def __hash__(self) -> int:
         return hash((identity(self.value), self.dtype))
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether this is what a masked load leaves: 0, and not -0.0."""
+        return str(self.value) in ("0", "0.0", "False")
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -126,7 +131,7 @@ class Guarded:
     def masks(self, axis: int) -> bool:
         """Whether masked loads with lanes along ``axis`` make the value: outside there are zeros, as they leave."""
         inside = self.inside
-        if not isinstance(self.outside, Literal) or str(self.outside.value) not in ("0", "0.0", "False"):
+        if not isinstance(self.outside, Literal) or not self.outside.is_zero:
             return False
         if isinstance(inside, Guarded):
             return inside.masks(axis)

@@ -139,8 +139,8 @@ def anywhere(group: KernelGroup) -> KernelGroup:
                     return replace(expr, offset=expr.offset - starts.get(expr.operand, expr.offset))
                 case Index() if id(expr) not in tests:
                     return replace(expr, offset=0)
-                case Literal(value, dtype):
-                    if str(value) in ("0", "0.0", "False"):  # masked loads leave it
+                case Literal(_, dtype):
+                    if expr.is_zero:  # masked loads leave it
                         return Literal(0, dtype)
                     return Literal(-1 - (values.setdefault(expr, len(values)) if starts else 0), dtype)
                 case _:
