@@ -544,3 +544,13 @@ def test_eqsat_on_many_random_programs(seed: int) -> None:
 def test_any_records_make_a_program(names: list[str], seed: int) -> None:
     program = build([3, 5], [("float32", (1, 2), 0, False)], [(n, [seed] * 12) for n in names])
     assert len(program.steps) >= 1
+
+
+def test_interpolation_keeps_a_nan_on_its_row_where_rows_stay() -> None:
+    """As PyTorch's does: a row that stays where it is has no part of the next one, not even zero times it."""
+    image = "np.array([[[[1, 2, 3], [np.nan, 4, 5]]]], np.float32)"
+    step = Step("v1", "interpolate", "nn.interpolate(v0, (2, 6), mode='bilinear')")
+    stand_in = Program((Input("v0", image),), (step,), ("v1",))
+    (found,) = evaluate(stand_in)
+    assert np.isnan(found[0, 0]).sum(axis=1).tolist() == [0, 3]
+    assert check(stand_in, as_written, {"nn": importlib.import_module("eqsat.nn")}) is None

@@ -193,6 +193,8 @@ def _interpolate(x: Any, size: Sequence[int], mode: str = "nearest") -> Any:
             scale = np.float32(n) / np.float32(m)
             x = x.take(np.minimum((np.arange(m, dtype=np.float32) * scale).astype(np.int64), n - 1), axis)
             continue
+        if n == m:  # as PyTorch: no neighbour's NaN comes in by a weight of zero
+            continue
         places = np.maximum((np.arange(m) + 0.5) * (n / m) - 0.5, 0)
         below = np.minimum(np.floor(places).astype(np.int64), n - 1)
         part = np.minimum(places - below, 1.0).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
