@@ -36,7 +36,7 @@ def environment(threads: int) -> dict[str, str]:
     n = str(threads)
     names = (
         "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS",
-        "HL_NUM_THREADS",
+        "HL_NUM_THREADS", "TVM_NUM_THREADS",
     )  # fmt: skip
     # NPROC sizes XLA's thread pools.
     variables = {**dict.fromkeys((*names, "NPROC"), n), "JAX_PLATFORMS": "cpu"}

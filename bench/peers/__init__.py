@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bench.workload import Inputs, Workload
 
 OURS = "eqsat"
-NAMES = ("numpy", "torch", "torch_compile", "onnxruntime", "openvino", "jax", "numexpr", "numba", "halide")
+NAMES = ("numpy", "torch", "torch_compile", "onnxruntime", "openvino", "tvm", "jax", "numexpr", "numba", "halide")
 """The others."""
 Run = Callable[[], Any]
 
