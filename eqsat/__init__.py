@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
     from eqsat.api import cache_clear, optimize
+    from eqsat.egraph.verdict import check
     from eqsat.errors import (
         BudgetWarning,
         EqsatError,
@@ -60,6 +61,7 @@ _HOMES = {
     "prod": "eqsat.notation",
     "max": "eqsat.notation",
     "min": "eqsat.notation",
+    "check": "eqsat.egraph.verdict",
     "rewrite": "eqsat.rules",
     "rewrite_together": "eqsat.rules",
     "Explanation": "eqsat.explain.report",
@@ -87,6 +89,7 @@ __all__ = [
     "axes",
     "axis",
     "cache_clear",
+    "check",
     "compute",
     "cond",
     "errors",

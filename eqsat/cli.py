@@ -95,8 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument("--json", action="store_true", help="as JSON: the node chosen for each e-class, and the costs")
     extract.set_defaults(run=_extract)
 
-    rules = commands.add_parser("rules", help="list the rewrite rules")
+    rules = commands.add_parser("rules", help="list the rewrite rules; rules check [ID | MODULE …] checks them")
     rules.add_argument("text", metavar="TEXT", nargs="*", help="only those with all of these in id, rule or doc")
+    rules.add_argument("--seconds", type=float, default=4.0, help="of a check, for each rule (default: 4)")
     rules.add_argument("--json", action="store_true", help="as JSON")
     rules.set_defaults(run=_rules)
 
@@ -185,30 +186,34 @@ def _explain(options: argparse.Namespace) -> int:
     return 0
 
 
+def _imported(module: str) -> Any:
+    """A module by its dotted name, seen from the working directory, or by the path of its file."""
+    import importlib.util
+
+    path = Path(module)
+    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
+    if path.suffix != ".py":
+        return importlib.import_module(module)
+    if not path.is_file():
+        raise ValueError(f"there is no file {module}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    made = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
 def _found(text: str) -> Any:
     """The function that ``module:function`` names; the module may be a file's path.
 
     Raises:
         ValueError: there is none. What importing the module raises.
     """
-    import importlib
-    import importlib.util
 
     module, colon, name = text.rpartition(":")
     if not (colon and module and name):
         raise ValueError(f"{text!r} is not MODULE:FUNCTION, such as package.model:layer or model.py:layer")
-    path = Path(module)
-    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
-    value: Any
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise ValueError(f"there is no file {module}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        value = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(value)
-    else:
-        value = importlib.import_module(module)
+    value = _imported(module)
     made = value
     for part in name.split("."):
         if not hasattr(value, part):
@@ -412,7 +417,34 @@ def _extract(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_rules(options: argparse.Namespace) -> int:
+    """Verdicts on rules by id, those that modules hold, or all that are installed; 1 if one is wrong."""
+    from collections import Counter
+
+    from rich.console import Console
+
+    from eqsat import check, rules
+    from eqsat.rules import Rule
+
+    installed = {rule.id: rule for rule in rules.list() if rule.ways}
+    asked: list[Rule] = [] if options.text[1:] else [*installed.values()]
+    for text in options.text[1:]:
+        module = None if text in installed else _imported(text)
+        given = [installed[text]] if module is None else [*vars(module).values(), *getattr(module, "RULES", ())]
+        asked += [rule for rule in given if isinstance(rule, Rule) and rule.ways and rule not in asked]
+    counts: Counter[str] = Counter()
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    for rule in asked:
+        verdict = check(rule, seconds=options.seconds)
+        counts[verdict.word] += 1
+        console.print(f"{verdict}\n")
+    console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items())) or 'none'}")
+    return 1 if counts["wrong"] else 0
+
+
 def _rules(options: argparse.Namespace) -> int:
+    if options.text[:1] == ["check"]:
+        return _check_rules(options)
     from eqsat import rules
     from eqsat.schedule import installed_loop_rules
 

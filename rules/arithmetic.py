@@ -9,7 +9,7 @@ import numpy as np
 from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
-from eqsat.rules import Match, Terms, builtin, family, numbers, op, rewrite, signed, signed_sum, tensors
+from eqsat.rules import Match, Terms, builtin, family, fit, numbers, op, rewrite, signed, signed_sum, tensors
 from eqsat.rules.examples import Maker
 from eqsat.rules.pattern import Literal
 from eqsat_rules.ranges import at_least, reciprocal_exists
@@ -124,12 +124,13 @@ def _by_squares(m: Match) -> Node:
             break
         square = call("square", square)
     assert product is not None
-    return product if value > 0 else call("reciprocal", product)
+    return fit(product if value > 0 else call("reciprocal", product), m.root.shape)
 
 
 def _whole_powers(mk: Maker) -> Node:
     x = mk.tensor(3, 4)
-    return call("pow", x, build.scalar(mk.random.choice([*range(5, 65), *range(-64, -2)]), x))
+    number = build.scalar(mk.random.choice([*range(5, 65), *range(-64, -2)]), x)
+    return call("pow", x, number if mk.random.random() < 0.5 else build.broadcast_to(number, (2, 3, 4)))
 
 
 def _rsqrt_of_sum(m: Match) -> Node | None:

@@ -147,7 +147,7 @@ def check_rule(
                 at = turns.tried[way]
                 turns.tried[way] += 1
                 maker = Maker(maker.random.getrandbits(32), dtype=DTYPES[at % len(DTYPES)], base=_shape(at))
-                outputs = _programs(rule, way, maker)
+                outputs = of_patterns(rule, way, maker)
             else:
                 break
         except (ValueError, ZeroDivisionError, IndexError, OverflowError):
@@ -165,7 +165,8 @@ def _shape(at: int) -> tuple[int, ...]:
     return SHAPES[5 * at % len(SHAPES)]
 
 
-def _programs(rule: Rule, way: int, maker: Maker) -> list[Node]:
+def of_patterns(rule: Rule, way: int, maker: Maker) -> list[Node]:
+    """Random programs made from one of a rule's left sides; ``ValueError`` where the dice do not fit."""
     left = rule.ways[way].left
     if rule.together is not None:
         return maker.matches(left[0], rule.key)
