@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own); the exit code."""
-    options = _parser().parse_args(arguments)
+    options, rest = _parser().parse_known_args(arguments)
+    if rest and options.run is not _fuzz:
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -100,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--seconds", type=float, default=4.0, help="of a check, for each rule (default: 4)")
     rules.add_argument("--json", action="store_true", help="as JSON")
     rules.set_defaults(run=_rules)
+
+    fuzz = commands.add_parser("fuzz", help="optimize random programs and compare them with NumPy", add_help=False)
+    fuzz.set_defaults(run=_fuzz)
 
     doctor = commands.add_parser("doctor", help="show versions, machine, threads and caches; 1 if something is amiss")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -463,6 +469,12 @@ def _rules(options: argparse.Namespace) -> int:
         table.add_row(identity, numerics, Text(text))
     _show(table)
     return 0
+
+
+def _fuzz(options: argparse.Namespace) -> int:
+    from eqsat.verify.fuzz_command import main as run
+
+    return run(options.rest)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from eqsat.errors import EqsatError
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
-from eqsat.verify import fuzz, operators
+from eqsat.verify import fuzz, fuzz_command, operators
 from eqsat.verify.drafts import DTYPES, Draft, Made, Value
 from eqsat.verify.minimise import minimise
 from eqsat.verify.operators import OPERATORS
@@ -414,7 +414,7 @@ def test_a_run_counts_and_finds() -> None:
     assert report.count("wrong") == len(report.findings) > 0
     for finding in report.findings:
         assert "np.tanh" in finding.script or "np.mean" in finding.script
-        assert finding.failure.message in fuzz.summary(report, 1.0)
+        assert finding.failure.message in fuzz_command.summary(report, 1.0)
 
 
 def test_runs_repeat() -> None:
@@ -431,10 +431,10 @@ def test_the_command_survives_a_crash_of_the_interpreter(capfd: pytest.CaptureFi
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz.main(["--examples", "8", "--optimizer", f"{__name__}:as_written"]) == 0
+    assert fuzz_command.main(["--examples", "8", "--optimizer", f"{__name__}:as_written"]) == 0
     assert "8 programs" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        fuzz.main(["--examples", "0"])
+        fuzz_command.main(["--examples", "0"])
 
 
 def run_eqsat(examples: int, seed: int, max_ops: int = 30) -> None:
@@ -442,7 +442,7 @@ def run_eqsat(examples: int, seed: int, max_ops: int = 30) -> None:
     nn = importlib.import_module("eqsat.nn")
     optimizer = partial(fuzz.compiled, eqsat.optimize)
     report = fuzz.run(optimizer, {"nn": nn, "eqsat": eqsat}, examples=examples, seed=seed, max_ops=max_ops)
-    assert not report.findings, fuzz.summary(report, 0.0)
+    assert not report.findings, fuzz_command.summary(report, 0.0)
 
 
 def test_eqsat_on_random_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,7 +487,7 @@ def test_warnings_are_counted() -> None:
 
     report = fuzz.examine(one_step("np.tanh(v0)", UNIFORM), optimize, REFERENCE)
     assert report.warnings == {"no kernel could be generated for tanh": 1}
-    assert "warning, 1 times: no kernel" in fuzz.summary(report, 1.0)
+    assert "warning, 1 times: no kernel" in fuzz_command.summary(report, 1.0)
 
 
 def test_rounding_noise_of_a_graph() -> None:
@@ -554,3 +554,37 @@ def test_interpolation_keeps_a_nan_on_its_row_where_rows_stay() -> None:
     (found,) = evaluate(stand_in)
     assert np.isnan(found[0, 0]).sum(axis=1).tolist() == [0, 3]
     assert check(stand_in, as_written, {"nn": importlib.import_module("eqsat.nn")}) is None
+
+
+def test_failures_are_written_as_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file fails while the failure stands, and passes afterwards."""
+    folder = tmp_path / "found"
+    arguments = ["--examples", "25", "--seed", "6", "--jobs", "1", "--optimizer", f"{__name__}:aborting"]
+    assert fuzz_command.main([*arguments, "--out", str(folder)]) == 1
+    found = sorted(folder.iterdir())
+    assert found and "crashed" in capsys.readouterr().out
+    text = found[0].read_text()
+    scope: dict[str, Any] = {}
+    exec(compile(text, str(found[0]), "exec"), scope)
+    assert "expm1" in scope["__doc__"] and check(scope["PROGRAM"], as_written, REFERENCE) is None
+    failure = check(scope["PROGRAM"], altering(expm1=lambda x, **options: 1 / 0), REFERENCE)
+    assert failure is not None and failure.kind == "crashed"
+
+
+def test_options_vary() -> None:
+    seen: list[dict[str, object]] = []
+
+    def optimizer(function: Function, **options: object) -> Function:
+        seen.append(options)
+        return as_written(function)
+
+    report = fuzz.run(optimizer, REFERENCE, examples=7, seed=1, variants=fuzz.VARIANTS)
+    assert not report.findings and seen == [*map(dict, fuzz.VARIANTS), {}]
+    wrong = fuzz.run(lambda f, **options: lambda *a: 0, REFERENCE, examples=2, seed=1, variants=({"threads": 2},))
+    assert all("eqsat.optimize(program, threads=2)" in finding.script for finding in wrong.findings)
+    assert all(", threads=2)" in fuzz_command.as_test(finding) for finding in wrong.findings)
+
+
+def test_a_run_ends_by_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz_command.main(["--minutes", "0.05", "--optimizer", f"{__name__}:as_written"]) == 0
+    assert " programs, " in capsys.readouterr().out

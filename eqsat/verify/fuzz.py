@@ -1,10 +1,9 @@
-"""The fuzz command: random whole programs, optimized and compared with NumPy.
+"""Random whole programs, optimized and compared with NumPy; the command is in ``fuzz_command``.
 
-    python -m eqsat.verify.fuzz --examples 2000 --jobs 2
+    eqsat fuzz --minutes 20 --jobs 2
 
-Prints how many programs were wrong, refused or crashed, which operators they used, and for every failure a
-minimised program to paste. The exit status is 0 only where there was no failure. Programs run in worker
-processes, so that a crash of the interpreter is a finding too. Needs the development dependency ``hypothesis``.
+Programs run in worker processes, so that a crash of the interpreter is a finding too. Needs the development dependency
+``hypothesis``.
 
 A program may take so many seconds of processor time, which other work on the machine does not lengthen; one that takes
 none is given ``PATIENCE`` times as long. A process may map so much memory.
@@ -12,21 +11,19 @@ none is given ``PATIENCE`` times as long. A process may map so much memory.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
-import json
 import logging
+import math
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +46,39 @@ BEAT = 2.0
 """Seconds between two messages that a worker is alive."""
 
 
+VARIANTS: tuple[Mapping[str, object], ...] = (
+    {},
+    {"numerics": "exact"},
+    {"threads": 2},
+    {"cache": False},
+    {"numerics": "exact", "threads": 1},
+    {"budget": 0.5},
+)
+"""Options that programs are optimized with in turn, where they vary."""
+
+
+def written(options: Mapping[str, object]) -> str:
+    """Options as in a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
 @dataclass
 class Finding:
-    """A failure, with the program that shows it as a script."""
+    """A failure, and the program that shows it: as a script, and as an expression; optimized with ``options``."""
 
     failure: Failure
     script: str
     seed: int
+    program: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+CRASHED = Failure("crashed", "the process ended")
+
+
+def finding_of(failure: Failure, program: Program, seed: int, options: Mapping[str, object]) -> Finding:
+    """A failure of a program."""
+    return Finding(failure, program.source(written(options)), seed, repr(program), dict(options))
 
 
 @dataclass
@@ -85,21 +108,24 @@ def run(
     seed: int = 0,
     max_ops: int = 30,
     attempts: int = 60,
-    before: Callable[[Program], None] = lambda program: None,
+    before: Callable[[Program, Mapping[str, object]], None] = lambda program, options: None,
     found: Callable[[Finding], None] = lambda finding: None,
     after: Callable[[Report], None] = lambda report: None,
+    variants: Sequence[Mapping[str, object]] = ({},),
 ) -> Report:
     """Check ``examples`` different random programs in this process.
 
     ``names``: what optimized programs call besides NumPy. ``attempts`` bounds the minimising of a failure. ``before``
-    is called with each program, ``found`` with a failure before it is minimised, ``after`` with the report of that
-    program alone. ``ImportError`` without Hypothesis.
+    is called with each program and its options, ``found`` with a failure before it is minimised, ``after`` with the
+    report of that program alone. ``variants``: options that the optimizer takes, in turn. ``ImportError`` without
+    Hypothesis.
     """
     total = Report()
     kinds: Counter[str] = Counter()
-    for program in different_programs(examples, seed, max_ops):
-        before(program)
-        one = examine(program, optimizer, names, seed, attempts, kinds, found)
+    for number, program in enumerate(different_programs(examples, seed, max_ops)):
+        options = variants[number % len(variants)]
+        before(program, options)
+        one = examine(program, optimizer, names, seed, attempts, kinds, found, options)
         total.merge(one)
         after(one)
     return total
@@ -118,18 +144,21 @@ def examine(
     attempts: int = 60,
     kinds: Counter[str] | None = None,
     found: Callable[[Finding], None] = lambda finding: None,
+    options: Mapping[str, object] | None = None,
 ) -> Report:
     """The report of one program. A failing one is minimised first, unless ``kinds`` has counted two like it."""
     from eqsat.verify.strategies import coverage
 
-    report = Report(1, Counter(coverage(program)))
+    report, given = Report(1, Counter(coverage(program))), dict(options or {})
+    optimizer = partial(optimizer, **given) if given else optimizer
+
     with _warnings(report.warnings):
         failure = check(program, optimizer, names)
     if failure is not None:
         kinds = kinds if kinds is not None else Counter()
         wanted = signature(failure)
         kinds[wanted] += 1
-        found(Finding(failure, program.source(), seed))
+        found(finding_of(failure, program, seed, given))
         start = time.process_time()
 
         def fails(candidate: Program) -> bool:
@@ -141,7 +170,7 @@ def examine(
         with _warnings(Counter()):
             smaller = minimise(program, fails, attempts=attempts) if kinds[wanted] <= 2 else program
             failure = check(smaller, optimizer, names) or failure
-        report.findings.append(Finding(failure, smaller.source(), seed))
+        report.findings.append(finding_of(failure, smaller, seed, given))
     return report
 
 
@@ -204,12 +233,16 @@ def _load(path: str) -> Optimizer:
     return chosen
 
 
-def compiled(optimize: Callable[..., Function], function: Function) -> Function:
+def compiled(optimize: Callable[..., Function], function: Function, **options: object) -> Function:
     """The function as eqsat compiles it: what it does not compile is a finding, and no program for NumPy to run.
 
-    Except where sharing of memory is not known, which random programs come to: there NumPy runs them, which is said.
+    Except where sharing of memory is not known, which random programs come to: there NumPy runs them, which is said;
+    and with a budget, which may be too small.
     """
-    strict, lenient = optimize(function, strict=True), optimize(function)
+    lenient = optimize(function, **options)
+    if "budget" in options:
+        return lenient
+    strict = optimize(function, strict=True, **options)
 
     def call(*arguments: Array) -> tuple[Array, ...]:
         try:
@@ -228,7 +261,9 @@ def _names(optimizer: str) -> Mapping[str, object]:
     return REFERENCE
 
 
-def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int, memory: float) -> None:
+def _worker(
+    pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int, memory: float, vary: bool
+) -> None:
     """Run programs; say through the pipe which one starts, how each ended, and the processor time so far."""
     sending = threading.Lock()
 
@@ -254,14 +289,15 @@ def _worker(pipe: Connection, optimizer: str, examples: int, seed: int, max_ops:
         examples=examples,
         seed=seed,
         max_ops=max_ops,
-        before=lambda program: say("start", program.source()),
+        before=lambda program, options: say("start", finding_of(CRASHED, program, seed, options)),
         found=lambda finding: say("found", finding),
         after=lambda report: say("done", report),
+        variants=VARIANTS if vary else ({},),
     )
     say("end", None)
 
 
-def _keep_machine(optimizer: str, folder: str) -> None:
+def keep_machine(optimizer: str, folder: str) -> None:
     """Measure the machine once, not once a worker, when the cache is about to move."""
     from eqsat.cost import machine
 
@@ -281,7 +317,7 @@ class _Job:
     seed: int
     left: int
     rest: int
-    script: str = ""
+    started: Finding | None = None
     finding: Finding | None = None
     since: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
@@ -293,7 +329,7 @@ class _Job:
         if event != "alive":
             self.since, self.busy_before = self.heard, busy
         if event in ("start", "done"):
-            self.script, self.finding = detail if event == "start" else self.script, None
+            self.started, self.finding = detail if event == "start" else self.started, None
         elif event == "found":
             self.finding = detail
 
@@ -316,10 +352,13 @@ def run_jobs(
     jobs: int,
     timeout: float,
     memory: float = 16.0,
+    vary: bool = False,
+    seconds: float = math.inf,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """The same in worker processes, each of which may map ``memory`` GiB. One that dies, or takes longer than
-    ``timeout`` seconds for a program, is a finding, and another goes on with the next seed."""
+    ``timeout`` seconds for a program, is a finding, and another goes on with the next seed. ``vary``: with options of
+    :data:`VARIANTS`. Past ``seconds`` by the clock, programs that run are left as they are."""
     import multiprocessing
     from multiprocessing.connection import wait
 
@@ -332,7 +371,7 @@ def run_jobs(
         if count > 0:
             ours, theirs = context.Pipe(duplex=False)
             number, now = next(seeds), min(count, BATCH)
-            arguments = theirs, optimizer, now, number, max_ops, memory
+            arguments = theirs, optimizer, now, number, max_ops, memory, vary
             process = context.Process(target=_worker, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -342,16 +381,17 @@ def run_jobs(
         running.remove(job)
         job.process.kill()
         job.process.join()
-        if not job.script:
+        if job.started is None:
             raise RuntimeError(f"a fuzz worker did not come to its first program: {message}")
-        finding = job.finding or Finding(Failure("crashed", message), job.script, job.seed)
+        finding = job.finding or replace(job.started, failure=Failure("crashed", message))
         total.merge(Report(programs=1, findings=[finding]))
         start(job.left - 1 + job.rest)
 
     for number in range(jobs):
         start(examples // jobs + (number < examples % jobs))
+    end = time.monotonic() + seconds
     try:
-        while running:
+        while running and time.monotonic() < end:
             for ready in wait([job.pipe for job in running], timeout=1.0):
                 job = next(j for j in running if j.pipe is ready)
                 try:
@@ -379,89 +419,7 @@ def run_jobs(
     return total
 
 
-def summary(report: Report, seconds: float) -> str:
-    """The counts and the failures, as printed."""
-    lines = [
-        f"{report.programs} programs, {sum(report.operators.values())} operators in {seconds:.0f} s: "
-        f"{report.count('wrong')} wrong, {report.count('refused')} refused, {report.count('crashed')} crashed"
-    ]
-    names = sorted(report.operators.items(), key=lambda item: (-item[1], item[0]))
-    lines.append("operators: " + ", ".join(f"{name} {count}" for name, count in names))
-    lines += [f"warning, {count} times: {text}" for text, count in sorted(report.warnings.items())]
-    for number, finding in enumerate(report.findings, 1):
-        lines += ["", f"--- failure {number}, {finding.failure.kind} (seed {finding.seed}): {finding.failure.message}"]
-        lines.append(finding.script)
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m eqsat.verify.fuzz", description="Optimize random whole programs and compare them with NumPy."
-    )
-    parser.add_argument("--examples", type=int, default=200, help="programs to run (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; a run is the same for the same seed and jobs")
-    parser.add_argument("--max-ops", type=int, default=30, help="most operators of a program (default 30)")
-    parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of processor time for a program")
-    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a process may map (default 16)")
-    parser.add_argument("--json", metavar="FILE", help="write the counts and failures here too")
-    parser.add_argument(
-        "--optimizer", default="eqsat:optimize", metavar="MODULE:NAME", help="what to test (default eqsat:optimize)"
-    )
-    options = parser.parse_args(arguments)
-    if options.examples < 1 or options.jobs < 1 or options.max_ops < 1:
-        parser.error("--examples, --jobs and --max-ops are at least 1")
-    if importlib.util.find_spec("hypothesis") is None:
-        print("fuzzing needs the development dependency: pip install hypothesis", file=sys.stderr)
-        return 2
-
-    start = time.monotonic()
-    shown = [start]
-
-    def progress(report: Report) -> None:
-        if sys.stderr.isatty() and time.monotonic() - shown[0] > 1.0:
-            shown[0] = time.monotonic()
-            print(f"\r{report.programs} programs, {len(report.findings)} failures", end="", file=sys.stderr, flush=True)
-
-    # Two thousand plans are of no use to anyone's cache, and a plan found there would hide a fresh mistake.
-    with tempfile.TemporaryDirectory(prefix="eqsat-fuzz-") as folder:
-        _keep_machine(options.optimizer, folder)
-        os.environ["EQSAT_CACHE_DIR"] = folder
-        os.environ["EQSAT_CHECK_SPEED"] = "0"  # kernels are looked at, also slow ones
-        report = run_jobs(
-            options.optimizer,
-            examples=options.examples,
-            seed=options.seed,
-            max_ops=options.max_ops,
-            jobs=options.jobs,
-            timeout=options.timeout,
-            memory=options.memory,
-            progress=progress,
-        )
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    print(summary(report, time.monotonic() - start))
-    if options.json:
-        record: dict[str, Any] = {
-            "programs": report.programs,
-            "wrong": report.count("wrong"),
-            "refused": report.count("refused"),
-            "crashed": report.count("crashed"),
-            "operators": dict(sorted(report.operators.items())),
-            "warnings": dict(sorted(report.warnings.items())),
-            "failures": [
-                {"kind": f.failure.kind, "message": f.failure.message, "seed": f.seed, "program": f.script}
-                for f in report.findings
-            ],
-        }
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=2)
-    return 1 if report.findings else 0
-
-
 if __name__ == "__main__":
-    # Workers unpickle by module name, so the module that they import must be the one that runs.
-    from eqsat.verify.fuzz import main as run_main
+    from eqsat.verify.fuzz_command import main
 
-    sys.exit(run_main())
+    sys.exit(main())

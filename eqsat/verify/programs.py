@@ -116,8 +116,9 @@ class Program:
         function: Function = scope["program"]
         return function
 
-    def source(self) -> str:
-        """A Python script to paste: data, program, and its comparison with NumPy."""
+    def source(self, options: str = "") -> str:
+        """A Python script to paste: data, program, and its comparison with NumPy; ``options`` as they are written in a
+        call, of ``optimize``."""
         body = self.body()
         lines = ["import numpy as np"]
         if "special." in body:
@@ -130,8 +131,9 @@ class Program:
         lines += ["", *(f"{i.name} = {i.expression}" for i in self.inputs), "", "", body, "", ""]
         copies = ", ".join(f"{name}.copy()" for name in self.parameters)
         lines.append(f"one, two = [({copies}{',' if len(self.parameters) == 1 else ''}) for _ in range(2)]")
+        optimized = f"eqsat.optimize(program{options and ', '}{options})"
         lines += [
-            "expected, actual = program(*one) or (), eqsat.optimize(program)(*two) or ()",
+            f"expected, actual = program(*one) or (), {optimized}(*two) or ()",
             "for e, a in zip((*expected, *one), (*actual, *two)):",
             "    print(np.shape(e), np.shape(a), np.abs(np.subtract(e, a, dtype=complex)).max(initial=0))",
         ]
