@@ -21,6 +21,7 @@ import numpy as np
 from eqsat.ir import build, views
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
+from eqsat.ir.table import make
 from eqsat.ir.types import DType, float32, float64, row_major
 from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
 from eqsat.rules.examples import Maker
@@ -149,7 +150,7 @@ def _tiled(n: int) -> Callable[[Match], Node | None]:
         lead: list[object] = [k for k in spec.a if k not in deep and k not in found.kernel]
         axes: tuple[object, ...] = (*lead, *deep)
         shape = [found.extents[k] + (found.taps - 1 if k in tiles else 0) for k in axes]
-        image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset))
+        image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset), "channels last")
         more = [(0, tiles[k] * size - found.extents[k] if k in tiles else 0) for k in axes]
         image = build.pad(image, more)
         step: dict[object, int] = dict(zip(axes, row_major(image.shape), strict=True))
@@ -162,7 +163,8 @@ def _tiled(n: int) -> Callable[[Match], Node | None]:
                 *(step[k] for k in deep),
             ],
         )
-        tile: Node = build.view(image, windows, "windows")
+        # Not composed with the view that puts channels innermost: that may be stored.
+        tile: Node = make("view", (image,), windows, label="windows")
         labels: tuple[object, ...] = (*lead, *(("d", i) for i, _ in pairs), *deep)
         own: tuple[object, ...] = tuple(spec.b)
         weight: Node = m.w
@@ -177,9 +179,13 @@ def _tiled(n: int) -> Callable[[Match], Node | None]:
         for i, _ in pairs:
             product, out = _along(product, out, ("t", i), ("y", i), results)
         places = {p: ("y", i) for i, (p, _) in pairs}
-        order = [y for k in spec.out for y in ((k, places[k]) if k in places else (k,))]
+        last = (*spec.batch, *rows, *spec.cols)
+        order = [y for k in last for y in ((k, places[k]) if k in places else (k,))]
         whole = build.transpose(product, [out.index(k) for k in order])
-        whole = build.reshape(whole, [tiles[k] * size if k in tiles else found.extents[k] for k in spec.out])
+        whole = build.reshape(whole, [tiles[k] * size if k in tiles else found.extents[k] for k in last])
+        back = views.transpose(whole.shape, [last.index(k) for k in spec.out])
+        if not back.is_identity(whole.shape):
+            whole = make("view", (whole,), back, label="transpose")
         return build.slices(whole, [0] * len(spec.out), [1] * len(spec.out), [found.extents[k] for k in spec.out])
 
     return winograd

@@ -320,7 +320,7 @@ class Builder:
             inner = next((n for n, x in enumerate(reversed(labels)) if x not in attrs.out), 0)
             if math.prod(larger.type.shape[larger.type.ndim - inner :]) > PANEL:  # sums are in memory between rows
                 s.core_slots += FILL / SEVERAL_ROWS * larger.type.size
-        if min(rows, cols, deep) >= VECTOR:
+        if min(rows, cols, deep) > 1:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
                 labels: self._copied(first, [n for n, x in enumerate(labels) if x in attrs.out])

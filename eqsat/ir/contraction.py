@@ -103,6 +103,11 @@ def depth_of(first: DType, second: DType, wide: DType, cast: str) -> int:
     return next((dot.depth for dot in DOTS if dot.dtype == wide and dot.depth > 1 and dot.narrowed(body)), 0)
 
 
+FEW_ROWS, LINE = 16, 64
+"""Rows of a product up to which copying its second factor takes as long as multiplying by it, and the bytes of which runs
+are multiples that are read where they lie instead: whole vectors of any width."""
+
+
 @dataclass(frozen=True)
 class Product:
     """The axes of a kernel that is a contraction, by group, outermost first; axes of extent 1 are in none but m.
@@ -172,10 +177,30 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     packed = k and not shared and first and kernel.operands[first.operand].const  # in whatever order of k
     if packed and second and planes_of(second, kernel.extents, (*b, *n, *k[1:]), k[0], dot.depth):
         k = (*k[1:], k[0])
+    if not shared and second is not None:
+        b, n = _in_place(kernel, second, b, m, n, k)
     found = Product(swapped, b, (*range(fixed, shared), *m), n, k, dot)
     if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
         return None
     return found
+
+
+def _in_place(
+    kernel: Kernel, second: Load, b: tuple[int, ...], m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Groups b and n, where a few rows are multiplied by a second factor whose columns lie in runs of whole lines.
+
+    A tile reads a run where it lies; runs that do not follow one another had to be copied, which takes as long as the
+    products of a few rows. So n is a run, and axes of several runs are batches, along which the first factor is the same.
+    """
+    extents, size = kernel.extents, second.dtype.itemsize
+    few = math.prod(extents[axis] for axis in m) <= FEW_ROWS
+    if not few or stride_over(second.strides, extents, k) is None or stride_over(second.strides, extents, n) == 1:
+        return b, n
+    run = _merge(n, extents, _strides(kernel))[-1]
+    if second.strides[run[-1]] != 1 or math.prod(extents[axis] for axis in run) * size % LINE:
+        return b, n
+    return tuple(sorted({*b, *n} - {*run}, key=lambda axis: (-abs(kernel.store_strides[axis]), axis))), tuple(run)
 
 
 def reuses_both_factors(kernel: Kernel) -> bool:
@@ -270,6 +295,10 @@ class Contraction:
     def ragged(self) -> bool:
         """Whether the last element along k is not full."""
         return math.prod(self.kernel.extents[axis] for axis in self.k) % self.dot.depth != 0
+
+    def varies(self, factor: Expr) -> bool:
+        """Whether a factor differs from batch to batch."""
+        return bool(depends_on(factor) & {*self.batch})
 
     @cached_property
     def rows_are_whole(self) -> bool:

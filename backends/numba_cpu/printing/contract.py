@@ -99,4 +99,5 @@ def pack_spec(c: Contraction, which: str, places: list[int], tile: tuple[int, in
         return tuple((c.kernel.extents[axis], load.strides[axis]) for axis in c.group(group))
 
     varying, width = (axes("m"), tile[0]) if which == "a" else (axes("n"), tile[1])
-    return PackSpec(places[load.operand], load.offset, axes("b"), varying, axes("k"), width, c.dot.depth)
+    batch = axes("b") if c.varies(load) else ()
+    return PackSpec(places[load.operand], load.offset, batch, varying, axes("k"), width, c.dot.depth)

@@ -83,10 +83,10 @@ class ContractElements:
         return self.panels(which, self.bases[load.operand])
 
     def panels(self, which: str, base: str) -> Factor:
-        """All of a factor as panels of one tile's width, every batch one after the other."""
+        """All of a factor as panels of one tile's width, every batch that it differs in one after the other."""
         width, k = self.width(which), self.extent["k"]
         extent = self.extent["m" if which == "a" else "n"]
-        whole = -(-extent // width) * width * k * self.size
+        whole = -(-extent // width) * width * k * self.size if self.c.varies(self.factor(which)) else 0
         return Factor(base, k * self.size, width * self.size, self.size, batch_step=whole)
 
     def direct(self, which: str) -> Factor | None:

@@ -20,11 +20,12 @@ class ContractPacking(ContractElements):
         group, width = ("m" if which == "a" else "n"), self.width(which)
         packed = self.panels(which, "0")
         extent, k = self.extent[group], self.extent["k"]
-        offset = shared.take(self.extent["b"] * packed.batch_step)
+        batches = self.extent["b"] if packed.batch_step else 1
         by_depth = nest.piece > 0
         piece = nest.piece or width
         per_batch = -(-(k if by_depth else extent) // piece)
-        units = self.extent["b"] * per_batch
+        units = batches * per_batch
+        offset = shared.take(batches * -(-extent // width) * width * k * self.size)
         unit, start = self.p.fresh("unit"), self.p.fresh("k" if by_depth else group)
         with self.p.scope(f"for {unit} in range({units} * tid // nt, {units} * (tid + 1) // nt):", unit):
             place = unit
