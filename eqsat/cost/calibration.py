@@ -144,6 +144,13 @@ STRAIGHT = _count("STRAIGHT", 27, "steps", "of short loops in one another that i
 CALL = _figure(
     "CALL", 16.0, "slots", "to enter and leave a tile or a vector loop: addresses, branches, the first loads", TUNED
 )
+LEAST_RUN = _count(
+    "LEAST_RUN",
+    64,
+    "products",
+    "from where on a tile may read a first factor in the runs that it lies in: its sums are stored between them",
+    "windows of 3×3 of 32 channels, channels last",
+)
 PACK_ROWS = _figure("PACK_ROWS", 2.5, "slots a vector", "to copy a factor whose rows lie as the tile wants them", TUNED)
 PACK_TRANSPOSED = _figure("PACK_TRANSPOSED", 5.0, "slots a vector", "to copy a factor and transpose it", TUNED)
 LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or store of a map", "two load ports")

@@ -224,6 +224,16 @@ def stride_over(strides: Sequence[int], extents: Sequence[int], axes: Sequence[i
     return step
 
 
+def evenly(strides: Sequence[int], extents: Sequence[int], axes: Sequence[int]) -> int:
+    """Positions along the innermost of ``axes``, flattened, that one stride walks."""
+    found = reach = 1
+    for number, axis in enumerate(reversed([axis for axis in axes if extents[axis] != 1])):
+        if number and strides[axis] != reach:
+            break
+        found, reach = found * extents[axis], strides[axis] * extents[axis]
+    return found
+
+
 @dataclass(frozen=True)
 class Planes:
     """How neighbours of a second factor along k, which lie in different planes, are put side by side for all panels.

@@ -204,7 +204,11 @@ class _Check:
         packed = {name: (outside, axis) for stage, name, outside, axis in here.packed if stage == tile.stage}
         for factor in form.factors:
             if factor.name not in packed:
-                if not (factor.stored if tile.name == "update" and factor.name == "b" else factor.direct):
+                if tile.name == "update":
+                    in_place = bool(factor.stored) if factor.name == "b" else factor.direct
+                else:
+                    in_place = factor.direct or self._in_runs(factor, here)
+                if not in_place:
                     raise ValueError(f"{_what(form, factor)} cannot be read in place, and the nest does not pack it")
                 continue
             outside, panels = packed[factor.name]
@@ -223,6 +227,13 @@ class _Check:
                 raise ValueError(
                     f"stage {tile.stage}: the loop over {axis} in steps of {steps[-1]} is around a tile of {unit}"
                 )
+
+    @staticmethod
+    def _in_runs(factor: Factor, here: _Here) -> bool:
+        """Whether no tile of the nest leaves the runs that a factor lies in."""
+        m, k = (max(1, here.sizes[axis]) for axis in "mk")
+        cut = any(step % (m if axis == "m" else k) for axis, step in here.loops if axis in ("m", "k"))
+        return factor.in_place(m, k) and not cut
 
 
 def _is_rows(nest: Nest) -> bool:

@@ -162,7 +162,7 @@ class Pricer:
         seconds += form.epilogue_slots * m * vectors * (k / max(whole, 1)) * slot
         first, second = form.factors
         if not a:
-            if not first.direct:
+            if not first.in_place(m, k):
                 return None
             if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
                 seconds += m * k * target.inner.line / target.refill

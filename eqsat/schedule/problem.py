@@ -17,7 +17,7 @@ from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, 
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
 from eqsat.ir.axes import maps_of, normalized, simplify, unique
-from eqsat.ir.contraction import Dot, loads, plain, product_of, streamed, stride_over
+from eqsat.ir.contraction import Dot, evenly, loads, plain, product_of, streamed, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
@@ -38,7 +38,9 @@ class ScheduleError(ValueError):
 @dataclass(frozen=True)
 class Factor:
     """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time;
-    ``stored``: bytes of an element where a rank update reads it, 0 where none can."""
+    ``stored``: bytes of an element where a rank update reads it, 0 where none can. ``runs``: of a first factor that is
+    not direct, positions of m and of k along which it lies evenly; a tile may read it there that has whole parts of
+    both."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -50,6 +52,11 @@ class Factor:
     slots: float
     row_bytes: int
     stored: int = 0
+    runs: tuple[int, int] = (0, 0)
+
+    def in_place(self, m: int, k: int) -> bool:
+        """Whether a tile of so many rows and products reads it where it lies."""
+        return self.direct or (0 not in self.runs and self.runs[0] % m == self.runs[1] % k == 0)
 
 
 @dataclass(frozen=True)
@@ -422,7 +429,11 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         if load is not None and k_step is not None and _step(load, kernel, named["n"]) == 1:
             stored = load.dtype.itemsize
             row_bytes = row_bytes or abs(k_step) * stored
-        factors.append(Factor(name, inner, depends, direct, free, external, step in (0, 1), slots, row_bytes, stored))
+        contiguous, runs, load = step in (0, 1), (0, 0), plain(expr)
+        if load is not None and name == "a" and dot.depth == 1 and not (direct or shared):
+            runs = (evenly(load.strides, kernel.extents, product.m), evenly(load.strides, kernel.extents, product.k))
+            row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
+        factors.append(Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs))
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     if found.extent("m") > 1:
         return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS
+from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.read_again import asking_stage, read_again
-from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up
+from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up, run_tile
 from eqsat.schedule.vectors import vector_facts
 
 
@@ -139,9 +139,14 @@ def contraction_blocks(
     size = form.dtype.itemsize
     wide = single and target.threads == 1 and any(factor.free for factor in form.factors)
     tiles = best_tiles(target, form.dtype, m, n, 2 if wide else 1)  # a second tile doubles the e-graph
+    rows_run, depth_run = form.factors[0].runs
+    cut = run_tile(target, form.dtype, rows_run, n, tiles[0]) if depth_run >= LEAST_RUN else None
+    if cut is not None and cut not in tiles:
+        tiles = (tiles[0], cut)
     for rows, columns in tiles:
         facts.append(f"(register {form.index} {rows} {columns})")
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
+    widths: dict[str, set[int]] = {"m": {rows for rows, _ in tiles}, "n": {columns for _, columns in tiles}}
     if k >= 1.5 * CHAIN:
         steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
         if single and form.long:
@@ -151,6 +156,11 @@ def contraction_blocks(
     if single and m <= tiles[0][0] and 2 * depth <= k:  # sums of few rows are put down often: twice the chain
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
+    if cut is not None:  # the first factor is read where it lies
+        depth = depth_run // next(n for n in range(ceil_div(depth_run, CHAIN), depth_run + 1) if depth_run % n == 0)
+        facts.append(f"(depth {form.index} {depth})")
+        steps["k"].append(depth)
+        widths["k"] = {depth}
     second = form.factors[1]
     streams = single and m <= max(FEW_ROWS, tiles[0][0]) and second.stored and not second.free
     for row in target.rows("update", form.dtype):
@@ -180,7 +190,6 @@ def contraction_blocks(
         if target.threads > 1:
             for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
                 steps[axis].append(round_up(ceil_div(whole, target.threads), tile))
-    widths = {"m": {rows for rows, _ in tiles}, "n": {columns for _, columns in tiles}}
     return {axis: ([s for s in found if s > 0], widths.get(axis, set())) for axis, found in steps.items()}
 
 

@@ -74,6 +74,24 @@ def evened(extent: int, block: int) -> int:
     return balanced(extent, block) if ceil_div(extent, block) <= EVEN_STEPS else block
 
 
+def run_tile(target: Target, dtype: DType, run: int, n: int, best: tuple[int, int]) -> tuple[int, int] | None:
+    """The (rows, columns) of least waste whose rows divide ``run``; None where all waste clearly more than ``best``."""
+    lanes, found = target.lanes(dtype), list[tuple[float, int, tuple[int, int]]]()
+    for order, tile in enumerate(target.rows("fma", dtype)):
+        rows = max((r for r in range(1, min(run, tile.size("m")) + 1) if run % r == 0), default=0)
+        vectors = balanced(-(-n // lanes), tile.size("n"))
+        if rows:
+            slots = (step_slots(target, tile, rows, vectors) + tile.enter / DEPTH) / (rows * vectors)
+            found.append((slots, order, (rows, min(vectors * lanes, n))))
+    if not found:
+        return None
+    least, _, shape = min(found)
+    vectors = -(-best[1] // lanes)
+    row = target.rows("fma", dtype)[0]
+    usual = (step_slots(target, row, best[0], vectors) + row.enter / DEPTH) / (best[0] * vectors)
+    return shape if least <= CLOSE * usual else None
+
+
 def best_tiles(target: Target, dtype: DType, m: int, n: int, count: int) -> tuple[tuple[int, int], ...]:
     """The ``count`` (rows, columns) of least waste for an m × n result, remainders included."""
     lanes = target.lanes(dtype)

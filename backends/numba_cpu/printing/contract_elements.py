@@ -104,6 +104,16 @@ class ContractElements:
         size = load.dtype.itemsize
         return Factor(self.base(load), step * size, k_step * size, step * size, in_place=True)
 
+    def in_runs(self) -> Factor | None:
+        """The first factor where it lies, of a tile along which it lies evenly."""
+        load, starts = plain(self.c.a), {group: self.range[group][0] for group in "mk"}
+        if load is None or self.depth > 1:
+            return None
+        size, at = load.dtype.itemsize, {**self.split("m", starts["m"]), **self.split("k", starts["k"])}
+        base = address(self.base(load), *((load.strides[axis] * size, name) for axis, name in at.items()))
+        step, k_step = (load.strides[self.c.group(group)[-1]] * size for group in "mk")
+        return Factor(base, step, k_step, step, starts["m"], starts["k"], in_place=True)
+
     def stream(self) -> Factor:
         """The second factor as a rank-k update reads it where it lies, in the type that is stored."""
         load = streamed(self.c.b)
@@ -114,7 +124,7 @@ class ContractElements:
         return Factor(self.base(load), size, k_step * size, size, batch=self.batch, in_place=True)
 
     def source(self, which: str) -> Factor:
-        found = self.sources[which] or self.direct(which)
+        found = self.sources[which] or self.direct(which) or (self.in_runs() if which == "a" else None)
         if found is None:
             raise ValueError(
                 f"factor {which} of this contraction cannot be read in place, and the nest does not pack it"
