@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
+from eqsat.ir.contraction import product_of
 from eqsat.ir.kernel import (
     Acc,
     Call,
@@ -392,6 +393,64 @@ def test_a_nest_that_reads_an_unpacked_factor_it_cannot_read_is_refused() -> Non
     group, _ = product(60, 200, 70, transposed=True)
     with pytest.raises(ValueError, match="cannot be read in place"):
         contract.emit(group, NESTS[0], host())
+
+
+def windows(rows: int, wide: int, channels: int, columns: int) -> tuple[KernelGroup, list[np.ndarray]]:
+    """``out[p, q, n] = Σ x[p + r, q + s, c] w[r, s, c, n]`` of 3×3 windows."""
+    f, line = float32, (wide + 2) * channels
+    x, w, out = (Operand(f, n) for n in ((rows + 2) * line, 9 * channels * columns, rows * wide * columns))
+    a = Load(0, 0, (line, channels, 0, line, channels, 1), f)
+    b = Load(1, 0, (0, 0, 1, 3 * channels * columns, channels * columns, columns), f)
+    extents, store = (rows, wide, columns, 3, 3, channels), (wide * columns, columns, 1)
+    kernel = Kernel(extents, 3, "sum", Call("mul", (a, b), f), Acc(f), (x, w), out, 0, store)
+    group = KernelGroup((Stage(kernel, (0, 1), 2),), 0, (x, w, out), (2,), "windows")
+    return group, random_buffers(group)
+
+
+def in_runs(m: int, k: int, rows: int, depth: int) -> Nest:
+    tile = TileOp("fma", (("m", rows), ("n", 32), ("k", depth)))
+    return Pack("b", Loop("m", m, rows, Loop("n", 40, 32, Loop("k", k, depth, tile)), True))
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(12, 96), (4, 48), (6, 32)])
+def test_windows_are_read_in_the_runs_that_they_lie_in(rows: int, depth: int) -> None:
+    group, arrays = windows(5, 12, 32, 40)
+    for threads in (1, 3):
+        emitted = verify(group, arrays, in_runs(60, 288, rows, depth), threads=threads)
+        assert "# pack a" not in emitted.source
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(5, 96), (12, 144), (12, 288)])
+def test_tiles_that_leave_a_run_are_refused(rows: int, depth: int) -> None:
+    group, _ = windows(5, 12, 32, 40)
+    with pytest.raises(ValueError, match="factor a of stage 0 cannot be read in place"):
+        contract.emit(group, in_runs(60, 288, rows, depth), host())
+    nest = in_runs(60, 288, 12, 96)
+    assert isinstance(nest, Pack) and isinstance(nest.body, Loop)
+    cut = Loop("m", 60, 30, Loop("m", 30, 12, nest.body.body))  # tiles of 12, 12 and 6 rows, some across two lines
+    with pytest.raises(ValueError, match="factor a of stage 0 cannot be read in place"):
+        contract.emit(group, Pack("b", cut), host())
+
+
+def transform(spots: int, run: int, const: bool = False) -> KernelGroup:
+    """``out[t, p, c] = Σ_d a[t, d] x[p, d, c]``, the matrix known."""
+    f, n = float32, 6
+    a, x, out = Operand(f, n * n, True), Operand(f, spots * n * run, const), Operand(f, n * spots * run)
+    body = Call("mul", (Load(0, 0, (n, 0, 0, 1), f), Load(1, 0, (0, n * run, 1, run), f)), f)
+    kernel = Kernel((n, spots, run, n), 3, "sum", body, Acc(f), (a, x), out, 0, (spots * run, run, 1))
+    return KernelGroup((Stage(kernel, (0, 1), 2),), 0, (a, x, out), (2,), "transform")
+
+
+def test_few_rows_multiply_runs_where_they_lie() -> None:
+    group = transform(10, 48)
+    found = product_of(group.stages[0].kernel)
+    assert found is not None and (found.b, found.n) == ((1,), (2,))
+    emitted = verify(group, random_buffers(group), threads=2)
+    assert "# pack b" not in emitted.source
+    assert [pack.batch for pack in emitted.packs if pack.operand == 0] == [()]  # the matrix is there once
+    for group in (transform(10, 50), transform(10, 48, const=True)):
+        found = product_of(group.stages[0].kernel)
+        assert found is not None and (found.b, found.n) == ((), (1, 2))
 
 
 def test_impossible_nests_are_refused() -> None:

@@ -58,6 +58,8 @@ def test_is_chosen_only_where_the_numerics_allow_it() -> None:
     strict = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False)
     np.testing.assert_allclose(loose(x, w), strict(x, w), atol=5e-5)
     assert "winograd_" in str(loose.explain()) and "winograd_" not in str(strict.explain())
+    products = [part for part in loose.source(x, w).split('"""kernel: ') if "fma_tile" in part]
+    assert len(products) == 5 and not any("strided" in part for part in products)  # channels last, not lane by lane
 
     lone = rng.standard_normal(x.shape)
     lone[0, 5, 6, 7] = 1e4

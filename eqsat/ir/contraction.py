@@ -104,8 +104,8 @@ def depth_of(first: DType, second: DType, wide: DType, cast: str) -> int:
 
 
 FEW_ROWS, LINE = 16, 64
-"""Rows of a product up to which copying its second factor takes as long as multiplying by it, and the bytes of which runs
-are multiples that are read where they lie instead: whole vectors of any width."""
+"""Rows of a product up to which copying its second factor takes as long as multiplying by it, and the bytes of which
+runs are multiples that are read where they lie instead: whole vectors of any width."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,11 @@ def _in_place(
     """Groups b and n, where a few rows are multiplied by a second factor whose columns lie in runs of whole lines.
 
     A tile reads a run where it lies; runs that do not follow one another had to be copied, which takes as long as the
-    products of a few rows. So n is a run, and axes of several runs are batches, along which the first factor is the same.
+    products of a few rows. So n is a run, and axes of several runs are batches, along which the first factor is the
+    same. Constants are copied when compiled.
     """
     extents, size = kernel.extents, second.dtype.itemsize
-    few = math.prod(extents[axis] for axis in m) <= FEW_ROWS
+    few = math.prod(extents[axis] for axis in m) <= FEW_ROWS and not kernel.operands[second.operand].const
     if not few or stride_over(second.strides, extents, k) is None or stride_over(second.strides, extents, n) == 1:
         return b, n
     run = _merge(n, extents, _strides(kernel))[-1]

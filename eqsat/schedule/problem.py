@@ -430,7 +430,7 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
             stored = load.dtype.itemsize
             row_bytes = row_bytes or abs(k_step) * stored
         contiguous, runs, load = step in (0, 1), (0, 0), plain(expr)
-        if load is not None and name == "a" and dot.depth == 1 and not (direct or shared):
+        if load is not None and name == "a" and dot.depth == 1 and product.m and product.k and not (direct or shared):
             runs = (evenly(load.strides, kernel.extents, product.m), evenly(load.strides, kernel.extents, product.k))
             row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
         factors.append(Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs))

@@ -107,7 +107,7 @@ class ContractElements:
     def in_runs(self) -> Factor | None:
         """The first factor where it lies, of a tile along which it lies evenly."""
         load, starts = plain(self.c.a), {group: self.range[group][0] for group in "mk"}
-        if load is None or self.depth > 1:
+        if load is None or self.depth > 1 or not (self.c.m and self.c.k):
             return None
         size, at = load.dtype.itemsize, {**self.split("m", starts["m"]), **self.split("k", starts["k"])}
         base = address(self.base(load), *((load.strides[axis] * size, name) for axis, name in at.items()))
