@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -188,6 +188,47 @@ def _try(
         result.refused[reason] = result.refused.get(reason, 0) + count
     if not stats.fired:
         return False
+    _examine(rule, maker, graph, outputs, result)
+    return True
+
+
+def check_equation(
+    claim: Rule, sides: Callable[[Maker], Sequence[tuple[Node, Node]]], *, trials: int = 400, seed: int = 0
+) -> CheckResult:
+    """Try whether two sides are equal, as the class of ``claim`` promises, on so many typed instances.
+
+    ``sides``: the pairs of tensors said to be equal, over a Maker's inputs; it may raise ``ValueError`` for dice that
+    do not fit. ``claim`` says what is claimed and in which class; it has no pattern (see ``builtin``).
+    """
+    result = CheckResult()
+    for trial in range(trials):
+        maker = Maker(seed * 100_003 + trial)
+        try:
+            pairs = sides(maker)
+        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+            continue
+        result.trials += 1
+        outputs = [node for pair in pairs for node in pair]
+        _examine(claim, maker, _joined(saturate(outputs, rules=[])), outputs, result)
+        if result.counterexample is not None:
+            break
+    return result
+
+
+def _joined(graph: SaturatedEGraph) -> SaturatedEGraph:
+    """An e-graph in which each second output is in the class of the one before."""
+    same = dict(zip(graph.outputs[1::2], graph.outputs[::2], strict=True))
+    classes = dict(graph.classes)
+    for gone, kept in same.items():
+        if gone != kept:
+            classes[kept] = (*classes[kept], *graph.classes[gone])
+    return replace(graph, classes=classes)
+
+
+def _examine(
+    rule: Rule, maker: Maker, graph: SaturatedEGraph, outputs: Sequence[Node], result: CheckResult
+) -> None:
+    """Compute the classes of an e-graph on values of a few kinds; the first disagreement goes into the result."""
     result.fired += 1
     regimes = REGIMES[rule.numerics]
     for number in range(EACH):
@@ -202,7 +243,6 @@ def _try(
             program = paste(outputs, values, maker.known_inputs, rule, kinds, simple)
             result.counterexample = Counterexample(rule, wrong, _named(maker, outputs, values), program, fitting)
             break
-    return True
 
 
 def _first(

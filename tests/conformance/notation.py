@@ -1,0 +1,226 @@
+"""Equations between tensor programs as text, their types by unification, and typed instances of them."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eqsat.ir import build
+from eqsat.ir.node import Node
+from eqsat.ir.types import TensorType, float32
+from eqsat.nn.convolution import contracted
+from eqsat.nn.images import images
+from eqsat.nn.windows import extended
+
+Extent = Counter[str]
+"""A sum of unknown extents."""
+Pair = tuple[Node, Node]
+KERNEL = 3
+MOST_DRAWS = 20_000
+
+
+class Term:
+    """An operator applied to terms, or a variable (no operands)."""
+
+    def __init__(self, op: str, *args: Term, axis: int = 0) -> None:
+        self.op, self.args, self.axis = op, args, axis
+
+    def __add__(self, other: Term) -> Term:
+        return Term("add", self, other)
+
+    def __mul__(self, other: Term) -> Term:
+        return Term("mul", self, other)
+
+    def __matmul__(self, other: Term) -> Term:
+        return Term("matmul", self, other)
+
+
+def _functions() -> dict[str, Callable[..., Term]]:
+    def along(op: str, axis: int) -> Callable[..., Term]:
+        return lambda *args: Term(op, *args, axis=axis)
+
+    found: dict[str, Callable[..., Term]] = {"relu": lambda x: Term("relu", x), "conv": lambda x, w: Term("conv", x, w)}
+    found["conv_relu"] = lambda x, w: Term("relu", Term("conv", x, w))
+    for axis in range(4):
+        found[f"cat{axis}"] = along("cat", axis)
+        for part in (0, 1):
+            found[f"split{axis}_{part}"] = along(f"split{part}", axis)
+    return found
+
+
+@dataclass(frozen=True)
+class _Shape:
+    extents: tuple[Extent, ...]
+    seams: Mapping[int, Extent] = field(default_factory=dict)
+    """Along which axes it was put together, and the extent of the first part."""
+
+
+class Equations:
+    """Equations over shared variables of one rank. ``text``: left = right, several apart by semicolons."""
+
+    def __init__(self, text: str, rank: int) -> None:
+        self.text, self.rank = text, rank
+        names = {name: Term(name) for name in string.ascii_lowercase}
+        scope: dict[str, object] = {"__builtins__": {}, **_functions(), **names}
+        self.pairs: list[tuple[Term, Term]] = []
+        for equation in text.split(";"):
+            left, right = (eval(side.strip(), scope) for side in equation.split(" = "))
+            self.pairs.append((left, right))
+        self._root: dict[str, str] = {}
+        self._equal: list[tuple[Extent, Extent]] = []
+        self._grouped: list[tuple[Extent, Extent, Extent]] = []
+        self._fixed: dict[str, int] = {}
+        self._shapes: dict[str, tuple[str, ...]] = {}
+        self._inferred: dict[Term, _Shape] = {}
+        for left, right in self.pairs:
+            self._unify(self._infer(left), self._infer(right))
+        self.free = sorted({self._find(d) for dims in self._shapes.values() for d in dims} - self._fixed_roots())
+
+    # Types
+
+    def _find(self, name: str) -> str:
+        while name in self._root:
+            name = self._root[name]
+        return name
+
+    def _fixed_roots(self) -> set[str]:
+        return {self._find(name) for name in self._fixed}
+
+    def _unify(self, one: _Shape, other: _Shape) -> None:
+        for a, b in zip(one.extents, other.extents, strict=True):
+            self._same(a, b)
+
+    def _same(self, a: Extent, b: Extent) -> None:
+        if a.total() == b.total() == 1:
+            x, y = (self._find(next(iter(form))) for form in (a, b))
+            if x != y:
+                self._root[max(x, y)] = min(x, y)
+        else:
+            self._equal.append((a, b))
+
+    def _infer(self, term: Term) -> _Shape:
+        if term not in self._inferred:
+            self._inferred[term] = self._infer_one(term)
+        return self._inferred[term]
+
+    def _infer_one(self, term: Term) -> _Shape:
+        if not term.args:
+            dims = self._shapes.setdefault(term.op, tuple(f"{term.op}{axis}" for axis in range(self.rank)))
+            return _Shape(tuple(Counter((d,)) for d in dims))
+        shapes = [self._infer(arg) for arg in term.args]
+        first, last = shapes[0], shapes[-1]
+        if term.op == "relu":
+            return first
+        if term.op in ("add", "mul"):
+            self._unify(first, last)
+            return _Shape(first.extents, first.seams)
+        if term.op == "cat":
+            for axis in range(self.rank):
+                if axis != term.axis:
+                    self._same(first.extents[axis], last.extents[axis])
+            whole = list(first.extents)
+            whole[term.axis] = first.extents[term.axis] + last.extents[term.axis]
+            return _Shape(tuple(whole), {**first.seams, term.axis: first.extents[term.axis]})
+        if term.op.startswith("split"):
+            cut = list(first.extents)
+            seam = first.seams[term.axis]
+            cut[term.axis] = seam if term.op == "split0" else cut[term.axis] - seam
+            return _Shape(tuple(cut))
+        if term.op == "matmul":
+            self._same(first.extents[1], last.extents[0])
+            out = (first.extents[0], last.extents[1])
+            return _Shape(out, _seams(first, 0, 0) | _seams(last, 1, 1))
+        assert term.op == "conv", term.op
+        for extent in last.extents[2:]:
+            if extent.total() == 1:
+                self._fixed[next(iter(extent))] = KERNEL
+        self._grouped.append((first.extents[1], last.extents[0], last.extents[1]))
+        out4 = (first.extents[0], last.extents[0], *first.extents[2:])
+        return _Shape(out4, _seams(first, 0, 0) | _seams(last, 0, 1))
+
+    # Instances
+
+    def draw(self, rng: random.Random, sizes: Sequence[int] = (1, 2, 3, 4, 5, 6)) -> dict[str, int]:
+        """Extents for which all sides are typed. ``ValueError`` where none are found."""
+        for _ in range(MOST_DRAWS):
+            roots = {name: rng.choice(sizes) for name in self.free}
+            roots.update({self._find(name): size for name, size in self._fixed.items()})
+            extents = {d: roots[self._find(d)] for dims in self._shapes.values() for d in dims}
+            if self._typed(extents):
+                return extents
+        raise ValueError(f"no shapes found for {self.text}")
+
+    def uneven(self, seed: int = 0) -> dict[str, int]:
+        """Extents that differ from each other as far as the types allow: the best of a few draws."""
+        rng = random.Random(seed)
+        drawn = [self.draw(rng, (2, 3, 4, 5, 6, 7)) for _ in range(40)]
+        return max(drawn, key=lambda extents: len({extents[self._find(d)] for d in extents}))
+
+    def _typed(self, extents: Mapping[str, int]) -> bool:
+        def size(form: Extent) -> int:
+            return sum(extents[d] * n for d, n in form.items())
+
+        if any(size(a) != size(b) for a, b in self._equal):
+            return False
+        for channels, width, depth in self._grouped:
+            c, m, d = size(channels), size(width), size(depth)
+            if c % d or m % (c // d):
+                return False
+        return True
+
+    def instance(self, extents: Mapping[str, int], variable: Callable[..., Node] | None = None) -> list[Pair]:
+        """The sides as nodes over inputs of these extents, made in order of their names by ``variable(*shape)``."""
+        inputs: dict[str, Node] = {}
+        for at, name in enumerate(sorted(self._shapes)):
+            shape = tuple(extents[d] for d in self._shapes[name])
+            given = variable(*shape) if variable else build.input_node(at, TensorType(shape, float32), name)
+            inputs[name] = given
+
+        def made(term: Term) -> Node:
+            if not term.args:
+                return inputs[term.op]
+            args = [made(arg) for arg in term.args]
+            if term.op in ("add", "mul", "relu"):
+                return build.call(term.op, *args)
+            if term.op == "cat":
+                return build.concat(args, term.axis)
+            if term.op == "matmul":
+                return build.matmul(*args)
+            if term.op == "conv":
+                x, w = args
+                whole = extended(images("conv2d", x, None, 2), [((n - 1) // 2, n // 2) for n in w.shape[2:]])
+                groups = x.shape[1] // w.shape[1]
+                return contracted("conv2d", whole, w, groups, x.shape[2:], (1, 1), (1, 1))
+            seam = sum(extents[d] * n for d, n in self._infer(term.args[0]).seams[term.axis].items())
+            start, stop = (0, seam) if term.op == "split0" else (seam, args[0].shape[term.axis])
+            return build.take_range(args[0], term.axis, start, stop)
+
+        return [(made(left), made(right)) for left, right in self.pairs]
+
+
+def _seams(shape: _Shape, axis: int, to: int) -> dict[int, Extent]:
+    return {to: shape.seams[axis]} if axis in shape.seams else {}
+
+
+@dataclass(frozen=True)
+class Law:
+    """A numbered line of a table."""
+
+    number: int
+    equations: Equations
+
+    @property
+    def convolves(self) -> bool:
+        return "conv" in self.equations.text
+
+
+def table(text: str) -> list[Law]:
+    """The laws of a text: number, rank, equations."""
+    found = []
+    for line in text.strip().splitlines():
+        number, rank, equations = line.split(maxsplit=2)
+        found.append(Law(int(number), Equations(equations, int(rank.removesuffix("d")))))
+    return found
