@@ -3,6 +3,7 @@
 from eqsat.rules import collect
 from eqsat_rules import (
     arithmetic,
+    blocks,
     contractions,
     convolutions,
     functions,
@@ -26,6 +27,7 @@ RULES = collect(
     siblings,
     reductions,
     movement,
+    blocks,
     small_integers,
     small_floats,
     windows,

@@ -92,8 +92,12 @@ def _low_rank(m: Match, t: Node, deep: bool = True) -> bool:
 
 
 def program_linear(m: Match) -> bool:
-    """the tensor is the program's, the sum short, and a term folds into the known factor or is of low rank"""
-    if not m.original(m.root) or len(m.ts) > 3 or len(m.forms(m.root, "add_n")) >= MAX_FORMS:
+    """the e-graph is small, or the tensor the program's, and a term folds into the known factor or is of low rank"""
+    if len(m.ts) > 3 or len(m.forms(m.root, "add_n")) >= MAX_FORMS:
+        return False
+    if m.small():
+        return True
+    if not m.original(m.root):
         return False
     folds = m.known(m.w) and any(m.known(t) for _, t in m.ts)
     return folds or any(_low_rank(m, t) for _, t in m.ts)
@@ -105,8 +109,8 @@ def few_sums(m: Match) -> bool:
 
 
 def program_sum(m: Match) -> bool:
-    """the sum is the program's, with fewer than eight forms"""
-    return m.original(m.root) and len(m.forms(m.root, "add_n")) < MAX_FORMS
+    """the sum is the program's, or the e-graph small, with fewer than eight forms"""
+    return m.open(m.root) and len(m.forms(m.root, "add_n")) < MAX_FORMS
 
 
 # Three factors
@@ -139,7 +143,7 @@ def literals_gain(m: Match) -> bool:
 def _regroup(m: Match) -> Node | None:
     """(a·b)·c as a·(b·c); the other pairing is another match, as factors match in both orders."""
     left, right, last, out = _chain(m)
-    return product_of_three(m.a, left, m.b, right, m.c, last, out)
+    return product_of_three(m.a, left, m.b, right, m.c, last, out, any_size=m.small())
 
 
 # Linearity

@@ -73,15 +73,15 @@ def extents_of(*tensors: tuple[Node, Sequence[object]]) -> dict[object, int]:
 
 
 def product_of_three(
-    a: Node, a_labels: Labels, b: Node, b_labels: Labels, c: Node, c_labels: Labels, out: Labels
+    a: Node, a_labels: Labels, b: Node, b_labels: Labels, c: Node, c_labels: Labels, out: Labels, *, any_size: bool
 ) -> Node | None:
-    """``a·(b·c)``; None where the inner product would be larger than any tensor there is."""
+    """``a·(b·c)``; None where the inner product would be larger than any tensor there is, unless of ``any_size``."""
     extents = extents_of((a, a_labels), (b, b_labels), (c, c_labels))
     inner = tuple(x for x in dict.fromkeys((*b_labels, *c_labels)) if x in a_labels or x in out)
     if not set(b_labels) & set(c_labels) and min(b.type.ndim, c.type.ndim) > 0:
         return None
     size = math.prod(extents[x] for x in inner)
-    if size > max(a.type.size, b.type.size, c.type.size, math.prod(extents[x] for x in out)):
+    if not any_size and size > max(a.type.size, b.type.size, c.type.size, math.prod(extents[x] for x in out)):
         return None
     return einsum(a, a_labels, einsum(b, b_labels, c, c_labels, inner, extents), inner, out, extents)
 

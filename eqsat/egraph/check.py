@@ -180,7 +180,7 @@ def _try(
     """Whether the rule fired on a program."""
     left = min(1.0, max(0.05, end - time.monotonic()))
     known = frozenset(maker.known_inputs)
-    graph = saturate(outputs, rules=[rule, *beside], const=known, iterations=3, nodes=400, seconds=left)
+    graph = saturate(outputs, rules=[rule, *beside], const=known, iterations=3, nodes=400, room=400, seconds=left)
     stats = graph.report.rules[rule.id]
     result.usable = graph.report.stop != "fork"
     result.matched += stats.matches

@@ -45,7 +45,7 @@ class Term:
 class Terms:
     """The term store. ``constants``: input nodes whose values are known when the program is compiled.
 
-    ``attrs``, ``numbers``: what it begins to count with.
+    ``attrs``, ``numbers``: what it begins to count with. ``room``: with so many terms it is no longer small.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Terms:
         *,
         flatten: bool,
         fold: bool,
+        room: int = 0,
         attrs: Interner | None = None,
         numbers: Interner | None = None,
     ) -> None:
@@ -67,6 +68,7 @@ class Terms:
         self.merges: dict[int, list[tuple[int, str | None]]] = {}
         self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._constants = constants
+        self._room = room
         self._flatten = flatten
         self._fold = fold
         self._parent: list[int] = []
@@ -149,6 +151,10 @@ class Terms:
             return False
         handle = self.find(node.attrs)  # type: ignore[arg-type]
         return self._original[handle] or self.asked.lacks(handle, "original")
+
+    def small(self) -> bool:
+        """Whether there are few terms yet. Not asked again: merging hardly ever makes them fewer."""
+        return self.live < self._room
 
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of the terms of an operator in a node's class."""

@@ -28,6 +28,8 @@ CLASS_CAP = 48
 """Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
 RULE_CAP = 2000
 """Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
+ROOM = 48
+"""E-nodes up to which laws are tried that gain nothing by themselves."""
 FOUND, ROUND = 0.1, 50
 """Work of a match that the matcher finds and of a round of matching, where that of trying one match is 1."""
 TRIED = 8_000
@@ -83,12 +85,19 @@ def _resident_bytes() -> int:
 
 class _Search:
     def __init__(
-        self, rules: Sequence[Rule], const: frozenset[Node], nodes: int, work: float, seconds: float, memory: int | None
+        self,
+        rules: Sequence[Rule],
+        const: frozenset[Node],
+        nodes: int,
+        room: int,
+        work: float,
+        seconds: float,
+        memory: int | None,
     ) -> None:
         ids = {rule.id for rule in rules}
         queries = queries_of(rules)
         attrs, numbers = queries.attrs.copy(), queries.numbers.copy()
-        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids, attrs=attrs, numbers=numbers)
+        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids, room=room, attrs=attrs, numbers=numbers)
         self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
         self.nodes = nodes
         self.work = work
@@ -333,6 +342,7 @@ def saturate(
     rules: Sequence[Rule],
     const: frozenset[Node] = frozenset(),
     nodes: int = 20_000,
+    room: int = ROOM,
     work: float = 2 * TRIED,
     seconds: float = 30.0,
     memory: int | None = None,
@@ -340,7 +350,8 @@ def saturate(
 ) -> SaturatedEGraph:
     """Every program equal to ``outputs`` that the rules reach within the budget.
 
-    ``const``: the input nodes whose values are known when the program is compiled. ``nodes``: most e-nodes;
+    ``const``: the input nodes whose values are known when the program is compiled. ``nodes``: most e-nodes; ``room``:
+    how many there may be for laws that gain nothing by themselves to be tried everywhere, not on the program alone;
     ``work``: about the matches tried (see ``TRIED``); ``seconds``: wall time; ``memory``: bytes the process may grow
     by; ``iterations``: most rounds of matching. All are checked between insertions, so they may be passed by what one
     match builds (and ``seconds`` by one round of matching). Running out gives the e-graph so far; its report names the
@@ -349,7 +360,7 @@ def saturate(
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
-    search = _Search(rules, const, nodes, work, seconds, memory)
+    search = _Search(rules, const, nodes, room, work, seconds, memory)
     search.store.mark_original(outputs)
     stop = search.run(iterations)
     report = search.report

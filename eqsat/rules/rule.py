@@ -34,6 +34,9 @@ class Facts(Protocol):
     def original(self, node: Node) -> bool:
         """Whether the tensor is one of the program as given."""
 
+    def small(self) -> bool:
+        """Whether there are still few enough terms for laws that gain nothing by themselves."""
+
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of every term of this operator that the tensor is known to equal."""
 
@@ -72,6 +75,15 @@ class Match:
     def original(self, node: Node) -> bool:
         """Whether a tensor is one of the program as given, rather than made by a rule."""
         return self._facts.original(node)
+
+    def small(self) -> bool:
+        """Whether there are still few enough terms for laws that gain nothing by themselves."""
+        return self._facts.small()
+
+    def open(self, node: Node) -> bool:
+        """Whether a law that may gain nothing is to be tried on a tensor: one of the program's, or any while the e-graph
+        is small."""
+        return self._facts.small() or self._facts.original(node)
 
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of every term of this operator that a tensor is known to equal by now."""

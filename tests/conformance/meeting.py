@@ -16,7 +16,7 @@ from eqsat.ir.types import float32
 from eqsat.rules import Rule, builtin, select
 from eqsat.rules.examples import Maker
 
-ENODES, SECONDS = 30_000, 10.0
+ENODES, ROOM, SECONDS = 30_000, 400, 10.0
 """Limits of one law."""
 
 
@@ -36,7 +36,7 @@ def meet(law: Law, rules: Sequence[Rule] | None = None, seed: int = 0) -> Meetin
     pairs = law.equations.instance(law.equations.uneven(seed))
     outputs = [node for pair in pairs for node in pair]
     start = time.perf_counter()
-    graph = saturate(outputs, rules=select() if rules is None else rules, nodes=ENODES, seconds=SECONDS)
+    graph = saturate(outputs, rules=select() if rules is None else rules, nodes=ENODES, room=ROOM, seconds=SECONDS)
     seconds = time.perf_counter() - start
     met = all(left == right for left, right in zip(graph.outputs[::2], graph.outputs[1::2], strict=True))
     used = tuple(id for id, stats in graph.report.rules.items() if stats.fired)
