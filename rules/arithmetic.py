@@ -103,6 +103,11 @@ def own_scaled(m: Match) -> bool:
     return program_sum(m) and m.value(m.a) is None
 
 
+def both_tensors(m: Match) -> bool:
+    """the e-graph is small, and neither factor a number"""
+    return m.small() and program_sum(m) and m.value(m.a) is None and m.value(m.b) is None
+
+
 def whole_power(m: Match) -> bool:
     """the exponent is a whole number of 5 to 64, or of a float's that are negative, -3 to -64"""
     value = m.value(m.p)
@@ -227,6 +232,9 @@ def _add_one(m: Match) -> Node | None:
 
 
 fold_constants = builtin("fold.constants", "operators of small known tensors are computed when compiled")
+product_reorder = builtin(
+    "product.reorder", "(a·b)·c = a·(b·c): products of the same factors are one", numerics="reassociates"
+)
 read_store = builtin(
     "fuse.read_store", "a tensor that one kernel stores and another reads stays in registers: one kernel"
 )
@@ -326,5 +334,11 @@ factor = rewrite(
     where=shared_tensor,
 )
 factor_own = rewrite(signed((0, a * p), (0, a)), _add_one, where=own_scaled, doc="a·p ± a")
+factor_one = rewrite(
+    signed((0, a * b), (0, a)),
+    lambda m: call("mul", m.a, signed_sum([(m.signs[0], m.b), (m.signs[1], build.scalar(1, m.b))])),
+    where=both_tensors,
+    doc="a·b ± a = a·(b ± 1)",
+)
 factor_div = rewrite(signed((0, b / a), (0, c / a)), lambda m: call("div", _signed_pair(m), m.a), where=program_sum)
 distribute = rewrite(p * Terms("ts"), _distribute, where=few_terms, doc="p·(b ± c) = p·b ± p·c")

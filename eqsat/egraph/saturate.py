@@ -11,6 +11,7 @@ from typing import TypeVar
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, engine_for, usable
 from eqsat.egraph.match import Names, Query, decode, holds, queries_of
+from eqsat.egraph.products import Products
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
@@ -36,7 +37,7 @@ TRIED = 8_000
 """Matches tried in a second, by which limits that users give in seconds become ones of work (35 operators with 2,000
 e-nodes on a Xeon; small e-graphs take longer for each and settle soon)."""
 
-FLATTEN, FOLD = "sum.flatten", "fold.constants"
+FLATTEN, FOLD, REORDER = "sum.flatten", "fold.constants", "product.reorder"
 """Ids of the rules that the term store carries out when they are enabled."""
 
 
@@ -98,6 +99,7 @@ class _Search:
         queries = queries_of(rules)
         attrs, numbers = queries.attrs.copy(), queries.numbers.copy()
         self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids, room=room, attrs=attrs, numbers=numbers)
+        self.products = Products(self.store, REORDER) if REORDER in ids else None
         self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
         self.nodes = nodes
         self.work = work
@@ -171,6 +173,8 @@ class _Search:
                 self.apply(active, row)
             if active.rule.together is not None:
                 self.apply_groups(active)
+        if self.products is not None:
+            self.products.merge()
         self.ask_again()
         return bool(self.store.rows) or any(a.queue or a.regroup for a in self.active)
 
