@@ -66,8 +66,8 @@ def new_scale(m: Match) -> bool:
 
 
 def program_tensor(m: Match) -> bool:
-    """the tensor is one of the program's, or the e-graph small"""
-    return m.open(m.root)
+    """the tensor is one of the program's"""
+    return m.original(m.root)
 
 
 def both_known(m: Match) -> bool:
@@ -82,15 +82,15 @@ def b_repeats(m: Match) -> bool:
 
 
 def few_terms(m: Match) -> bool:
-    """the tensor is the program's, or the e-graph small, and the sum has at most four terms, one of them known"""
+    """the tensor is the program's, and the sum has at most four terms, one of them known"""
     return (
-        len(m.ts) <= 4 and m.open(m.root) and any(m.known(t) for _, t in m.ts) and len(m.forms(m.root, "add_n")) < 8
+        len(m.ts) <= 4 and m.original(m.root) and any(m.known(t) for _, t in m.ts) and len(m.forms(m.root, "add_n")) < 8
     )
 
 
 def program_sum(m: Match) -> bool:
-    """the sum is a tensor of the program, or the e-graph small, with fewer than eight forms as a sum"""
-    return m.open(m.root) and len(m.forms(m.root, "add_n")) < 8
+    """the sum is a tensor of the program with fewer than eight forms as a sum"""
+    return m.original(m.root) and len(m.forms(m.root, "add_n")) < 8
 
 
 def shared_tensor(m: Match) -> bool:

@@ -145,8 +145,8 @@ def _padded_sum(m: Match) -> Node | None:
 
 def _viewed_sum(m: Match) -> Node | None:
     shape = m._class_ts.shape
-    if math.prod(shape) == 0:
-        return None
+    if math.prod(shape) == 0 or any(stride == 0 for atoms in m.mp.axes for _, stride in atoms):
+        return None  # what is repeated is better added before
     return signed_sum([(s, build.view(build.broadcast_to(t, shape), m.mp)) for s, t in m.ts])
 
 

@@ -109,8 +109,8 @@ def few_sums(m: Match) -> bool:
 
 
 def program_sum(m: Match) -> bool:
-    """the sum is the program's, or the e-graph small, with fewer than eight forms"""
-    return m.open(m.root) and len(m.forms(m.root, "add_n")) < MAX_FORMS
+    """the sum is the program's, with fewer than eight forms"""
+    return m.original(m.root) and len(m.forms(m.root, "add_n")) < MAX_FORMS
 
 
 # Three factors

@@ -28,7 +28,7 @@ def program_weight_and_bias(m: Match) -> bool:
 
 def few_parts(m: Match) -> bool:
     """the concatenation is one of the program's own, or the e-graph small, of at most four parts"""
-    return len(m.ps) <= 4 and m.open(m._class_ps)
+    return len(m.ps) <= 4 and (m.small() or m.original(m._class_ps))
 
 
 def _column(spec: Spec, weights: Sequence[Node]) -> int | None:

@@ -29,7 +29,7 @@ CLASS_CAP = 48
 """Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
 RULE_CAP = 2000
 """Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
-ROOM = 48
+ROOM = 96
 """E-nodes up to which laws are tried that gain nothing by themselves."""
 FOUND, ROUND = 0.1, 50
 """Work of a match that the matcher finds and of a round of matching, where that of trying one match is 1."""

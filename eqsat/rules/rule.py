@@ -80,11 +80,6 @@ class Match:
         """Whether there are still few enough terms for laws that gain nothing by themselves."""
         return self._facts.small()
 
-    def open(self, node: Node) -> bool:
-        """Whether a law that may gain nothing is to be tried on a tensor: one of the program's, or any while the e-graph
-        is small."""
-        return self._facts.small() or self._facts.original(node)
-
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of every term of this operator that a tensor is known to equal by now."""
         return self._facts.forms(node, op)

@@ -16,7 +16,7 @@ from eqsat.ir.types import float32
 from eqsat.rules import Rule, builtin, select
 from eqsat.rules.examples import Maker
 
-ENODES, ROOM, SECONDS = 30_000, 400, 10.0
+ENODES, ROOM, SECONDS = 30_000, 96, 10.0
 """Limits of one law."""
 
 
