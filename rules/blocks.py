@@ -176,15 +176,9 @@ def _parts_with_another(mk: Maker, f: str | None) -> Node:
     sizes = [mk.random.choice((1, 2, 3)) for _ in range(mk.random.choice((2, 3)))]
     whole = build.concat([mk.tensor(3, n) for n in sizes], 1)
     columns = sum(sizes)
-    other = mk.random.choice(
-        [
-            lambda: build.concat([mk.tensor(3, n) for n in sizes], 1),
-            lambda: mk.tensor(3, 1),
-            lambda: mk.known(columns),
-            lambda: mk.tensor(2, 3, 1),
-            lambda: mk.tensor(3, columns),
-        ]
-    )()
+    shape = mk.random.choice(((3, 1), (columns,), (2, 3, 1), (3, columns), None))
+    other = mk.tensor(*shape, known=shape == (columns,)) if shape else None
+    other = other or build.concat([mk.tensor(3, n) for n in sizes], 1)
     pair = (whole, other) if mk.random.random() < 0.5 else (other, whole)
     return call(f or mk.random.choice(("add", "sub")), *pair)
 

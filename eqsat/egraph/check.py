@@ -225,9 +225,7 @@ def _joined(graph: SaturatedEGraph) -> SaturatedEGraph:
     return replace(graph, classes=classes)
 
 
-def _examine(
-    rule: Rule, maker: Maker, graph: SaturatedEGraph, outputs: Sequence[Node], result: CheckResult
-) -> None:
+def _examine(rule: Rule, maker: Maker, graph: SaturatedEGraph, outputs: Sequence[Node], result: CheckResult) -> None:
     """Compute the classes of an e-graph on values of a few kinds; the first disagreement goes into the result."""
     result.fired += 1
     regimes = REGIMES[rule.numerics]

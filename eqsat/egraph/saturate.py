@@ -90,10 +90,10 @@ class _Search:
         rules: Sequence[Rule],
         const: frozenset[Node],
         nodes: int,
-        room: int,
         work: float,
         seconds: float,
         memory: int | None,
+        room: int = ROOM,
     ) -> None:
         ids = {rule.id for rule in rules}
         queries = queries_of(rules)
@@ -364,7 +364,7 @@ def saturate(
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
-    search = _Search(rules, const, nodes, room, work, seconds, memory)
+    search = _Search(rules, const, nodes, work, seconds, memory, room)
     search.store.mark_original(outputs)
     stop = search.run(iterations)
     report = search.report

@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.conformance.notation import Law
-
 from eqsat.egraph.check import Counterexample, check_equation
 from eqsat.egraph.saturate import saturate
 from eqsat.ir.node import Node
 from eqsat.ir.types import float32
 from eqsat.rules import Rule, builtin, select
 from eqsat.rules.examples import Maker
+from tests.conformance.notation import Law
 
 ENODES, ROOM, SECONDS = 30_000, 96, 10.0
 """Limits of one law."""

@@ -1,9 +1,9 @@
 """The 133 substitutions that TASO generates and verifies (Jia et al. 2019, its file of graph substitutions), as facts.
 
 One a line: its number, the rank of its tensors, and equations that hold together. ``catN`` concatenates along axis N;
-``splitN_0`` and ``splitN_1`` are the parts at the place where its operand was put together along axis N last; ``conv`` is
-a convolution 3×3 with padding that keeps the size, whose groups follow from the channels of both operands. With an
-activation it is ``conv_relu``.
+``splitN_0`` and ``splitN_1`` are the parts at the place where their operand was put together along axis N last;
+``conv`` is a convolution 3×3 with padding that keeps the size, whose groups follow from the channels of both operands.
+With an activation it is ``conv_relu``.
 """
 
 from __future__ import annotations
