@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -425,6 +426,7 @@ class OptimizedFunction:
         """
         with forks.IMPORTING:
             from eqsat.algorithms import algorithms
+            from eqsat.derivation import derivation
             from eqsat.why import why
         varying = self._as_varying(args, kwargs)
         if varying is not None:
@@ -436,7 +438,8 @@ class OptimizedFunction:
             program = found[0] if isinstance(found, tuple) else found or program
         if isinstance(program, PlainProgram):
             return program.explain(self._spec.name)
-        return explanation(program, self._spec.name, call, functools.partial(why, program), algorithms(program))
+        made = explanation(program, self._spec.name, call, functools.partial(why, program), algorithms(program))
+        return dataclasses.replace(made, _derivation=functools.partial(derivation, program))
 
     @at_users_line
     def source(self, *args: Any, **kwargs: Any) -> str:

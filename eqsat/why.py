@@ -95,13 +95,13 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
         made = [e for e, nodes in egraph.classes.items() if any(n.rule == rule for n in nodes)]
         if not made:
             continue
-        (winner, *_) = _extract(program, egraph)
+        (winner, *_) = extracted(program, egraph)
         best = best or (winner.seconds, None)
         for eclass in made[:TRIED]:
             only = tuple(n for n in egraph.classes[eclass] if n.rule == rule)
             forced = replace(egraph, classes={**egraph.classes, eclass: only})
             try:
-                (selection, *_) = _extract(program, forced)
+                (selection, *_) = extracted(program, forced)
             except ValueError:
                 continue
             if not any(_uses(k, forced, rule) for k in selection.kernels):
@@ -111,7 +111,9 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
     return best
 
 
-def _extract(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
+def extracted(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
+    """What extraction chooses in an e-graph of a program's, by its model, the best first."""
+
     def lowers(term: Term) -> bool:
         return lower(term) is not None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eqsat.ir import views
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node
@@ -67,18 +68,32 @@ _NUMPY_NAMES = {
 }
 
 
-def _view(x: str, map: ViewMap, size: int) -> str:
-    """A view of ``size`` elements in index notation, so that tracing the program finds the same one."""
+def _view(x: str, map: ViewMap, shape: Sequence[int]) -> str:
+    """A view of a tensor of a shape: a reshape, a transpose, or index notation; tracing it finds the same one."""
+    size = math.prod(shape)
     if 0 in map.shape:
         return f"np.zeros({map.shape}, {x}.dtype)"
-    if math.prod(map.shape) == size and map.keeps_order(size) and map.strides == row_major(map.shape):
+    if map.keeps_order(size):
         return f"np.reshape({x}, {map.shape})"
+    order = _permutation(map, shape)
+    if order:
+        return f"np.transpose({x}, {order})"
     atoms = [atom for axis in map.axes for atom in axis]
     names = [f"i{n}" for n in range(len(atoms))]
     terms = [f"{step} * {name}" for name, (_, step) in zip(names, atoms, strict=True) if step]
     index = " + ".join([*([str(map.offset)] if map.offset or not terms else []), *terms])
     element = f"lambda{' ' * bool(names)}{', '.join(names)}: eqsat.asarray({x}).reshape(-1)[{index}]"
     return f"eqsat.compute({tuple(n for n, _ in atoms)}, {element}).reshape({map.shape})"
+
+
+def _permutation(map: ViewMap, shape: Sequence[int]) -> tuple[int, ...]:
+    """The order of axes of which a view is the transposition; empty where it is none."""
+    steps = {step: axis for axis, (n, step) in enumerate(zip(shape, row_major(tuple(shape)), strict=True)) if n > 1}
+    order = [steps.get(atoms[0][1], -1) if len(atoms) == 1 else -1 for atoms in map.axes]
+    ones = iter([axis for axis, n in enumerate(shape) if n == 1])
+    order = [next(ones, -1) if axis < 0 and n == 1 else axis for axis, n in zip(order, map.shape, strict=True)]
+    plain = sorted(order) == [*range(len(shape))] and views.transpose(shape, order) == map
+    return tuple(order) if plain else ()
 
 
 def _type(dtype: DType) -> str:
@@ -132,7 +147,7 @@ def expression(node: Node, args: Sequence[str]) -> str:
         case IotaAttrs():
             return f"np.arange({attrs.size}, dtype={_type(attrs.dtype)})"
         case ViewMap():
-            return _view(args[0], attrs, node.inputs[0].type.size)
+            return _view(args[0], attrs, node.inputs[0].shape)
         case Spec():
             return f"np.einsum('{attrs}', {args[0]}, {args[1]})"
         case PadAttrs():

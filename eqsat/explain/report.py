@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from eqsat.explain import render
+from eqsat.explain.derived import Derivation
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
@@ -125,6 +126,7 @@ class Explanation:
     lengths: tuple[int, int] | None = None
     algorithms: Sequence[Algorithms] = ()
     _why: Callable[[str], str] | None = field(default=None, repr=False)
+    _derivation: Callable[[], Derivation] | None = field(default=None, repr=False)
 
     @property
     def optimized(self) -> Work:
@@ -143,6 +145,13 @@ class Explanation:
         assert self._why is not None
         return self._why(rule)
 
+    def derivation(self) -> Derivation:
+        """The chain of rules from the program as written to the one that extraction chooses, each step checked.
+
+        ``print`` it; its steps have both terms, also as code. The program is searched once more.
+        """
+        return self._derivation() if self._derivation is not None else Derivation(())
+
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the program's roofline to a file, of the format that its ending names (``.png``, ``.svg``, ``.pdf``).
 
@@ -160,8 +169,8 @@ class Explanation:
 
     def to_json(self) -> str:
         """Everything shown, as JSON; times in seconds, sizes in bytes."""
-        data = asdict(replace(self, _why=None))
-        del data["_why"]
+        data = asdict(replace(self, _why=None, _derivation=None))
+        del data["_why"], data["_derivation"]
         data["optimized"] = asdict(self.optimized)
         data["predicted"] = self.predicted
         return json.dumps(data, indent=1)

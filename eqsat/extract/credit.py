@@ -14,14 +14,14 @@ from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.identity import identity
 
 
-def proof(egraph: SaturatedEGraph, one: int, other: int) -> tuple[str, ...]:
-    """The rules on the way between two terms' handles, in the forest of merges; a way of equal classes always exists.
+def way_between(egraph: SaturatedEGraph, one: int, other: int) -> list[tuple[str | None, int]]:
+    """The way between two terms' handles in the forest of merges: rules, and the handles that they lead to.
 
     It is a proof that they are equal, not always the shortest (Nieuwenhuis and Oliveras, "Proof-producing congruence
-    closure", 2005); merges by congruence carry the rule that caused them.
+    closure", 2005); merges by congruence carry the rule that caused them. Empty where there is none.
     """
     if one == other:
-        return ()
+        return []
     came: dict[int, tuple[int, str | None]] = {one: (one, None)}
     stack = [one]
     while stack and other not in came:
@@ -30,13 +30,18 @@ def proof(egraph: SaturatedEGraph, one: int, other: int) -> tuple[str, ...]:
             if near not in came:
                 came[near] = (at, rule)
                 stack.append(near)
-    rules: dict[str, None] = {}
+    way: list[tuple[str | None, int]] = []
     at = other
     while at in came and at != one:
-        at, rule = came[at]
-        if rule is not None:
-            rules[rule] = None
-    return tuple(rules)
+        before, rule = came[at]
+        way.append((rule, at))
+        at = before
+    return way[::-1]
+
+
+def proof(egraph: SaturatedEGraph, one: int, other: int) -> tuple[str, ...]:
+    """The rules on the way between two terms."""
+    return tuple(dict.fromkeys(rule for rule, _ in reversed(way_between(egraph, one, other)) if rule is not None))
 
 
 def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:

@@ -1,0 +1,149 @@
+"""How the program that runs follows from the one that was written, rule by rule.
+
+The e-graph keeps why terms are equal: a forest of merges, each by a rule (Nieuwenhuis and Oliveras, "Proof-producing
+congruence closure", 2005; Flatt et al., "Small proofs from congruence closure", 2022). Wherever the program takes a
+term in another one's place, the way between the two in that forest is the derivation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from eqsat import rules
+from eqsat.compiled import Compiled
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import ENode, SaturatedEGraph
+from eqsat.explain.derived import Derivation, Equation
+from eqsat.explain.work import node_flops
+from eqsat.extract.credit import way_between
+from eqsat.extract.terms import Read, Selection, Term
+from eqsat.ir.evaluate import evaluate_nodes
+from eqsat.ir.identity import identity
+from eqsat.ir.node import Node, topological
+from eqsat.ir.sources import InputAttrs
+from eqsat.ir.table import make
+from eqsat.plan.assembly import searched
+from eqsat.search import saturation
+from eqsat.why import extracted
+
+MOST_FLOPS = 2e9
+"""Operations of the terms that are still computed to check a step."""
+
+
+def derivation(program: Compiled) -> Derivation:
+    """The steps from the program as written to the one that extraction chooses by its model, regions in order.
+
+    Regions are searched once more. Equal ones are told once. Each step is computed on random inputs.
+    """
+    const = frozenset(program.constant_nodes)
+    chosen = rules.select(program.options.numerics, program.options.disable)
+    steps: list[Equation] = []
+    seen: set[str] = set()
+    whole = True
+    for region in searched(program.traced.graph, const):
+        if region.key() in seen:
+            continue
+        seen.add(region.key())
+        known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
+        work = saturation(program.options.search_seconds)
+        egraph = saturate(region.graph.outputs, rules=chosen, const=known, work=work)
+        (winner, *_) = extracted(program, egraph)
+        steps += _Steps(egraph, winner).run()
+        whole &= len(region.graph.inputs) == len(program.traced.graph.inputs)
+    names = tuple(program.traced.graph.names) if whole and len(seen) == 1 else ()
+    return Derivation(tuple(steps), names)
+
+
+class _Steps:
+    """The equations of one region."""
+
+    def __init__(self, egraph: SaturatedEGraph, winner: Selection) -> None:
+        self.egraph, self.winner = egraph, winner
+        self.by_handle = {n.handle: (n, c) for c, nodes in egraph.classes.items() for n in nodes if n.handle >= 0}
+        self.kernels = {term.eclass: term for term in (*winner.constants, *winner.kernels)}
+        self.terms: dict[int, Node] = {}
+        self.done: set[tuple[int, int]] = set()
+
+    def run(self) -> Iterator[Equation]:
+        for handle, eclass in zip(self.egraph.roots, self.egraph.outputs, strict=True):
+            if eclass in self.kernels:
+                yield from self._expand(handle, self.kernels[eclass])
+
+    def _expand(self, handle: int, term: Term) -> Iterator[Equation]:
+        """What replaces the term of a handle, then what replaces its operands."""
+        node = self._enode(term)
+        if node is None or (handle, node.handle) in self.done:
+            return
+        self.done.add((handle, node.handle))
+        yield from self._between(handle, node)
+        for child, operand in zip(term.children, node.operands, strict=False):
+            below = self.kernels.get(child.eclass) if isinstance(child, Read) else child
+            if below is not None:
+                yield from self._expand(operand, below)
+
+    def _between(self, handle: int, node: ENode) -> Iterator[Equation]:
+        """The steps from a term to an e-node of its class; terms that are gone by now are passed over."""
+        at, by = handle, dict[str, None]()
+        for rule, near in way_between(self.egraph, handle, node.handle):
+            if rule is not None:
+                by[rule] = None
+            if near not in self.by_handle or not by:
+                continue
+            if at in self.by_handle:
+                yield self._equation(tuple(by), at, near)
+            at, by = near, {}
+
+    def _equation(self, by: tuple[str, ...], one: int, other: int) -> Equation:
+        before, after = self._term(one), self._term(other)
+        nodes = topological([before, after])
+        if sum(map(node_flops, nodes)) > MOST_FLOPS:
+            return Equation(by, before, after, None, "that would take long")
+        rng = np.random.default_rng(0)
+        values: dict[Node, np.ndarray] = {}
+        for leaf in nodes:
+            if isinstance(leaf.attrs, InputAttrs):
+                drawn = rng.standard_normal(leaf.shape) if leaf.dtype.is_float else rng.integers(0, 2, leaf.shape)
+                values[leaf] = np.asarray(drawn).astype(leaf.dtype.numpy)
+        try:
+            a, b = (np.asarray(v, np.float64) for v in evaluate_nodes([before, after], values, double=True))
+        except (IndexError, ValueError) as error:
+            return Equation(by, before, after, None, f"random inputs are none of the program's: {error}")
+        finite = np.isfinite(a) & np.isfinite(b)
+        largest = np.abs(a[finite]).max(initial=0.0)
+        return Equation(by, before, after, float(np.abs(a - b)[finite].max(initial=0.0) / (largest or 1.0)))
+
+    def _enode(self, term: Term) -> ENode | None:
+        key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
+        return next((n for n in self.egraph.classes.get(term.eclass, ()) if n.key == key), None)
+
+    def _term(self, handle: int) -> Node:
+        """A term as it was made, over terms as they were made; of one that is gone, the first of its class."""
+        stack = [handle]
+        while stack:
+            at = stack[-1]
+            node, _ = self._known(at)
+            operands = node.operands or node.children
+            missing = [o for o in operands if o not in self.terms]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            self.terms[at] = make(node.op, [self.terms[o] for o in operands], node.attrs)
+        return self.terms[handle]
+
+    def _known(self, handle: int) -> tuple[ENode, int]:
+        """The e-node of a handle; of one that is gone, the nearest in the forest of merges."""
+        return self.by_handle[handle] if handle in self.by_handle else self.by_handle[self._nearest(handle)]
+
+    def _nearest(self, handle: int) -> int:
+        seen, stack = {handle}, [handle]
+        for at in stack:
+            for near, _ in self.egraph.merges.get(at, ()):
+                if near in self.by_handle:
+                    return near
+                if near not in seen:
+                    seen.add(near)
+                    stack.append(near)
+        raise KeyError(handle)

@@ -1,0 +1,101 @@
+"""The chain of rules from a program to the one that runs, as equations between terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from eqsat.explain.listing import expression
+from eqsat.ir.node import Node, topological
+from eqsat.ir.sources import InputAttrs
+from eqsat.ir.table import OPS
+
+__all__ = ["Derivation", "Equation"]
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A term, what it was replaced by, and the rules because of which the two are equal.
+
+    ``error``: the largest difference between both on random inputs, in float64, over the largest element; None where
+    they were not computed, for the reason ``unchecked``.
+    """
+
+    rules: tuple[str, ...]
+    before: Node
+    after: Node
+    error: float | None
+    unchecked: str = ""
+
+    def code(self, names: Sequence[str] = ()) -> tuple[str, str]:
+        """Each of both terms as NumPy code; ``names`` are those of the program's inputs, by index."""
+        before, after = ("\n".join(code([term], names)) for term in (self.before, self.after))
+        return before, after
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """The equations by which each part of a program became what runs, the outermost first.
+
+    An operand of a replaced term that was replaced in turn has an equation of its own, behind. ``names``: those of the
+    program's inputs, where the terms are of one region whose inputs are these.
+    """
+
+    steps: tuple[Equation, ...]
+    names: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Equation]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return "no rule changed the program"
+        lines: list[str] = []
+        for number, step in enumerate(self.steps, 1):
+            held = f"not checked: {step.unchecked}" if step.error is None else f"they differ by {step.error:.1g}"
+            lines.append(f"{number}. {', '.join(step.rules)} ({held})")
+            *shared, before, after = code([step.before, step.after], self.names)
+            lines += [f"   {line}" for line in (*shared, before, "=", after)] + [""]
+        return "\n".join(lines[:-1])
+
+
+def code(terms: Sequence[Node], names: Sequence[str] = ()) -> list[str]:
+    """Terms as NumPy code: an expression for each, after lines for what they have more than once, or what is long."""
+    uses: dict[Node, int] = {}
+    order = topological(terms)
+    for each in order:
+        for operand in each.inputs:  # a sum names its operand twice, for its type
+            uses[operand] = uses.get(operand, 0) + (2 if operand.inputs and OPS[each.op].kind == "reduce" else 1)
+    texts: dict[Node, str] = {}
+    lines: list[str] = []
+    for each in order:
+        if isinstance(each.attrs, InputAttrs):
+            number = each.attrs.index
+            texts[each] = names[number] if number < len(names) else f"x{number}"
+            continue
+        text = expression(each, [texts[operand] for operand in each.inputs])
+        if each in terms:
+            texts[each] = text
+        if each.inputs and (
+            uses.get(each, 0) > 1 or (each in terms and each in uses) or (len(text) > 60 and each in uses)
+        ):
+            lines.append(f"t{len(lines)} = {text}")
+            text = f"t{len(lines) - 1}"
+        if each not in terms or each in uses:
+            texts[each] = text if text.isidentifier() or _closed(text) else f"({text})"
+    return [*lines, *(texts[term] for term in terms)]
+
+
+def _closed(text: str) -> bool:
+    """Whether a text is one call, which needs no parentheses as an operand."""
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and letter in ")]":
+            return at == len(text) - 1 and text[0].isalpha()
+        if depth == 0 and not (letter.isalnum() or letter in "._"):
+            return False
+    return text.replace(".", "").isalnum()

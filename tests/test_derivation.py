@@ -1,0 +1,94 @@
+"""The chain of rules from a program to the one that runs: each step is an equation that holds, and code that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat import rules
+from eqsat.explain.derived import Derivation
+from eqsat.rules import op, rewrite, tensors
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape)
+
+
+def of(function: Callable[..., Any], *arguments: np.ndarray, **options: Any) -> Derivation:
+    optimized = eqsat.optimize(function, check_speed=False, **options)
+    optimized(*arguments)
+    return optimized.explain().derivation()
+
+
+def shared_weights(x: Any, a: Any, b: Any) -> Any:
+    return np.tanh(x @ a + x @ b) * 2
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    scores = np.exp(q @ k.T - 1)
+    return (scores / scores.sum(axis=-1, keepdims=True)) @ v
+
+
+def test_products_of_one_factor_are_joined_by_one_rule() -> None:
+    x, a, b = draw(64, 96), draw(96, 32), draw(96, 32)
+    (step,) = of(shared_weights, x, a, b)
+    assert step.rules == ("contract_factor",) and step.error is not None and step.error < 1e-14
+    before, after = step.code(["x", "a", "b"])
+    assert before.count("einsum") == 2 and after.count("einsum") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (shared_weights, [(64, 96), (96, 32), (96, 32)]),
+        (attention, [(64, 32), (64, 32), (64, 32)]),
+        (lambda x, w, b: np.maximum((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) @ w + b, 0),
+         [(32, 48), (48, 16), (16,)]),
+    ],
+)  # fmt: skip
+def test_steps_hold_and_their_code_runs(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+    arguments = [draw(*shape) for shape in shapes]
+    found = of(function, *arguments)
+    assert len(found) and all(step.rules for step in found)
+    for step in found:
+        assert step.error is not None and step.error < 1e-12
+        results = []
+        for text in step.code():
+            *lines, last = text.split("\n")
+            scope: dict[str, Any] = {"np": np, "eqsat": eqsat, **{f"x{n}": a for n, a in enumerate(arguments)}}
+            exec("\n".join(lines), scope)
+            results.append(np.asarray(eval(last, scope)))
+        np.testing.assert_allclose(results[0], results[1], rtol=1e-9, atol=1e-12)
+    assert str(found).count(" differ by ") == len(found)
+
+
+def test_a_wrong_rule_is_seen_in_its_step() -> None:
+    """Taken unchecked, in a program that is not verified either."""
+    a = tensors("a")
+    rules.add(rewrite(op("tanh", a), a * 1.01, id="wrong.tanh"), check=False)
+    try:
+        found = of(lambda x: np.tanh(x) + 1, draw(400), verify=False, cache=False)
+    finally:
+        rules.remove("wrong.tanh")
+    wrong = [step for step in found if "wrong.tanh" in step.rules]
+    assert wrong and all(step.error is not None and step.error > 1e-3 for step in wrong)
+
+
+def test_there_is_none_where_nothing_changed() -> None:
+    assert str(of(lambda x: np.tanh(x), draw(40))) == "no rule changed the program"
+    plain = eqsat.optimize(lambda x: np.array([float(v) for v in x if v > 0]))
+    with pytest.warns(eqsat.EqsatWarning):
+        plain(draw(5))
+    assert len(plain.explain().derivation()) == 0
+
+
+def test_large_terms_are_not_computed() -> None:
+    x, a, b = (np.zeros((1200, 1200), np.float32) for _ in range(3))
+    (step,) = of(shared_weights, x, a, b)
+    assert step.error is None and "long" in step.unchecked and "not checked" in str(of(shared_weights, x, a, b))
