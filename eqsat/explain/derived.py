@@ -77,15 +77,14 @@ def code(terms: Sequence[Node], names: Sequence[str] = ()) -> list[str]:
             texts[each] = names[number] if number < len(names) else f"x{number}"
             continue
         text = expression(each, [texts[operand] for operand in each.inputs])
-        if each in terms:
+        used = uses.get(each, 0)
+        if not used:
             texts[each] = text
-        if each.inputs and (
-            uses.get(each, 0) > 1 or (each in terms and each in uses) or (len(text) > 60 and each in uses)
-        ):
+            continue
+        if each.inputs and (used > 1 or each in terms or len(text) > 60):
             lines.append(f"t{len(lines)} = {text}")
             text = f"t{len(lines) - 1}"
-        if each not in terms or each in uses:
-            texts[each] = text if text.isidentifier() or _closed(text) else f"({text})"
+        texts[each] = text if text.isidentifier() or _closed(text) else f"({text})"
     return [*lines, *(texts[term] for term in terms)]
 
 
