@@ -4,10 +4,11 @@ from eqsat.ir.nest import is_parallel
 from eqsat.schedule.decode import below
 from eqsat.schedule.legal import check
 from eqsat.schedule.offered import check_offered
-from eqsat.schedule.problem import ScheduleError, lane_axis
+from eqsat.schedule.problem import ScheduleError
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
 from eqsat.schedule.scheduler import Candidate, Least, Scheduled, anywhere, least_of, schedule
 from eqsat.schedule.simple import simple_nest
+from eqsat.schedule.vectors import lane_axis
 
 __all__ = [
     "Candidate",

@@ -8,10 +8,9 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.maps import axes_of
 from eqsat.schedule.peel import peeled
-from eqsat.schedule.problem import lane_axis
 from eqsat.schedule.tiles import ceil_div, round_up
 from eqsat.schedule.vector_cost import turned_loads
-from eqsat.schedule.vectors import LARGE, PARTS
+from eqsat.schedule.vectors import LARGE, PARTS, lane_axis
 
 __all__ = ["plain_nest"]
 

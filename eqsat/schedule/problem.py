@@ -16,7 +16,7 @@ from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
-from eqsat.ir.axes import maps_of, normalized, simplify, unique
+from eqsat.ir.axes import normalized, simplify, unique
 from eqsat.ir.contraction import Dot, evenly, loads, plain, product_of, streamed, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
 from eqsat.ir.siblings import are_siblings, joint
@@ -456,29 +456,6 @@ def _reads(group: KernelGroup, operand: int | FromStage | None) -> int:
 def _slots(expr: Expr, functions: Functions) -> float:
     slots = slots_of(functions)
     return sum(slots.get(e.fn, 1.0) for e in walk(expr) if isinstance(e, Call))
-
-
-def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
-    """The axis along which vectors need the fewest instructions in a kernel that is no contraction; the last of equals.
-
-    Any axis past the first ``fixed`` (shared) ones may be chosen, reduced ones too; ``None`` when there is no
-    axis of more than one position. What a search starts from, and what runs without one.
-    """
-
-    def cost(axis: int) -> float:
-        total = 0.0
-        for strides in maps_of(kernel):
-            total += {0: 0.25, 1: 1.0, 2: 3.0}.get(strides[axis], 20.0)
-        extent = kernel.extents[axis]
-        if axis >= kernel.parallel:
-            total += 16.0 / math.ceil(extent / 16)  # combining lanes
-        return (total + sum(isinstance(e, Call) for e in unique(kernel.body))) * math.ceil(extent / 16) / extent
-
-    return min(
-        (a for a in range(fixed, len(kernel.extents)) if kernel.extents[a] > 1),
-        key=lambda a: (cost(a), -a),
-        default=None,
-    )
 
 
 def plain_axis(name: str) -> str:

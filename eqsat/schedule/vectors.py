@@ -8,11 +8,11 @@ from functools import partial
 
 from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call, Load
+from eqsat.ir.axes import maps_of, unique
+from eqsat.ir.kernel import Call, Kernel, Load
 from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
-from eqsat.schedule.problem import Problem, StageForm, lane_axis
+from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.tensorize import matches, tile_sizes
 from eqsat.schedule.tiles import balanced, ceil_div, round_up
 from eqsat.schedule.vector_cost import AT_ONCE, body_slots, fresh, lanes_of, op_slots, tile_slots, turned_loads
@@ -238,3 +238,26 @@ def least_slots(form: StageForm, target: Target) -> float:
     for row, blocks in tile_ops(form, target):
         rates.append(op_slots(form, target, row.name, dict(blocks)) / math.prod(n for _, n in blocks))
     return min(rates) * form.kernel.points
+
+
+def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
+    """The axis along which vectors need the fewest instructions in a kernel that is no contraction; the last of equals.
+
+    Any axis past the first ``fixed`` (shared) ones may be chosen, reduced ones too; ``None`` when there is no
+    axis of more than one position. What a search starts from, and what runs without one.
+    """
+
+    def cost(axis: int) -> float:
+        total = 0.0
+        for strides in maps_of(kernel):
+            total += {0: 0.25, 1: 1.0, 2: 3.0}.get(strides[axis], 20.0)
+        extent = kernel.extents[axis]
+        if axis >= kernel.parallel:
+            total += 16.0 / math.ceil(extent / 16)  # combining lanes
+        return (total + sum(isinstance(e, Call) for e in unique(kernel.body))) * math.ceil(extent / 16) / extent
+
+    return min(
+        (a for a in range(fixed, len(kernel.extents)) if kernel.extents[a] > 1),
+        key=lambda a: (cost(a), -a),
+        default=None,
+    )
