@@ -86,18 +86,27 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
     deep = sorted({axis for axis in walked if axis is not None and axis not in kept})
     if math.prod(shape[axis] for axis in deep) < LEAST_WORK:
         return None
+    labels, factor = _windows_last(m, walked, steps, counts, start, deep)
+    out = (*spec.batch, *spec.rows, *spec.cols)
+    product = build.contract(make_spec(labels, spec.b, out), factor, m.w)
+    return build.transpose(product, [out.index(k) for k in spec.out])
+
+
+def _windows_last(
+    m: Match, walked: Sequence[int | None], steps: Sequence[int], counts: Sequence[int], start: int, deep: Sequence[int]
+) -> tuple[list[str], Node]:
+    """The view of the tensor with the axes ``deep`` innermost, its own axes in the order that they lie in, and labels."""
+    shape = m.x.shape
     order = [*(a for a in range(len(shape)) if a not in deep), *deep]
     image = build.transpose(m.x, order)
     old, new = row_major(shape), dict(zip(order, row_major(image.shape), strict=True))
     moves = [0 if a is None else step // old[a] * new[a] for a, step in zip(walked, steps, strict=True)]
     offset = sum(int(at) * new[a] for a, at in enumerate(np.unravel_index(start, shape)))
-    labels = sorted(range(len(spec.a)), key=lambda i: -moves[i])
-    seen = views.strided([counts[i] for i in labels], [moves[i] for i in labels], offset)
-    out = (*spec.batch, *spec.rows, *spec.cols)
+    axes = sorted(range(len(m.s.a)), key=lambda i: -moves[i])
+    seen = views.strided([counts[i] for i in axes], [moves[i] for i in axes], offset)
     # Not composed with the transposition: the copy is to be stored.
     factor = image if seen.is_identity(image.shape) else make("view", (image,), seen, label="windows")
-    product = build.contract(make_spec([spec.a[i] for i in labels], spec.b, out), factor, m.w)
-    return build.transpose(product, [out.index(k) for k in spec.out])
+    return [m.s.a[i] for i in axes], factor
 
 
 def _plain(m: Match) -> Node | None:
@@ -106,6 +115,32 @@ def _plain(m: Match) -> Node | None:
 
 def _windows(m: Match) -> Node | None:
     return _channels_last(m, m.mp.strides, m.mp.shape, m.mp.offset)
+
+
+def each_channel(m: Match) -> bool:
+    """a known filter for each channel of overlapping windows, results contiguous along an image's axis"""
+    spec: Spec = m.s
+    if not overlapping(m) or not m.known(m.w) or m.known(m.x) or m.root.type.size == 0 or spec.cols:
+        return False
+    extents = dict(zip(spec.b, m.w.shape, strict=True))
+    channels = math.prod(extents[k] for k in spec.batch)
+    return channels >= LEAST_WORK and spec.out[-1] in spec.rows and len(m.forms(m.root, "contract")) < MAX_FORMS
+
+
+def _each_windows(m: Match) -> Node | None:
+    """Windows of the image with the axes innermost that each have a filter of their own; filters and results alike."""
+    spec: Spec = m.s
+    steps, counts = m.mp.strides, m.mp.shape
+    walked = None if steps is None else _walked(m.x.shape, steps, counts, m.mp.offset)
+    if walked is None:
+        return None
+    deep = sorted({axis for axis, k in zip(walked, spec.a, strict=True) if axis is not None and k in spec.batch})
+    labels, factor = _windows_last(m, walked, steps, counts, m.mp.offset, deep)
+    first = (*spec.summed, *spec.batch)
+    weights = build.transpose(m.w, [spec.b.index(k) for k in first])
+    out = (*spec.rows, *spec.batch)
+    product = build.contract(make_spec(labels, first, out), factor, weights)
+    return build.transpose(product, [out.index(k) for k in spec.out])
 
 
 def one_row_of_small(m: Match) -> bool:
@@ -159,6 +194,15 @@ def _image_windows(mk: Maker) -> Node:
     return build.contract(spec, build.view(given, seen, "windows"), mk.known(LEAST_WORK, LEAST_WORK, 2, 3))
 
 
+def _each_image(mk: Maker) -> Node:
+    """Windows of 2×3, each channel with weights of its own."""
+    step = mk.random.choice((1, 2))
+    given = mk.tensor(LEAST_WORK, 2 * step + 2, 2 * step + 3)
+    steps = row_major(given.shape)
+    seen = views.strided((LEAST_WORK, 3, 3, 2, 3), [steps[0], *(step * n for n in steps[1:]), *steps[1:]])
+    return build.contract(make_spec("chwrs", "crs", "chw"), build.view(given, seen, "windows"), mk.known(LEAST_WORK, 2, 3))
+
+
 channels_last = rewrite(
     contract(x, w, s),
     _plain,
@@ -172,6 +216,13 @@ channels_last_windows = rewrite(
     where=[positions_last, overlapping],
     example=_image_windows,
     doc="windows of an image, channels last",
+)
+channels_last_each = rewrite(
+    contract(view(x, mp), w, s),
+    _each_windows,
+    where=each_channel,
+    example=_each_image,
+    doc="a filter for each channel, channels last",
 )
 
 

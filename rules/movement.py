@@ -212,6 +212,19 @@ def _slice_of_pad(m: Match) -> Node | None:
     return build.slices(m.x, starts, [1] * len(starts), found[1]) if inside else None
 
 
+def _transposed_pad(m: Match) -> Node | None:
+    """A transposed padded tensor: the transposed tensor, padded."""
+    padded = build.pad(m.x, m.pd.widths, m.pd.value)
+    read = axes_read(padded, m.mp)
+    if read is None or len(read) != m.x.type.ndim or any(len(axes) > 1 or None in axes for axes in read):
+        return None
+    ones = iter([axis for axis, n in enumerate(padded.shape) if n == 1])
+    order = [axis for axes in read for axis in axes or [next(ones)] if axis is not None]
+    if order == sorted(order):
+        return None
+    return build.pad(build.transpose(m.x, order), [m.pd.widths[axis] for axis in order], m.pd.value)
+
+
 def _sum_of_pad(m: Match) -> Node:
     """Zeros beside a tensor add nothing."""
     total = build.reduce("reduce_sum", m.x, m.ax)
@@ -300,6 +313,11 @@ def _cut_padding(mk: Maker) -> Node:
     return build.slices(padded, [2, 0], [1, 1], [mk.random.randint(1, 4), 3])
 
 
+def _padded_transposed(mk: Maker) -> Node:
+    padded = build.pad(mk.tensor(4, 1, 3, 2), [(2, 1), (0, 0), (0, 2), (0, 0)], mk.random.choice((0.0, 7.0)))
+    return build.transpose(padded, mk.random.choice(([2, 1, 0, 3], [3, 1, 0, 2], [3, 0, 1, 2])))
+
+
 def _embedded_map(mk: Maker) -> Node:
     return make(mk.random.choice(UNARY), (_embedding(mk),))
 
@@ -350,6 +368,13 @@ concat_of_products = rewrite(
 )
 pad_pad = rewrite(op("pad", op("pad", x, attrs=pe), attrs=pd), _pad_pad, where=same_padding, numerics="exact")
 slice_of_pad = rewrite(view(op("pad", x, attrs=pd), mp), _slice_of_pad, numerics="exact", example=_cut_padding)
+transposed_pad = rewrite(
+    view(op("pad", x, attrs=pd), mp),
+    _transposed_pad,
+    numerics="exact",
+    example=_padded_transposed,
+    doc="a transposed padded tensor is the transposed one, padded",
+)
 sum_of_pad = rewrite(reduction("reduce_sum", op("pad", x, attrs=pd), ax), _sum_of_pad, where=zero_padding)
 gather_of_product = rewrite(
     contract(op("gather", x, i, attrs=k), w, s),

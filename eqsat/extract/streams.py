@@ -18,7 +18,9 @@ from eqsat.cost.calibration import (
     FILL,
     GATHER_SLOTS,
     GUARD_SLOTS,
+    LANE_SLOTS,
     LOAD_SLOTS,
+    PACK_TRANSPOSED,
     PANEL,
     PANEL_PACK_SLOTS,
     RUN_SLOTS,
@@ -90,6 +92,7 @@ class Stream:
     rank: float = 0.0
     narrow: tuple[DType, float, str] | None = None
     owners: tuple[tuple[int, int, float], ...] = ()
+    apart: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -225,6 +228,7 @@ class Builder:
             moved = sum(stream.reads.values()) + type.nbytes
             work, slots = self._tiled(stream)
             slots += self._copied(stream) if kind == "view" and stream.core is None else 0.0
+            slots += self._apart(stream)
             stream.seconds = self.roofline.seconds(work, slots, moved, type.dtype)
         self.made[key] = stream
         return stream
@@ -320,6 +324,8 @@ class Builder:
             inner = next((n for n, x in enumerate(reversed(labels)) if x not in attrs.out), 0)
             if math.prod(larger.type.shape[larger.type.ndim - inner :]) > PANEL:  # sums are in memory between rows
                 s.core_slots += FILL / SEVERAL_ROWS * larger.type.size
+        if min(rows, cols) == 1:
+            s.apart = self._lanes_apart(s, attrs)
         if min(rows, cols, deep) > 1:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
@@ -346,6 +352,23 @@ class Builder:
         lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
 
+    def _apart(self, s: Stream) -> float:
+        """Slots in which what lies along another axis than the results is read, by blocks or lane by lane.
+
+        Of products of matrices none: their panels are copied.
+        """
+        turned = sum(map is not None and _turned(map) for map in s.maps)
+        blocks = s.core is None and not s.guarded
+        each = PACK_TRANSPOSED / self.roofline.lanes(s.type.dtype) if blocks else LANE_SLOTS
+        along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
+        return turned * each * s.type.size + along
+
+    @staticmethod
+    def _inner(s: Stream) -> int:
+        """Elements of the core's result from one position to the next along what results are contiguous in."""
+        ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else []
+        return ends[-1] if ends else 1
+
     def _tiled(self, s: Stream) -> tuple[float, float]:
         """Multiply-adds, with those of lanes of a register tile that are not in use, and slots, with copied windows.
 
@@ -353,11 +376,29 @@ class Builder:
         """
         if s.core is None or not s.core.owners:
             return s.multiply_adds, s.slots
-        ends = [abs(atoms[-1][1]) for atoms in s.core_map.axes if atoms] if s.core_map is not None else [1]
-        inner = ends[-1] if ends else 1
+        inner = self._inner(s)
         positions, copied = next(((n, slots) for step, n, slots in s.core.owners if step <= inner), (1, 0.0))
         lanes = self.roofline.lanes(s.core.type.dtype)
         return s.multiply_adds * -(-positions // lanes) * lanes / positions, s.slots + copied
+
+    def _lanes_apart(self, s: Stream, spec: Spec) -> tuple[tuple[int, float], ...]:
+        """For each axis of a sum of products its step, and the slots lost where vectors lie along it: lanes that are not
+        in use, and loads lane by lane. None are where neighbours are summed, which vectors may lie along instead."""
+        lanes, points = self.roofline.lanes(s.type.dtype), s.multiply_adds
+        steps: dict[str, list[int]] = {}
+        for operand, labels in zip(s.children, (spec.a, spec.b), strict=True):
+            for map in operand.maps:
+                axes = (views.identity(operand.type.shape) if map is None else map).axes
+                for label, atoms in zip(labels, axes, strict=True):
+                    steps.setdefault(label, []).append(abs(atoms[-1][1]) if atoms else 0)
+                    if label in spec.summed and atoms and atoms[-1][0] >= VECTOR and atoms[-1][1] == 1:
+                        return ()
+        extents = dict(zip(spec.out, s.type.shape, strict=True))
+        return tuple(
+            (stride, points * (-(-extents[x] // lanes) * lanes / extents[x] - 1 + sum(n > 2 for n in steps.get(x, ())) * LANE_SLOTS))
+            for x, stride in zip(spec.out, row_major(s.type.shape), strict=True)
+            if extents[x] > 1
+        )
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
@@ -432,7 +473,9 @@ class Builder:
             return True
         s.root, s.multiply_adds, s.core_slots = True, part.multiply_adds, part.slots + s.type.size
         moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes
-        s.seconds = self.roofline.seconds(*self._tiled(part), moved, s.type.dtype, steps=2)
+        work, slots = self._tiled(part)
+        slots += self._apart(part) if part.core is not None else LANE_SLOTS * s.type.size
+        s.seconds = self.roofline.seconds(work, slots, moved, s.type.dtype, steps=2)
         return True
 
     def _opaque(self, s: Stream, op: str, attrs: object) -> bool:
