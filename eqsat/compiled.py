@@ -21,6 +21,7 @@ from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.direct import direct_call, naming_copies
 from eqsat.explained import steps_of
+from eqsat.frontends.again import Take
 from eqsat.frontends.pytree import Leaf
 from eqsat.frontends.trace import Traced
 from eqsat.held import Held, all_held, native
@@ -102,6 +103,7 @@ class Compiled:
                 self._take(given, examples, progress, deadline)
         whole = traced.pairs is not None  # no leaf is passed as the base of what it repeats
         self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if whole else None
+        self.take: Take | None = None  # of arguments in containers, once they came again
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}
@@ -350,9 +352,10 @@ class Compiled:
             TypeError: arguments of other types, or other values of constants.
         """
         if self.direct is not None and not kwargs:
-            results = self.direct(args)
-            if results is not None:
-                return results[0] if self.single else self.traced.rebuild(results, args)
+            given = args if self.take is None else self.take(args)
+            results = None if given is None else self.direct(given)
+            if given is not None and results is not None:
+                return results[0] if self.single else self.traced.rebuild(results, given)
         leaves, key = self.spec.flatten(args, kwargs)
         if key != self.traced.key or not self.holds(leaves, {}):
             what = "other values of constants" if key == self.traced.key else "arguments of other types"

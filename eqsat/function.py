@@ -20,6 +20,7 @@ from eqsat.deadline import Deadline
 from eqsat.errors import ConcretizationError, EqsatError, OptionError, ResultChangedError
 from eqsat.explain.report import Explanation
 from eqsat.explained import explanation
+from eqsat.frontends.again import take_again
 from eqsat.frontends.pytree import ArgSpec, Key, TracedArgument
 from eqsat.frontends.shapes_only import with_examples
 from eqsat.frontends.trace import const_inputs
@@ -90,13 +91,15 @@ class OptimizedFunction:
         last = self._last
         if last is not None and not kwargs:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
+            leaves = args if last.take is None else last.take(args)
             try:
-                results = None if compiling.values and compiling.get() else last.direct(args)  # type: ignore[misc]
+                busy = leaves is None or (compiling.values and compiling.get())
+                results = None if busy else last.direct(leaves)  # type: ignore[misc]
             except ResultChangedError:  # which it will do again below
                 results = None
             if results is not None:
                 self._hits += 1
-                return results[0] if last.single else last.traced.rebuild(results, args)
+                return results[0] if last.single else last.traced.rebuild(results, leaves)
         try:
             return self._call(args, kwargs)
         except Exception as error:
@@ -126,9 +129,12 @@ class OptimizedFunction:
         if isinstance(program, Varying):
             self._latest = weakref.ref(program), self._hits + self._misses
             return program.function(*program.given(args, kwargs))
+        again = self._latest is not None and self._latest[0]() is program
         self._took(program, leaves)
         if isinstance(program, PlainProgram):
             return self._run_plain(program, args, kwargs)
+        if again and leaves is not args and not kwargs and not program.traced.guards:
+            self._take_again(program, args)
         if not program.traced.guards and not program.traced.takes(leaves):
             return self.fn(*args, **kwargs)  # NumPy says what becomes of arguments that share memory
         if leaves is args and not program.traced.guards:
@@ -164,6 +170,14 @@ class OptimizedFunction:
             self._last = program
             if not self._programs.has(program.first):  # forgotten meanwhile
                 self._last = None
+
+    def _take_again(self, program: Compiled, args: tuple[Any, ...]) -> None:
+        """Try this program first, of arguments in such containers with the same constants."""
+        if len(args) == len(self._spec.parameters) and not self._takes_any():
+            trees, leaves = self._spec.trees(args, {})
+            program.take = take_again(trees, leaves, program.held)
+            if program.take is not None:
+                self._come_back_to(program)
 
     def _path(
         self, program: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], key: Key
