@@ -91,15 +91,15 @@ class OptimizedFunction:
         last = self._last
         if last is not None and not kwargs:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
-            leaves = args if last.take is None else last.take(args)
+            given = args if last.take is None else last.take(args)
             try:
-                busy = leaves is None or (compiling.values and compiling.get())
-                results = None if busy else last.direct(leaves)  # type: ignore[misc]
+                busy = given is None or (compiling.values and compiling.get())
+                results = None if busy else last.direct(given)  # type: ignore[misc, arg-type]
             except ResultChangedError:  # which it will do again below
                 results = None
             if results is not None:
                 self._hits += 1
-                return results[0] if last.single else last.traced.rebuild(results, leaves)
+                return results[0] if last.single else last.traced.rebuild(results, given)  # type: ignore[arg-type]
         try:
             return self._call(args, kwargs)
         except Exception as error:

@@ -95,7 +95,7 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
 def _windows_last(
     m: Match, walked: Sequence[int | None], steps: Sequence[int], counts: Sequence[int], start: int, deep: Sequence[int]
 ) -> tuple[list[str], Node]:
-    """The view of the tensor with the axes ``deep`` innermost, its own axes in the order that they lie in, and labels."""
+    """Windows of the tensor with the axes ``deep`` innermost, in the order that they lie in, and their labels."""
     shape = m.x.shape
     order = [*(a for a in range(len(shape)) if a not in deep), *deep]
     image = build.transpose(m.x, order)
@@ -200,7 +200,9 @@ def _each_image(mk: Maker) -> Node:
     given = mk.tensor(LEAST_WORK, 2 * step + 2, 2 * step + 3)
     steps = row_major(given.shape)
     seen = views.strided((LEAST_WORK, 3, 3, 2, 3), [steps[0], *(step * n for n in steps[1:]), *steps[1:]])
-    return build.contract(make_spec("chwrs", "crs", "chw"), build.view(given, seen, "windows"), mk.known(LEAST_WORK, 2, 3))
+    return build.contract(
+        make_spec("chwrs", "crs", "chw"), build.view(given, seen, "windows"), mk.known(LEAST_WORK, 2, 3)
+    )
 
 
 channels_last = rewrite(

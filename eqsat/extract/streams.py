@@ -28,6 +28,7 @@ from eqsat.cost.calibration import (
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
+from eqsat.extract.walks import VECTOR, every_second, run_of, turned
 from eqsat.ir import views
 from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
@@ -50,9 +51,6 @@ median of 25 has 10,949 of 227 different ones."""
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
 
-VECTOR = 8
-"""Elements of a run from which it is read by vectors, whatever their width."""
-
 compose = views.compose
 broadcast = lru_cache(maxsize=8192)(views.broadcast)
 
@@ -69,6 +67,7 @@ class Stream:
     ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
     ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
     the next, the positions of all axes that the same factor has, and the slots of copies where they are columns.
+    ``apart``: of a core that is none, for each axis the elements to the next position and the slots lost along it.
     """
 
     uid: int
@@ -143,32 +142,6 @@ def view_points(map: ViewMap) -> int:
     """The same for an operand seen through a view."""
     last = max((axis for axis, atoms in enumerate(map.axes) if any(step for _, step in atoms)), default=-1)
     return math.prod(map.shape[: last + 1])
-
-
-def _turned(map: ViewMap) -> bool:
-    """Whether memory is walked contiguously along an axis that is not the last one."""
-    last, *others = [[abs(step) for _, step in atoms] for atoms in reversed(map.axes) if atoms] or [[0]]
-    return last[-1] > 1 and any(1 in steps for steps in others)
-
-
-def _every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
-    """Whether a reduction reads every second element along an axis that it keeps, and no run of a vector's length."""
-    ends = [(axis in reduced, atoms[-1][0], abs(atoms[-1][1])) for axis, atoms in enumerate(map.axes) if atoms]
-    runs = any(step == 1 and (n >= VECTOR or not gone) for gone, n, step in ends)
-    return not runs and any(step == 2 and not gone for gone, _, step in ends)
-
-
-def _run(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
-    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own.
-
-    Of every second element half as many: they are loaded with the others.
-    """
-    run, atoms = 1, [atom for axis in reversed(axes) for atom in reversed(axis)]
-    apart = 2 if not ordered and all(step != 1 for _, step in atoms) else 1
-    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == apart * run and n > 1]:
-        run *= max(longer)
-        atoms = atoms[1:] if ordered else atoms
-    return max(1, run // apart)
 
 
 def _shares(size: int, children: Sequence[Stream]) -> bool:
@@ -348,7 +321,7 @@ class Builder:
         walked = [map.axes for map in operand.maps if map is not None and all(s for axis in map.axes for _, s in axis)]
         if not walked:
             return 0.0
-        runs = [_run(axes, True) if along is None else _run([axes[a] for a in along], False) for axes in walked]
+        runs = [run_of(axes, True) if along is None else run_of([axes[a] for a in along], False) for axes in walked]
         lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
 
@@ -357,11 +330,11 @@ class Builder:
 
         Of products of matrices none: their panels are copied.
         """
-        turned = sum(map is not None and _turned(map) for map in s.maps)
+        across = sum(map is not None and turned(map) for map in s.maps)
         blocks = s.core is None and not s.guarded
         each = PACK_TRANSPOSED / self.roofline.lanes(s.type.dtype) if blocks else LANE_SLOTS
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
-        return turned * each * s.type.size + along
+        return across * each * s.type.size + along
 
     @staticmethod
     def _inner(s: Stream) -> int:
@@ -382,10 +355,10 @@ class Builder:
         return s.multiply_adds * -(-positions // lanes) * lanes / positions, s.slots + copied
 
     def _lanes_apart(self, s: Stream, spec: Spec) -> tuple[tuple[int, float], ...]:
-        """For each axis of a sum of products its step, and the slots lost where vectors lie along it: lanes that are not
-        in use, and loads lane by lane. None are where neighbours are summed, which vectors may lie along instead."""
+        """For each axis of a sum of products its step, and the slots lost where vectors lie along it: in lanes that are
+        not in use, and by loads lane by lane. Nothing where neighbours are summed, which vectors may lie along."""
         lanes, points = self.roofline.lanes(s.type.dtype), s.multiply_adds
-        steps: dict[str, list[int]] = {}
+        steps: dict[int, list[int]] = {}
         for operand, labels in zip(s.children, (spec.a, spec.b), strict=True):
             for map in operand.maps:
                 axes = (views.identity(operand.type.shape) if map is None else map).axes
@@ -393,12 +366,12 @@ class Builder:
                     steps.setdefault(label, []).append(abs(atoms[-1][1]) if atoms else 0)
                     if label in spec.summed and atoms and atoms[-1][0] >= VECTOR and atoms[-1][1] == 1:
                         return ()
-        extents = dict(zip(spec.out, s.type.shape, strict=True))
-        return tuple(
-            (stride, points * (-(-extents[x] // lanes) * lanes / extents[x] - 1 + sum(n > 2 for n in steps.get(x, ())) * LANE_SLOTS))
-            for x, stride in zip(spec.out, row_major(s.type.shape), strict=True)
-            if extents[x] > 1
-        )
+        found = []
+        for x, n, stride in zip(spec.out, s.type.shape, row_major(s.type.shape), strict=True):
+            apart = LANE_SLOTS * sum(step > 2 for step in steps.get(x, ()))
+            if n > 1:
+                found.append((stride, points * (-(-n // lanes) * lanes / n - 1 + apart)))
+        return tuple(found)
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
@@ -406,7 +379,7 @@ class Builder:
         (child,) = s.children
         assert isinstance(attrs, tuple)
         each = ARG_SLOTS if op in ("argmax", "argmin") else 1.0
-        if any(map is not None and _every_second(map, attrs) for map in child.maps):
+        if any(map is not None and every_second(map, attrs) for map in child.maps):
             each += LOAD_SLOTS + SHUFFLE_SLOTS
         s.core_slots = child.slots + each * child.type.size
         return True
@@ -440,7 +413,7 @@ class Builder:
             for map in child.maps:
                 inner = views.identity(child.type.shape) if map is None else map
                 wide = views.lifted(inner, shape, start)
-                if wide is None or _turned(inner):
+                if wide is None or turned(inner):
                     return False
                 maps.append(wide)
         s.maps, s.guarded = _unique(maps), True

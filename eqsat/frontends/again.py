@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def _step(tree: Branch, leaves: Sequence[Any], fixed: Container[int]) -> Step | 
         if keys is not None:
             if not all(map(is_, value, keys)):
                 return False
-            value = tuple(value.values())
+            value = tuple(cast("dict[Any, Any]", value).values())
         if not free and not inner:
             return all(map(is_, value, same))
         for at, index in free:
