@@ -1,0 +1,37 @@
+"""How index maps walk memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqsat.ir import views
+from eqsat.ir.views import ViewMap
+
+VECTOR = 8
+"""Elements of a run from which it is read by vectors, whatever their width."""
+
+
+def turned(map: ViewMap) -> bool:
+    """Whether memory is walked contiguously along an axis that is not the last one."""
+    last, *others = [[abs(step) for _, step in atoms] for atoms in reversed(map.axes) if atoms] or [[0]]
+    return last[-1] > 1 and any(1 in steps for steps in others)
+
+
+def every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
+    """Whether a reduction reads every second element along an axis that it keeps, and no run of a vector's length."""
+    ends = [(axis in reduced, atoms[-1][0], abs(atoms[-1][1])) for axis, atoms in enumerate(map.axes) if atoms]
+    runs = any(step == 1 and (n >= VECTOR or not gone) for gone, n, step in ends)
+    return not runs and any(step == 2 and not gone for gone, _, step in ends)
+
+
+def run_of(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
+    """Elements that follow one another in memory in pieces of a view: in any order of its axes, or in their own.
+
+    Of every second element half as many: they are loaded with the others.
+    """
+    run, atoms = 1, [atom for axis in reversed(axes) for atom in reversed(axis)]
+    apart = 2 if not ordered and all(step != 1 for _, step in atoms) else 1
+    while longer := [n for n, step in (atoms[:1] if ordered else atoms) if step == apart * run and n > 1]:
+        run *= max(longer)
+        atoms = atoms[1:] if ordered else atoms
+    return max(1, run // apart)
