@@ -75,7 +75,7 @@ def plan_at(step: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Clock]:
     return search(graph, frozenset(), MACHINE, options, tell), clock
 
 
-SECONDS = 0.02
+SECONDS = 0.01
 
 
 def test_a_slow_machine_finds_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
