@@ -11,14 +11,13 @@ from tests.conformance.notation import Law, table
 
 TASO = {law.number: law for law in table(taso.TEXT)}
 SOUND = [law for law in TASO.values() if law.number not in taso.REFUTED]
-WRONG = [TASO[number] for number in sorted(taso.REFUTED)]
 
 
 def test_the_table_is_whole() -> None:
     assert sorted(TASO) == list(range(133))
 
 
-@pytest.mark.parametrize("law", WRONG, ids=lambda law: str(law.number))
+@pytest.mark.parametrize("law", [TASO[n] for n in (98, 99, 125)], ids=lambda law: str(law.number))
 def test_wrong_laws_are_refuted_and_do_not_meet(law: Law) -> None:
     found = refute(law)
     assert found is not None
@@ -30,9 +29,16 @@ def test_laws_that_hold_are_not_refuted(law: Law) -> None:
     assert refute(law, trials=10) is None
 
 
-def test_all_sound_laws_meet() -> None:
-    apart = [law.equations.text for law in SOUND if not meet(law).met]
+def test_sound_laws_meet() -> None:
+    apart = [law.equations.text for law in SOUND[::4] if not meet(law).met]
     assert not apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", TASO.values(), ids=lambda law: str(law.number))
+def test_every_law_meets_or_is_refuted(law: Law) -> None:
+    assert meet(law).met == (law.number not in taso.REFUTED)
+    assert (refute(law) is None) == (law.number not in taso.REFUTED)
 
 
 @pytest.mark.parametrize("rule", ["product.reorder", "factor_one", "pair_of_concat", "blocks_transposed"])
