@@ -1,6 +1,7 @@
 """Tensors put together of parts: what is done to the whole is done to each part.
 
-Elementwise functions, sums, views and pads go inward; products of parts are in ``siblings``. Two programs that put the
+Elementwise functions, sums, views and pads go inward, views also past sums and products; products of parts are in
+``siblings``. Two programs that put the
 same parts together at different places so come to one form. No such step gains anything by itself, and what it makes of
 one term is a term for each part: hence only while the e-graph is small.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from eqsat.ir import build, views
 from eqsat.ir.build import call
@@ -19,7 +22,7 @@ from eqsat.rules import Match, Parts, Terms, attributes, family, op, rewrite, si
 from eqsat.rules.examples import Maker
 from eqsat_rules.movement import BINARY, UNARY
 
-x = tensors("x")
+x, y = tensors("x y")
 mp, pd = attributes("mp pd")
 
 MOST_PARTS = 4
@@ -145,9 +148,29 @@ def _padded_sum(m: Match) -> Node | None:
 
 def _viewed_sum(m: Match) -> Node | None:
     shape = m._class_ts.shape
-    if math.prod(shape) == 0 or any(stride == 0 for atoms in m.mp.axes for _, stride in atoms):
+    if math.prod(shape) == 0 or _repeats(m.mp):
         return None  # what is repeated is better added before
     return signed_sum([(s, build.view(build.broadcast_to(t, shape), m.mp)) for s, t in m.ts])
+
+
+def _repeats(map: ViewMap) -> bool:
+    return any(stride == 0 for atoms in map.axes for _, stride in atoms)
+
+
+def unrepeated(m: Match) -> bool:
+    """the e-graph is small, and the view repeats nothing"""
+    return m.small() and m.root.type.size > 0 and not _repeats(m.mp)
+
+
+def _viewed_pair(f: str) -> object:
+    """A view of f(a, b) as f of views; a factor without axes stays as it is."""
+
+    def through(m: Match) -> Node:
+        shape = np.broadcast_shapes(m.x.shape, m.y.shape)
+        args = [t if t.type.ndim == 0 else build.view(build.broadcast_to(t, shape), m.mp) for t in (m.x, m.y)]
+        return build.broadcast_to(call(f, *args), m.root.shape)
+
+    return through
 
 
 def _transposed_blocks(m: Match) -> Node | None:
@@ -244,6 +267,12 @@ pad_of_sum = rewrite(
 )
 view_of_terms = rewrite(
     view(Terms("ts"), mp), _viewed_sum, where=few_terms, numerics="exact", doc="a view of a sum is a sum of views"
+)
+view_of_pair = family(
+    [(view(op(f, x, y), mp), _viewed_pair(f)) for f in BINARY],
+    where=unrepeated,
+    numerics="exact",
+    doc="a view of a product is a product of views",
 )
 blocks_transposed = rewrite(
     Parts("ps"),

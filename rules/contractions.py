@@ -79,8 +79,10 @@ def both_weights(m: Match) -> bool:
 
 
 def scale_repeats(m: Match) -> bool:
-    """the scale is smaller than the factor, and the result no larger"""
-    return m.v.type.size < m.x.type.size and m.root.type.size <= m.x.type.size and not (m.known(m.v) or m.known(m.w))
+    """the scale is smaller than the factor, and the result no larger or the e-graph small"""
+    if m.v.type.size >= m.x.type.size or m.known(m.v) or m.known(m.w):
+        return False
+    return m.small() or m.root.type.size <= m.x.type.size
 
 
 def _low_rank(m: Match, t: Node, deep: bool = True) -> bool:
@@ -204,13 +206,13 @@ def _scale_out(m: Match) -> Node | None:
     if m.x.type.ndim != len(spec.a):
         return None
     scale, own = squeeze(m.v, spec.a)
-    if not own or not set(own) <= set(spec.out):
+    if not set(own) <= set(spec.out):
         return None
     try:
         product = build.contract(spec, m.x, m.w)
     except ValueError:
         return None
-    out = call("mul", product, aligned(scale, own, spec.out))
+    out = call("mul", product, aligned(scale, own, spec.out) if own else scale)
     return out if out.shape == m.root.shape else None
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from eqsat.rules import select
-from tests.conformance import taso
+from tests.conformance import axioms, taso
 from tests.conformance.meeting import meet, refute
 from tests.conformance.notation import Law, table
 
 TASO = {law.number: law for law in table(taso.TEXT)}
+AXIOMS = table(axioms.TEXT)
 SOUND = [law for law in TASO.values() if law.number not in taso.REFUTED]
 
 
-def test_the_table_is_whole() -> None:
+def test_the_tables_are_whole() -> None:
     assert sorted(TASO) == list(range(133))
+    assert sorted([*axioms.OUTSIDE, *(law.number for law in AXIOMS)]) == list(range(1, 45))
 
 
 @pytest.mark.parametrize("law", [TASO[n] for n in (98, 99, 125)], ids=lambda law: str(law.number))
@@ -30,8 +32,14 @@ def test_laws_that_hold_are_not_refuted(law: Law) -> None:
 
 
 def test_sound_laws_meet() -> None:
-    apart = [law.equations.text for law in SOUND[::4] if not meet(law).met]
+    apart = [law.equations.text for law in [*SOUND[::4], *AXIOMS] if not meet(law).met]
     assert not apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", AXIOMS, ids=lambda law: str(law.number))
+def test_axioms_are_not_refuted(law: Law) -> None:
+    assert refute(law) is None
 
 
 @pytest.mark.slow

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eqsat.ir import build
+import numpy as np
+
+from eqsat.ir import build, views
 from eqsat.ir.node import Node
-from eqsat.ir.types import TensorType, float32
+from eqsat.ir.types import TensorType, float32, row_major
 from eqsat.nn.convolution import contracted
 from eqsat.nn.images import images
 from eqsat.nn.windows import extended
@@ -18,6 +21,8 @@ from eqsat.nn.windows import extended
 Extent = Counter[str]
 """A sum of unknown extents."""
 Pair = tuple[Node, Node]
+SCALARS = "pq"
+"""Variables of no axes; all others have the rank of their line."""
 KERNEL = 3
 MOST_DRAWS = 20_000
 
@@ -42,7 +47,8 @@ def _functions() -> dict[str, Callable[..., Term]]:
     def along(op: str, axis: int) -> Callable[..., Term]:
         return lambda *args: Term(op, *args, axis=axis)
 
-    found: dict[str, Callable[..., Term]] = {"relu": lambda x: Term("relu", x), "conv": lambda x, w: Term("conv", x, w)}
+    plain = ("relu", "conv", "conv_full", "t", "maxpool", "avgpool", "ones_like")
+    found: dict[str, Callable[..., Term]] = {name: lambda *args, name=name: Term(name, *args) for name in plain}
     found["conv_relu"] = lambda x, w: Term("relu", Term("conv", x, w))
     for axis in range(4):
         found[f"cat{axis}"] = along("cat", axis)
@@ -64,7 +70,7 @@ class Equations:
     def __init__(self, text: str, rank: int) -> None:
         self.text, self.rank = text, rank
         names = {name: Term(name) for name in string.ascii_lowercase}
-        scope: dict[str, object] = {"__builtins__": {}, **_functions(), **names}
+        scope: dict[str, object] = {"__builtins__": {}, **names, **_functions()}
         self.pairs: list[tuple[Term, Term]] = []
         for equation in text.split(";"):
             left, right = (eval(side.strip(), scope) for side in equation.split(" = "))
@@ -108,14 +114,18 @@ class Equations:
 
     def _infer_one(self, term: Term) -> _Shape:
         if not term.args:
-            dims = self._shapes.setdefault(term.op, tuple(f"{term.op}{axis}" for axis in range(self.rank)))
+            rank = 0 if term.op in SCALARS else self.rank
+            dims = self._shapes.setdefault(term.op, tuple(f"{term.op}{axis}" for axis in range(rank)))
             return _Shape(tuple(Counter((d,)) for d in dims))
         shapes = [self._infer(arg) for arg in term.args]
         first, last = shapes[0], shapes[-1]
-        if term.op == "relu":
+        if term.op in ("relu", "maxpool", "avgpool", "ones_like"):
             return first
+        if term.op == "t":
+            return _Shape(first.extents[::-1], {1 - axis: seam for axis, seam in first.seams.items()})
         if term.op in ("add", "mul"):
-            self._unify(first, last)
+            if last.extents or not first.extents:
+                self._unify(first, last)
             return _Shape(first.extents, first.seams)
         if term.op == "cat":
             for axis in range(self.rank):
@@ -133,7 +143,9 @@ class Equations:
             self._same(first.extents[1], last.extents[0])
             out = (first.extents[0], last.extents[1])
             return _Shape(out, _seams(first, 0, 0) | _seams(last, 1, 1))
-        assert term.op == "conv", term.op
+        assert term.op in ("conv", "conv_full"), term.op
+        if term.op == "conv_full":
+            self._same(first.extents[1], last.extents[1])
         for extent in last.extents[2:]:
             if extent.total() == 1:
                 self._fixed[next(iter(extent))] = KERNEL
@@ -189,7 +201,13 @@ class Equations:
                 return build.concat(args, term.axis)
             if term.op == "matmul":
                 return build.matmul(*args)
-            if term.op == "conv":
+            if term.op == "t":
+                return build.transpose(args[0], (1, 0))
+            if term.op == "ones_like":
+                return build.const(np.ones(args[0].shape, args[0].dtype.numpy))
+            if term.op in ("maxpool", "avgpool"):
+                return _pooled(term.op, args[0])
+            if term.op in ("conv", "conv_full"):
                 x, w = args
                 whole = extended(images("conv2d", x, None, 2), [((n - 1) // 2, n // 2) for n in w.shape[2:]])
                 groups = x.shape[1] // w.shape[1]
@@ -199,6 +217,18 @@ class Equations:
             return build.take_range(args[0], term.axis, start, stop)
 
         return [(made(left), made(right)) for left, right in self.pairs]
+
+
+def _pooled(op: str, x: Node) -> Node:
+    """The largest of each window, or the mean over all of its places, with padding that keeps the size."""
+    side = KERNEL // 2
+    filled = build.pad(x, [(0, 0), (0, 0), (side, side), (side, side)], -math.inf if op == "maxpool" else 0)
+    steps = row_major(filled.shape)
+    seen = build.view(filled, views.strided((*x.shape, KERNEL, KERNEL), (*steps, *steps[2:])))
+    if op == "maxpool":
+        return build.reduce("reduce_max", seen, (4, 5))
+    total = build.reduce("reduce_sum", seen, (4, 5))
+    return build.call("div", total, build.scalar(KERNEL**2, total))
 
 
 def _seams(shape: _Shape, axis: int, to: int) -> dict[int, Extent]:
