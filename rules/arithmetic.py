@@ -76,6 +76,16 @@ def both_known(m: Match) -> bool:
     return m.known(m.b) and m.known(m.c) and not numbers_only and not m.known(m.a)
 
 
+def negative_number(m: Match) -> bool:
+    """the e-graph is small, and the number subtracted"""
+    return m.small() and m.signs[0] == -1 and bool(m.root.dtype.is_float)
+
+
+def tensors_alone(m: Match) -> bool:
+    """the e-graph is small, and divisor and factor are no numbers"""
+    return m.small() and m.value(m.b) is None and m.value(m.c) is None
+
+
 def b_repeats(m: Match) -> bool:
     """the divisor is smaller than the result"""
     return bool(m.b.type.size < m.root.type.size and m.root.dtype.is_float)
@@ -252,6 +262,12 @@ add_zero = rewrite(signed((1, x), (0, Literal(0))), x, doc="x + 0 is x, but for 
 sub_itself = rewrite(a - a, 0, numerics="approximates", doc="loses NaN and infinity")
 add_itself = rewrite(a + a, 2 * a, numerics="exact")
 add_negated = rewrite(signed((0, -a), (0, b)), _negated, numerics="exact", doc="a + (-b) = a - b")
+sub_number = rewrite(
+    signed((0, p), (0, b)),
+    lambda m: signed_sum([(1, build.scalar(-m.value(m.p), m.p)), (m.signs[1], m.b)]),
+    where=negative_number,
+    doc="b - p = b + (-p)",
+)
 neg_neg = rewrite(op("neg", -x), x, numerics="exact")
 neg_sum = rewrite(-Terms("ts"), lambda m: signed_sum([(-s, t) for s, t in m.ts]))
 neg_mul = rewrite((-a) * b, -(a * b), numerics="exact")
@@ -287,6 +303,7 @@ div_repeated = rewrite(
 )
 div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
 div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)], where=b_not_number)
+mul_quotient = rewrite((a / b) * c, (a * c) / b, where=tensors_alone)
 div_number_inward = rewrite((a * b) / p, a * (b / p), where=b_only_known)
 mul_number_over = rewrite((p * a) / b, p * (a / b), where=b_not_number)
 reciprocal_definition = rewrite(1 / x, op("reciprocal", x), both_ways=True, numerics="exact")

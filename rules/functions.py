@@ -46,6 +46,12 @@ def _keeps(source: DType, target: DType) -> bool:
     return source.kind == "int" and target.is_float and 2 * source.bits <= target.bits
 
 
+def ordered(m: Match) -> bool:
+    """the lower bound is a number below the upper one"""
+    low, high = m.value(m.q), m.value(m.p)
+    return low is not None and high is not None and low < high
+
+
 def numeric(m: Match) -> bool:
     """the element type is a number, not bool"""
     return bool(m.root.dtype.kind != "bool")
@@ -106,6 +112,14 @@ maximum_numbers = family(
     ],
     numerics="exact",
 )
+maximum_bounds = family([(np.maximum(x, -math.inf), x), (np.minimum(x, math.inf), x)], where=floats, numerics="exact")
+clamp = rewrite(
+    np.maximum(np.minimum(x, p), q),
+    np.minimum(np.maximum(x, q), p),
+    where=ordered,
+    numerics="exact",
+    doc="the lower bound first",
+)
 maximum_absorbs = family(
     [(np.maximum(a, np.minimum(a, b)), a), (np.minimum(a, np.maximum(a, b)), a)],
     numerics="approximates",
@@ -132,6 +146,11 @@ where_nested = family(
     numerics="exact",
 )
 compare_swapped = family([(a > b, b < a), (a >= b, b <= a)], numerics="exact")
+compare_itself = rewrite(a < a, False, numerics="exact")
+compare_both = family(
+    [((a < b) & (a < c), a < np.minimum(b, c)), ((b < a) & (c < a), np.maximum(b, c) < a)], numerics="exact"
+)
+compare_maximum = family([(b < np.maximum(a, b), b < a), (np.minimum(a, b) < b, a < b)], numerics="exact")
 not_equal = family([(~op("eq", a, b), op("ne", a, b)), (~op("ne", a, b), op("eq", a, b))], numerics="exact")
 isnan_definition = rewrite(op("ne", x, x), np.isnan(x), where=lambda m: m.x.dtype.is_float, numerics="exact")
 not_not = rewrite(~(~x), x, numerics="exact")

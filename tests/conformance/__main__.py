@@ -7,11 +7,15 @@ import statistics
 import sys
 from collections.abc import Collection
 
-from tests.conformance import axioms, taso
+from tests.conformance import axioms, taso, xla
 from tests.conformance.meeting import meet, refute
 from tests.conformance.notation import Law, table
 
-TABLES = {"taso": (taso.TEXT, taso.REFUTED, {}), "axioms": (axioms.TEXT, frozenset(), axioms.OUTSIDE)}
+TABLES = {
+    "taso": (taso.TEXT, taso.REFUTED, {}),
+    "axioms": (axioms.TEXT, frozenset(), axioms.OUTSIDE),
+    "xla": (xla.TEXT, xla.REFUTED, xla.OUTSIDE),
+}
 """By name: laws, numbers of those that are wrong, and reasons why others are left out."""
 
 
@@ -47,7 +51,7 @@ def shown(laws: Collection[Law], refuted: Collection[int], seed: int, failed: bo
 def main() -> int:
     """0 if all sound laws meet and all others are refuted."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("numbers", nargs="*", type=int, help="laws to try; all without")
+    parser.add_argument("numbers", nargs="*", help="laws to try; all without")
     parser.add_argument("--table", choices=TABLES, action="append", help="tables to print; all without")
     parser.add_argument("--seed", type=int, default=0, help="of the extents")
     parser.add_argument("--failed", action="store_true", help="print only those that do not fare as they should")
@@ -55,11 +59,11 @@ def main() -> int:
     missed = 0
     for name in options.table or TABLES:
         text, refuted, outside = TABLES[name]
-        laws = [law for law in table(text) if not options.numbers or law.number in options.numbers]
+        laws = [law for law in table(text) if not options.numbers or str(law.number) in options.numbers]
         print(f"{name}: {len(laws)} laws")
         missed += shown(laws, refuted, options.seed, options.failed)
         for number, why in outside.items():
-            if not options.failed and (not options.numbers or number in options.numbers):
+            if not options.failed and (not options.numbers or str(number) in options.numbers):
                 print(f"{number:>4} left out: {why}")
     return 1 if missed else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import string
@@ -13,6 +14,7 @@ import numpy as np
 
 from eqsat.ir import build, views
 from eqsat.ir.node import Node
+from eqsat.ir.table import OPS
 from eqsat.ir.types import TensorType, float32, row_major
 from eqsat.nn.convolution import contracted
 from eqsat.nn.images import images
@@ -28,29 +30,42 @@ MOST_DRAWS = 20_000
 
 
 class Term:
-    """An operator applied to terms, or a variable (no operands)."""
+    """An operator applied to terms, a variable (no operands), or a number (its ``value``)."""
 
-    def __init__(self, op: str, *args: Term, axis: int = 0) -> None:
-        self.op, self.args, self.axis = op, args, axis
+    def __init__(self, op: str, *args: Term | float, axis: int = 0, value: float | None = None) -> None:
+        self.op, self.axis, self.value = op, axis, value
+        self.args = tuple(a if isinstance(a, Term) else Term("number", value=a) for a in args)
 
-    def __add__(self, other: Term) -> Term:
-        return Term("add", self, other)
 
-    def __mul__(self, other: Term) -> Term:
-        return Term("mul", self, other)
+def _operator(op: str, *, swapped: bool = False) -> Callable[..., Term]:
+    return lambda a, *rest: Term(op, *((*rest, a) if swapped else (a, *rest)))
 
-    def __matmul__(self, other: Term) -> Term:
-        return Term("matmul", self, other)
+
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul"}.items():
+    setattr(Term, f"__{_name}__", _operator(_op))
+    setattr(Term, f"__r{_name}__", _operator(_op, swapped=True))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge"):
+    setattr(Term, f"__{_name}__", _operator(_name))
+for _name, _op in {"and": "logical_and", "or": "logical_or", "invert": "logical_not"}.items():
+    setattr(Term, f"__{_name}__", _operator(_op))
+
+UNARY = ("relu", "maxpool", "avgpool", "ones_like", "exp", "neg", "abs", "logical_not", "reverse")
+PAIRS = ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "le", "gt", "ge", "logical_and", "logical_or", "where")
+"""Operators of equal shapes, and of numbers and variables without axes."""
 
 
 def _functions() -> dict[str, Callable[..., Term]]:
     def along(op: str, axis: int) -> Callable[..., Term]:
         return lambda *args: Term(op, *args, axis=axis)
 
-    plain = ("relu", "conv", "conv_full", "t", "maxpool", "avgpool", "ones_like")
+    plain = ("relu", "conv", "conv_full", "t", "maxpool", "avgpool", "ones_like", "exp", "abs", "where")
+    plain += ("maximum", "minimum")
     found: dict[str, Callable[..., Term]] = {name: lambda *args, name=name: Term(name, *args) for name in plain}
     found["conv_relu"] = lambda x, w: Term("relu", Term("conv", x, w))
+    found["inf"] = math.inf  # type: ignore[assignment]
     for axis in range(4):
+        found[f"sum{axis}"] = along("reduce_sum", axis)
+        found[f"rev{axis}"] = along("reverse", axis)
         found[f"cat{axis}"] = along("cat", axis)
         for part in (0, 1):
             found[f"split{axis}_{part}"] = along(f"split{part}", axis)
@@ -113,20 +128,25 @@ class Equations:
         return self._inferred[term]
 
     def _infer_one(self, term: Term) -> _Shape:
+        if term.value is not None:
+            return _Shape(())
         if not term.args:
             rank = 0 if term.op in SCALARS else self.rank
             dims = self._shapes.setdefault(term.op, tuple(f"{term.op}{axis}" for axis in range(rank)))
             return _Shape(tuple(Counter((d,)) for d in dims))
         shapes = [self._infer(arg) for arg in term.args]
         first, last = shapes[0], shapes[-1]
-        if term.op in ("relu", "maxpool", "avgpool", "ones_like"):
+        if term.op in UNARY:
             return first
+        if term.op == "reduce_sum":
+            return _Shape(tuple(e for axis, e in enumerate(first.extents) if axis != term.axis))
         if term.op == "t":
             return _Shape(first.extents[::-1], {1 - axis: seam for axis, seam in first.seams.items()})
-        if term.op in ("add", "mul"):
-            if last.extents or not first.extents:
-                self._unify(first, last)
-            return _Shape(first.extents, first.seams)
+        if term.op in PAIRS:
+            wide = [shape for shape in shapes if shape.extents]
+            for one, other in itertools.pairwise(wide):
+                self._unify(one, other)
+            return wide[0] if wide else first
         if term.op == "cat":
             for axis in range(self.rank):
                 if axis != term.axis:
@@ -192,10 +212,19 @@ class Equations:
             inputs[name] = given
 
         def made(term: Term) -> Node:
+            if term.value is not None:
+                return build.scalar(term.value, float32)
             if not term.args:
                 return inputs[term.op]
             args = [made(arg) for arg in term.args]
-            if term.op in ("add", "mul", "relu"):
+            if term.op == "reduce_sum":
+                return build.reduce(term.op, args[0], (term.axis,))
+            if term.op == "reverse":
+                (x,) = args
+                steps = [-1 if axis == term.axis else 1 for axis in range(x.type.ndim)]
+                starts = [n - 1 if step < 0 else 0 for n, step in zip(x.shape, steps, strict=True)]
+                return build.slices(x, starts, steps, x.shape)
+            if (term.op in OPS and OPS[term.op].kind == "map") or term.op in ("add", "sub"):
                 return build.call(term.op, *args)
             if term.op == "cat":
                 return build.concat(args, term.axis)
@@ -239,7 +268,7 @@ def _seams(shape: _Shape, axis: int, to: int) -> dict[int, Extent]:
 class Law:
     """A numbered line of a table."""
 
-    number: int
+    number: int | str
     equations: Equations
 
     @property
@@ -252,5 +281,6 @@ def table(text: str) -> list[Law]:
     found = []
     for line in text.strip().splitlines():
         number, rank, equations = line.split(maxsplit=2)
-        found.append(Law(int(number), Equations(equations, int(rank.removesuffix("d")))))
+        name = int(number) if number.isdigit() else number
+        found.append(Law(name, Equations(equations, int(rank.removesuffix("d")))))
     return found
