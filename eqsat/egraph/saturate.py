@@ -29,8 +29,9 @@ CLASS_CAP = 48
 """Classes of this many terms get no more of them: nested patterns over a full class match its size to a power."""
 RULE_CAP = 2000
 """Matches of one rule taken in one round; the rest wait, so that no rule starves the others."""
-ROOM = 96
-"""E-nodes up to which laws are tried that gain nothing by themselves."""
+ROOM = 48
+"""E-nodes up to which laws are tried that gain nothing by themselves: with 96, chains of convolutions take twice the
+time to search (docs/decisions.md)."""
 FOUND, REFUSED, ROUND = 0.1, 0.2, 50
 """Work of a match that the matcher finds, of one that is tried, but refused, and of a round of matching, where that of
 one whose right side is built is 1 (MobileNetV2 on a Zen 4: 20 to 30 µs a refusal, 130 to 170 a right side)."""
