@@ -423,34 +423,11 @@ def _extract(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_rules(options: argparse.Namespace) -> int:
-    """Verdicts on rules by id, those that modules hold, or all that are installed; 1 if one is wrong."""
-    from collections import Counter
-
-    from rich.console import Console
-
-    from eqsat import check, rules
-    from eqsat.rules import Rule
-
-    installed = {rule.id: rule for rule in rules.list() if rule.ways}
-    asked: list[Rule] = [] if options.text[1:] else [*installed.values()]
-    for text in options.text[1:]:
-        module = None if text in installed else _imported(text)
-        given = [installed[text]] if module is None else [*vars(module).values(), *getattr(module, "RULES", ())]
-        asked += [rule for rule in given if isinstance(rule, Rule) and rule.ways and rule not in asked]
-    counts: Counter[str] = Counter()
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    for rule in asked:
-        verdict = check(rule, seconds=options.seconds)
-        counts[verdict.word] += 1
-        console.print(f"{verdict}\n")
-    console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items())) or 'none'}")
-    return 1 if counts["wrong"] else 0
-
-
 def _rules(options: argparse.Namespace) -> int:
     if options.text[:1] == ["check"]:
-        return _check_rules(options)
+        from eqsat.checking import check_rules
+
+        return check_rules(options.text[1:], options.seconds, _imported)
     from eqsat import rules
     from eqsat.schedule import installed_loop_rules
 

@@ -104,6 +104,7 @@ class Compiled:
         whole = traced.pairs is not None  # no leaf is passed as the base of what it repeats
         self.direct = direct_call(traced, self.executable, self.held, len(leaves)) if whole else None
         self.take: Take | None = None  # of arguments in containers, once they came again
+        self.taking = 0  # how often that was made
         self._first: weakref.ref[Compiled] | None = None
         self._paths: list[Compiled] = []  # empty while there is no other: nobody waits for the collector to free it
         self.refused: dict[tuple[int, ...], PlainProgram] = {}

@@ -8,6 +8,7 @@ term in another one's place, the way between the two in that forest is the deriv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,7 +42,6 @@ def derivation(program: Compiled) -> Derivation:
     chosen = rules.select(program.options.numerics, program.options.disable)
     steps: list[Equation] = []
     seen: set[str] = set()
-    whole = True
     for region in searched(program.traced.graph, const):
         if region.key() in seen:
             continue
@@ -50,10 +50,10 @@ def derivation(program: Compiled) -> Derivation:
         work = saturation(program.options.search_seconds)
         egraph = saturate(region.graph.outputs, rules=chosen, const=known, work=work)
         (winner, *_) = extracted(program, egraph)
-        steps += _Steps(egraph, winner).run()
-        whole &= len(region.graph.inputs) == len(program.traced.graph.inputs)
-    names = tuple(program.traced.graph.names) if whole and len(seen) == 1 else ()
-    return Derivation(tuple(steps), names)
+        named = dict(zip(program.traced.graph.inputs, program.traced.graph.names, strict=False))
+        names = tuple(named.get(node, f"x{n}") for n, node in enumerate(region.inputs))
+        steps += [replace(step, names=names) for step in _Steps(egraph, winner).run()]
+    return Derivation(tuple(steps))
 
 
 class _Steps:
@@ -61,7 +61,7 @@ class _Steps:
 
     def __init__(self, egraph: SaturatedEGraph, winner: Selection) -> None:
         self.egraph, self.winner = egraph, winner
-        self.by_handle = {n.handle: (n, c) for c, nodes in egraph.classes.items() for n in nodes if n.handle >= 0}
+        self.by_handle = {n.handle: n for nodes in egraph.classes.values() for n in nodes if n.handle >= 0}
         self.kernels = {term.eclass: term for term in (*winner.constants, *winner.kernels)}
         self.terms: dict[int, Node] = {}
         self.done: set[tuple[int, int]] = set()
@@ -91,12 +91,14 @@ class _Steps:
                 by[rule] = None
             if near not in self.by_handle or not by:
                 continue
-            if at in self.by_handle:
-                yield self._equation(tuple(by), at, near)
+            before, after = self._term(at), self._term(near)
+            if after is None:
+                continue
+            if before is not None:
+                yield self._equation(tuple(by), before, after)
             at, by = near, {}
 
-    def _equation(self, by: tuple[str, ...], one: int, other: int) -> Equation:
-        before, after = self._term(one), self._term(other)
+    def _equation(self, by: tuple[str, ...], before: Node, after: Node) -> Equation:
         nodes = topological([before, after])
         if sum(map(node_flops, nodes)) > MOST_FLOPS:
             return Equation(by, before, after, None, "that would take long")
@@ -111,6 +113,10 @@ class _Steps:
         except (IndexError, ValueError) as error:
             return Equation(by, before, after, None, f"random inputs are none of the program's: {error}")
         finite = np.isfinite(a) & np.isfinite(b)
+        if (np.isfinite(a) != np.isfinite(b)).any():
+            return Equation(by, before, after, np.inf)
+        if not finite.any():
+            return Equation(by, before, after, None, "on random inputs nothing is finite")
         largest = np.abs(a[finite]).max(initial=0.0)
         return Equation(by, before, after, float(np.abs(a - b)[finite].max(initial=0.0) / (largest or 1.0)))
 
@@ -118,32 +124,35 @@ class _Steps:
         key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
         return next((n for n in self.egraph.classes.get(term.eclass, ()) if n.key == key), None)
 
-    def _term(self, handle: int) -> Node:
-        """A term as it was made, over terms as they were made; of one that is gone, the first of its class."""
-        stack = [handle]
+    def _term(self, handle: int) -> Node | None:
+        """A term as it was made, over terms as they were made; of one that is gone, the nearest in the forest.
+
+        None where that leads into a circle: what is near may have the term that is gone inside.
+        """
+        stack, inside = [handle], {handle}
         while stack:
             at = stack[-1]
-            node, _ = self._known(at)
-            operands = node.operands or node.children
-            missing = [o for o in operands if o not in self.terms]
-            if missing:
-                stack += missing
+            node = self._known(at)
+            operands = () if node is None else node.operands or node.children
+            missing = next((o for o in operands if o not in self.terms), None)
+            if node is None or missing in inside:
+                return None
+            if missing is not None:
+                stack.append(missing)
+                inside.add(missing)
                 continue
-            stack.pop()
+            inside.remove(stack.pop())
             self.terms[at] = make(node.op, [self.terms[o] for o in operands], node.attrs)
         return self.terms[handle]
 
-    def _known(self, handle: int) -> tuple[ENode, int]:
+    def _known(self, handle: int) -> ENode | None:
         """The e-node of a handle; of one that is gone, the nearest in the forest of merges."""
-        return self.by_handle[handle] if handle in self.by_handle else self.by_handle[self._nearest(handle)]
-
-    def _nearest(self, handle: int) -> int:
-        seen, stack = {handle}, [handle]
-        for at in stack:
+        seen, queue = {handle}, [handle]
+        for at in queue:
+            if at in self.by_handle:
+                return self.by_handle[at]
             for near, _ in self.egraph.merges.get(at, ()):
-                if near in self.by_handle:
-                    return near
                 if near not in seen:
                     seen.add(near)
-                    stack.append(near)
-        raise KeyError(handle)
+                    queue.append(near)
+        return None

@@ -40,6 +40,8 @@ from eqsat.varying import Numbers, Varying
 from eqsat.verify.plain import Plain
 
 log = logging.getLogger("eqsat")
+MOST_TAKES = 4
+"""How often it is learned to take containers apart for one program: where each call makes keys anew, it never helps."""
 
 
 class OptimizedFunction:
@@ -173,9 +175,12 @@ class OptimizedFunction:
 
     def _take_again(self, program: Compiled, args: tuple[Any, ...]) -> None:
         """Try this program first, of arguments in such containers with the same constants."""
+        if program.taking == MOST_TAKES:
+            return
+        program.taking += 1
         if len(args) == len(self._spec.parameters) and not self._takes_any():
-            trees, leaves = self._spec.trees(args, {})
-            program.take = take_again(trees, leaves, program.held)
+            trees, _ = self._spec.trees(args, {})
+            program.take = take_again(trees, self._spec.raw(args, {}), program.held)
             if program.take is not None:
                 self._come_back_to(program)
 

@@ -586,5 +586,8 @@ def test_options_vary() -> None:
 
 
 def test_a_run_ends_by_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz_command.main(["--minutes", "0.05", "--optimizer", f"{__name__}:as_written"]) == 0
+    assert fuzz_command.main(["--minutes", "0.1", "--optimizer", f"{__name__}:as_written"]) == 0
     assert " programs, " in capsys.readouterr().out
+    for wrong in (["--minutes", "-1"], ["--minutes", "nan"], ["--timeout", "-1"]):
+        with pytest.raises(SystemExit):
+            fuzz_command.main(wrong)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import eqsat
+from eqsat.compiled import Compiled
 from eqsat.frontends.again import take_again
 from eqsat.frontends.pytree import Tree, is_tensor, tree_of
+from eqsat.function import MOST_TAKES
 
 A, B, C = (np.full(3, n, np.float32) for n in (1, 2, 3))
 
@@ -70,3 +72,30 @@ def test_calls_see_what_is_put_into_their_containers() -> None:
     params["n"] = 2.0
     assert f(params, C).tolist() == [11, 11, 11]
     assert f({"w": A, "n": 1.0}, B).tolist() == [3, 3, 3]
+
+
+def test_a_scalar_in_a_container_is_no_array_without_axes() -> None:
+    """A program for a NumPy scalar, which cannot be written to, is not taken for an array, which can."""
+
+    def f(p: dict[str, Any], y: np.ndarray) -> Any:
+        s = p["s"]
+        s += 1
+        return y * s
+
+    optimized = eqsat.optimize(f)
+    y = np.ones(5)
+    for _ in range(4):
+        assert optimized({"s": np.float64(2)}, y)[0] == 3
+    z = np.array(2.0)
+    assert optimized({"s": z}, y)[0] == 3 and z == 3
+
+
+def test_what_never_comes_again_is_not_learned_for_ever() -> None:
+    """Keys made anew for each call are other objects."""
+    optimized = eqsat.optimize(lambda p: p["".join(["a", "b"])] * 2)
+    x = np.ones(4)
+    for _ in range(12):
+        assert optimized({"".join(["a", "b"]): x})[0] == 2
+    assert optimized._latest is not None
+    program = optimized._latest[0]()
+    assert isinstance(program, Compiled) and program.taking == MOST_TAKES

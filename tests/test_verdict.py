@@ -69,14 +69,13 @@ def wrong_and_right() -> dict[str, tuple[Any, bool]]:
 def test_laws_of_sums_and_products_are_proved_or_refuted(name: str) -> None:
     """Without random trials in floats: those would not tell the two apart by themselves here."""
     (left, right), holds = wrong_and_right()[name]
-    found = eqsat.check(rewrite(left, right, id=name, numerics="approximates"), seconds=4.0)
-    assert found.identity.proved == holds and (found.identity.refuted is None) == holds
-    assert found.wrong != holds
-    assert len(found.identity.shapes) > 5 or not holds
+    found = identity(islice(fired(rewrite(left, right, id=name, numerics="approximates"), float64, 60.0, 0), 20))
+    assert found.proved == holds and (found.refuted is None) == holds
+    assert len(found.shapes) > 5 or not holds
 
 
-def test_a_difference_below_every_tolerance_is_refuted_over_the_field() -> None:
-    """Random trials in floats cannot see it; exact arithmetic does."""
+def test_a_difference_below_every_tolerance_leaves_a_law_open() -> None:
+    """It may be the rounding of a number; random trials in floats cannot see it."""
     off = rewrite(x * (y * y), x * (y * y) * (1.0 + 2.0**-52), id="off")
     found = eqsat.check(off, seconds=4.0)
     assert found.trials.counterexample is None and found.trials.fired
@@ -170,8 +169,13 @@ def test_the_command_checks_rules(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["rules", "check", str(file), "--seconds", "2"]) == 1
     shown = capsys.readouterr().out
     assert "1 proved, 1 wrong" in shown and "mine.py:4) is wrong" in shown
-    assert cli.main(["rules", "check", "no_such_rule"]) == 1
-    assert "no_such_rule" in capsys.readouterr().err
+    for name, said in (
+        ("mul_onee", "there is no rule and no module 'mul_onee'"), ("fold.constants", "is no rewrite"),
+        ("numpy", "holds no rules"),
+    ):  # fmt: skip
+        assert cli.main(["rules", "check", name]) == 1
+        assert said in capsys.readouterr().err
+    assert cli.main(["rules", "check", "mul_one", "--seconds", "-1"]) == 1
 
 
 def test_a_number_repeated_along_axes_is_an_exponent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,9 @@ __all__ = ["Derivation", "Equation"]
 class Equation:
     """A term, what it was replaced by, and the rules because of which the two are equal.
 
-    ``error``: the largest difference between both on random inputs, in float64, over the largest element; None where
-    they were not computed, for the reason ``unchecked``.
+    ``error``: the largest difference between both on random inputs, in float64, over the largest element, infinite
+    where only one of both is finite; None where they were not computed, for the reason ``unchecked``. ``names``: those
+    of the terms' inputs, by index.
     """
 
     rules: tuple[str, ...]
@@ -26,10 +28,12 @@ class Equation:
     after: Node
     error: float | None
     unchecked: str = ""
+    names: tuple[str, ...] = ()
 
-    def code(self, names: Sequence[str] = ()) -> tuple[str, str]:
-        """Each of both terms as NumPy code; ``names`` are those of the program's inputs, by index."""
-        before, after = ("\n".join(code([term], names)) for term in (self.before, self.after))
+    def code(self, names: Sequence[str] | None = None) -> tuple[str, str]:
+        """Each of both terms as NumPy code; ``names`` are those of the inputs by index, by default the program's."""
+        given = self.names if names is None else names
+        before, after = ("\n".join(code([term], given)) for term in (self.before, self.after))
         return before, after
 
 
@@ -37,12 +41,10 @@ class Equation:
 class Derivation:
     """The equations by which each part of a program became what runs, the outermost first.
 
-    An operand of a replaced term that was replaced in turn has an equation of its own, behind. ``names``: those of the
-    program's inputs, where the terms are of one region whose inputs are these.
+    An operand of a replaced term that was replaced in turn has an equation of its own, behind.
     """
 
     steps: tuple[Equation, ...]
-    names: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Equation]:
         return iter(self.steps)
@@ -57,7 +59,7 @@ class Derivation:
         for number, step in enumerate(self.steps, 1):
             held = f"not checked: {step.unchecked}" if step.error is None else f"they differ by {step.error:.1g}"
             lines.append(f"{number}. {', '.join(step.rules)} ({held})")
-            *shared, before, after = code([step.before, step.after], self.names)
+            *shared, before, after = code([step.before, step.after], step.names)
             lines += [f"   {line}" for line in (*shared, before, "=", after)] + [""]
         return "\n".join(lines[:-1])
 
@@ -71,6 +73,7 @@ def code(terms: Sequence[Node], names: Sequence[str] = ()) -> list[str]:
             uses[operand] = uses.get(operand, 0) + (2 if operand.inputs and OPS[each.op].kind == "reduce" else 1)
     texts: dict[Node, str] = {}
     lines: list[str] = []
+    fresh = (name for number in itertools.count() if (name := f"t{number}") not in names)
     for each in order:
         if isinstance(each.attrs, InputAttrs):
             number = each.attrs.index
@@ -82,8 +85,9 @@ def code(terms: Sequence[Node], names: Sequence[str] = ()) -> list[str]:
             texts[each] = text
             continue
         if each.inputs and (used > 1 or each in terms or len(text) > 60):
-            lines.append(f"t{len(lines)} = {text}")
-            text = f"t{len(lines) - 1}"
+            name = next(fresh)
+            lines.append(f"{name} = {text}")
+            text = name
         texts[each] = text if text.isidentifier() or _closed(text) else f"({text})"
     return [*lines, *(texts[term] for term in terms)]
 

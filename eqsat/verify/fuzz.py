@@ -416,6 +416,9 @@ def run_jobs(
         for job in running:
             job.process.kill()
             job.process.join()
+    for job in running:  # what was found by then, and not minimised yet
+        if job.finding is not None:
+            total.merge(Report(programs=1, findings=[job.finding]))
     return total
 
 

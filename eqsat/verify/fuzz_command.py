@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--examples", type=int, help="programs to run (default 200, or any number in --minutes)")
     parser.add_argument("--minutes", type=float, help="how long to go on by the clock")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; a run is the same for the same seed and jobs")
+    parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
     parser.add_argument("--max-ops", type=int, default=30, help="most operators of a program (default 30)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of processor time for a program")
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     examples = (200 if options.minutes is None else 10**9) if options.examples is None else options.examples
     if examples < 1 or options.jobs < 1 or options.max_ops < 1:
         parser.error("--examples, --jobs and --max-ops are at least 1")
+    if not (options.timeout > 0 and options.memory > 0 and (options.minutes is None or options.minutes > 0)):
+        parser.error("--minutes, --timeout and --memory are more than 0")
     if importlib.util.find_spec("hypothesis") is None:
         print("fuzzing needs the development dependency: pip install hypothesis", file=sys.stderr)
         return 2

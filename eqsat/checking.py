@@ -1,0 +1,61 @@
+"""The command ``eqsat rules check``: verdicts on rules."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from eqsat import rules
+from eqsat.egraph.verdict import check
+from eqsat.errors import RuleError
+from eqsat.rules import Rule
+
+
+def check_rules(names: Sequence[str], seconds: float, imported: Callable[[str], Any]) -> int:
+    """Print verdicts on rules by id, on those that modules hold, or on all that are installed; 1 if one is wrong.
+
+    ``imported`` finds a module by what the user calls it. ``ValueError`` for what is neither, or holds no rewrite.
+    """
+    if not seconds > 0:
+        raise ValueError(f"--seconds is more than 0, not {seconds:g}")
+    counts: Counter[str] = Counter()
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    asked = _asked(names, imported)
+    for rule in asked:
+        try:
+            verdict = check(rule, seconds=seconds)
+        except RuleError as error:
+            counts["wrong"] += 1
+            console.print(f"{error}\n")
+            continue
+        counts[verdict.word] += 1
+        console.print(f"{verdict}\n")
+    console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items()))}")
+    return 1 if counts["wrong"] else 0
+
+
+def _asked(names: Sequence[str], imported: Callable[[str], Any]) -> list[Rule]:
+    installed = {rule.id: rule for rule in rules.list()}
+    asked = [] if names else [rule for rule in installed.values() if rule.ways]
+    for name in names:
+        if name in installed:
+            given: list[Any] = [installed[name]]
+        else:
+            try:
+                module = imported(name)
+            except ModuleNotFoundError as error:
+                near = difflib.get_close_matches(name, installed)
+                hint = f"; there is {', '.join(near)}" if near else ""
+                raise ValueError(f"there is no rule and no module {name!r} ({error}){hint}") from None
+            except SyntaxError as error:
+                raise ValueError(f"{name} is no Python module: {error}") from None
+            given = [*vars(module).values(), *getattr(module, "RULES", ())]
+        found = [rule for rule in given if isinstance(rule, Rule)]
+        if not any(rule.ways for rule in found):
+            raise ValueError(f"{name} is no rewrite: {found[0].doc}" if found else f"module {name} holds no rules")
+        asked += [rule for rule in found if rule.ways and rule not in asked]
+    return asked
