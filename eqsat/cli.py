@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eqsat.verify import fuzz_command
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -21,10 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own); the exit code."""
-    options, rest = _parser().parse_known_args(arguments)
-    if rest and options.run is not _fuzz:
-        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -104,8 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--json", action="store_true", help="as JSON")
     rules.set_defaults(run=_rules)
 
-    fuzz = commands.add_parser("fuzz", help="optimize random programs and compare them with NumPy", add_help=False)
-    fuzz.set_defaults(run=_fuzz)
+    fuzz = commands.add_parser("fuzz", help="optimize random programs and compare them with NumPy")
+    fuzz_command.add_arguments(fuzz)
+    fuzz.set_defaults(run=fuzz_command.run)
 
     doctor = commands.add_parser("doctor", help="show versions, machine, threads and caches; 1 if something is amiss")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -446,12 +446,6 @@ def _rules(options: argparse.Namespace) -> int:
         table.add_row(identity, numerics, Text(text))
     _show(table)
     return 0
-
-
-def _fuzz(options: argparse.Namespace) -> int:
-    from eqsat.verify.fuzz_command import main as run
-
-    return run(options.rest)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -12,22 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from eqsat import rules
 from eqsat.compiled import Compiled
-from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
 from eqsat.explain.derived import Derivation, Equation
 from eqsat.explain.work import node_flops
-from eqsat.extract.credit import way_between
+from eqsat.extract.credit import enode_of, way_between
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.evaluate import evaluate_nodes
-from eqsat.ir.identity import identity
 from eqsat.ir.node import Node, topological
 from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import make
-from eqsat.plan.assembly import searched
-from eqsat.search import saturation
-from eqsat.why import extracted
+from eqsat.why import extracted, searched_again
 
 MOST_FLOPS = 2e9
 """Operations of the terms that are still computed to check a step."""
@@ -38,19 +33,10 @@ def derivation(program: Compiled) -> Derivation:
 
     Regions are searched once more. Equal ones are told once. Each step is computed on random inputs.
     """
-    const = frozenset(program.constant_nodes)
-    chosen = rules.select(program.options.numerics, program.options.disable)
     steps: list[Equation] = []
-    seen: set[str] = set()
-    for region in searched(program.traced.graph, const):
-        if region.key() in seen:
-            continue
-        seen.add(region.key())
-        known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
-        work = saturation(program.options.search_seconds)
-        egraph = saturate(region.graph.outputs, rules=chosen, const=known, work=work)
+    named = dict(zip(program.traced.graph.inputs, program.traced.graph.names, strict=False))
+    for region, egraph in searched_again(program):
         (winner, *_) = extracted(program, egraph)
-        named = dict(zip(program.traced.graph.inputs, program.traced.graph.names, strict=False))
         names = tuple(named.get(node, f"x{n}") for n, node in enumerate(region.inputs))
         steps += [replace(step, names=names) for step in _Steps(egraph, winner).run()]
     return Derivation(tuple(steps))
@@ -60,7 +46,7 @@ class _Steps:
     """The equations of one region."""
 
     def __init__(self, egraph: SaturatedEGraph, winner: Selection) -> None:
-        self.egraph, self.winner = egraph, winner
+        self.egraph = egraph
         self.by_handle = {n.handle: n for nodes in egraph.classes.values() for n in nodes if n.handle >= 0}
         self.kernels = {term.eclass: term for term in (*winner.constants, *winner.kernels)}
         self.terms: dict[int, Node] = {}
@@ -73,7 +59,7 @@ class _Steps:
 
     def _expand(self, handle: int, term: Term) -> Iterator[Equation]:
         """What replaces the term of a handle, then what replaces its operands."""
-        node = self._enode(term)
+        node = enode_of(self.egraph, term)
         if node is None or (handle, node.handle) in self.done:
             return
         self.done.add((handle, node.handle))
@@ -119,10 +105,6 @@ class _Steps:
             return Equation(by, before, after, None, "on random inputs nothing is finite")
         largest = np.abs(a[finite]).max(initial=0.0)
         return Equation(by, before, after, float(np.abs(a - b)[finite].max(initial=0.0) / (largest or 1.0)))
-
-    def _enode(self, term: Term) -> ENode | None:
-        key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
-        return next((n for n in self.egraph.classes.get(term.eclass, ()) if n.key == key), None)
 
     def _term(self, handle: int) -> Node | None:
         """A term as it was made, over terms as they were made; of one that is gone, the nearest in the forest.

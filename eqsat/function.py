@@ -179,8 +179,7 @@ class OptimizedFunction:
             return
         program.taking += 1
         if len(args) == len(self._spec.parameters) and not self._takes_any():
-            trees, _ = self._spec.trees(args, {})
-            program.take = take_again(trees, self._spec.raw(args, {}), program.held)
+            program.take = take_again(*self._spec.raw_trees(args, {}), program.held)
             if program.take is not None:
                 self._come_back_to(program)
 

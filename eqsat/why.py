@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from eqsat import rules
@@ -14,6 +15,7 @@ from eqsat.ir.identity import identity
 from eqsat.options import unknown
 from eqsat.plan.assembly import searched
 from eqsat.plan.lower import lower
+from eqsat.plan.regions import Region
 from eqsat.schedule import installed_loop_rules
 from eqsat.search import saturation
 
@@ -81,17 +83,8 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
 
     None if the rule made no term that is there still.
     """
-    const = frozenset(program.constant_nodes)
-    chosen = rules.select(program.options.numerics, program.options.disable)
     best: tuple[float, float | None] | None = None
-    seen: set[str] = set()
-    for region in searched(program.traced.graph, const):
-        if region.key() in seen:
-            continue
-        seen.add(region.key())
-        known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
-        work = saturation(program.options.search_seconds)
-        egraph = saturate(region.graph.outputs, rules=chosen, const=known, work=work)
+    for _, egraph in searched_again(program):
         made = [e for e, nodes in egraph.classes.items() if any(n.rule == rule for n in nodes)]
         if not made:
             continue
@@ -109,6 +102,18 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
             if best[1] is None or selection.seconds - winner.seconds < best[1] - best[0]:
                 best = (winner.seconds, selection.seconds)
     return best
+
+
+def searched_again(program: Compiled) -> Iterator[tuple[Region, SaturatedEGraph]]:
+    """The different regions of a program, each saturated once more, with the rules and the work of its options."""
+    chosen = rules.select(program.options.numerics, program.options.disable)
+    work = saturation(program.options.search_seconds)
+    seen: set[str] = set()
+    for region in searched(program.traced.graph, frozenset(program.constant_nodes)):
+        if region.key() not in seen:
+            seen.add(region.key())
+            known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
+            yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work)
 
 
 def extracted(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:

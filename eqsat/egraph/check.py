@@ -174,13 +174,20 @@ def of_patterns(rule: Rule, way: int, maker: Maker) -> list[Node]:
     return maker.from_patterns(left, longer=rule.numerics != "exact")
 
 
+def applied(
+    rule: Rule, maker: Maker, outputs: Sequence[Node], seconds: float = 1.0, beside: Sequence[Rule] = ()
+) -> SaturatedEGraph:
+    """A program after a few rounds of a rule, and of those ``beside`` it; with room for laws of small e-graphs."""
+    known = frozenset(maker.known_inputs)
+    return saturate(outputs, rules=[rule, *beside], const=known, iterations=3, nodes=400, room=400, seconds=seconds)
+
+
 def _try(
     rule: Rule, maker: Maker, outputs: Sequence[Node], result: CheckResult, beside: Sequence[Rule], end: float
 ) -> bool:
     """Whether the rule fired on a program."""
     left = min(1.0, max(0.05, end - time.monotonic()))
-    known = frozenset(maker.known_inputs)
-    graph = saturate(outputs, rules=[rule, *beside], const=known, iterations=3, nodes=400, room=400, seconds=left)
+    graph = applied(rule, maker, outputs, left, beside)
     stats = graph.report.rules[rule.id]
     result.usable = graph.report.stop != "fork"
     result.matched += stats.matches

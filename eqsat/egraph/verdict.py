@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eqsat.egraph.check import CheckResult, check_rule, of_patterns
+from eqsat.egraph.check import CheckResult, applied, check_rule, of_patterns
 from eqsat.egraph.evaluate import class_values, in_own_types, in_reals
 from eqsat.egraph.field import Identity, identity
-from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import RuleError
 from eqsat.ir.node import Node
@@ -170,7 +169,6 @@ def fired(rule: Rule, dtype: DType, seconds: float, seed: int) -> Iterator[tuple
         except (ValueError, ZeroDivisionError, IndexError, OverflowError):
             continue
         outputs = [made] if isinstance(made, Node) else list(made)
-        known = frozenset(maker.known_inputs)
-        graph = saturate(outputs, rules=[rule], const=known, iterations=3, nodes=400, seconds=1.0)
+        graph = applied(rule, maker, outputs)
         if graph.report.rules[rule.id].fired:
             yield graph, maker

@@ -44,6 +44,12 @@ def proof(egraph: SaturatedEGraph, one: int, other: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for rule, _ in reversed(way_between(egraph, one, other)) if rule is not None))
 
 
+def enode_of(egraph: SaturatedEGraph, term: Term) -> ENode | None:
+    """The e-node that a selected term is made from."""
+    key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
+    return next((n for n in egraph.classes.get(term.eclass, ()) if n.key == key), None)
+
+
 def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
     """How often each rule made an e-node of the program, or a place where one e-node stands for another."""
     counts: dict[str, int] = {}
@@ -53,10 +59,6 @@ def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
     def add(rules: Iterable[str]) -> None:
         for rule in rules:
             counts[rule] = counts.get(rule, 0) + 1
-
-    def enode_of(term: Term) -> ENode | None:
-        key = (term.op, identity(term.attrs), tuple(c.eclass for c in term.children))
-        return next((n for n in egraph.classes.get(term.eclass, ()) if n.key == key), None)
 
     def stands_for(handle: int, node: ENode | None) -> None:
         """``node`` is taken where the term of ``handle`` stood."""
@@ -69,7 +71,7 @@ def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
         return chosen.get(eclass) or next((n for n in egraph.classes.get(eclass, ()) if not n.children), None)
 
     def visit(term: Term) -> None:
-        node = enode_of(term)
+        node = enode_of(egraph, term)
         if node is None:
             return
         if node.rule is not None:
@@ -78,11 +80,11 @@ def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
             if isinstance(child, Read):
                 stands_for(operand, leaf(child.eclass))
             else:
-                stands_for(operand, enode_of(child))
+                stands_for(operand, enode_of(egraph, child))
                 visit(child)
 
     for term in selection.kernels:
-        node = enode_of(term)
+        node = enode_of(egraph, term)
         if node is not None:
             chosen[term.eclass] = node
     for term in selection.kernels:

@@ -327,14 +327,15 @@ class ArgSpec:
 
     def trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
         """The tree of every parameter, and the leaves."""
-        trees, leaves = self._trees(args, kwargs)
+        trees, leaves = self.raw_trees(args, kwargs)
         return trees, [_array(leaf) for leaf in leaves]
 
     def raw(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The leaves as they were given."""
-        return self._trees(args, kwargs)[1]
+        return self.raw_trees(args, kwargs)[1]
 
-    def _trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
+    def raw_trees(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tree], list[Any]]:
+        """The tree of every parameter, and the leaves as they were given."""
         leaves: list[Any] = []
         return [tree_of(v, leaves, is_tensor) for v in self.bind(args, kwargs)], leaves
 

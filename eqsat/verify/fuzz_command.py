@@ -15,9 +15,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from eqsat.verify.fuzz import Finding, Report, keep_machine, run_jobs, written
+if TYPE_CHECKING:
+    from eqsat.verify.fuzz import Finding, Report
 
 TEST = '''"""Found by `eqsat fuzz --seed {seed}`, {kind}: {message}
 
@@ -43,6 +44,8 @@ def test_program() -> None:
 
 def as_test(finding: Finding) -> str:
     """A pytest file that fails as long as the finding stands."""
+    from eqsat.verify.fuzz import written
+
     script = finding.script.replace("\\", "\\\\").replace('"""', "'''").strip()
     message = finding.failure.message.replace("\\", "\\\\").replace('"""', "'''")
     return TEST.format(
@@ -70,33 +73,54 @@ def summary(report: Report, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="eqsat fuzz", description="Optimize random whole programs and compare them with NumPy."
-    )
-    parser.add_argument("--examples", type=int, help="programs to run (default 200, or any number in --minutes)")
-    parser.add_argument("--minutes", type=float, help="how long to go on by the clock")
+def _count(text: str) -> int:
+    """A number of things, at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    """An amount above 0."""
+    if not float(text) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return float(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--examples", type=_count, help="programs to run (default 200, or any number in --minutes)")
+    parser.add_argument("--minutes", type=_amount, help="how long to go on by the clock")
     parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
-    parser.add_argument("--max-ops", type=int, default=30, help="most operators of a program (default 30)")
-    parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of processor time for a program")
-    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a process may map (default 16)")
+    parser.add_argument("--max-ops", type=_count, default=30, help="most operators of a program (default 30)")
+    parser.add_argument("--jobs", type=_count, default=1, help="worker processes (default 1)")
+    parser.add_argument("--timeout", type=_amount, default=300.0, help="seconds of processor time for a program")
+    parser.add_argument("--memory", type=_amount, default=16.0, help="GiB that a process may map (default 16)")
     parser.add_argument("--json", metavar="FILE", help="write the counts and failures here too")
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="write each failure here as a pytest file")
     parser.add_argument("--plain", action="store_true", help="do not vary the options of optimize")
     parser.add_argument(
         "--optimizer", default="eqsat:optimize", metavar="MODULE:NAME", help="what to test (default eqsat:optimize)"
     )
-    options = parser.parse_args(arguments)
-    examples = (200 if options.minutes is None else 10**9) if options.examples is None else options.examples
-    if examples < 1 or options.jobs < 1 or options.max_ops < 1:
-        parser.error("--examples, --jobs and --max-ops are at least 1")
-    if not (options.timeout > 0 and options.memory > 0 and (options.minutes is None or options.minutes > 0)):
-        parser.error("--minutes, --timeout and --memory are more than 0")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the module by itself; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m eqsat.verify.fuzz", description="Optimize random whole programs and compare them with NumPy."
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fuzz as the options say; returns the exit status."""
+    examples = options.examples or (200 if options.minutes is None else 10**9)
     if importlib.util.find_spec("hypothesis") is None:
         print("fuzzing needs the development dependency: pip install hypothesis", file=sys.stderr)
         return 2
+
+    from eqsat.verify.fuzz import keep_machine, run_jobs
 
     start = time.monotonic()
     shown = [start]
