@@ -147,7 +147,7 @@ def _convolutions(region: Region) -> list[Node]:
 def algorithms(program: Compiled) -> list[Algorithms]:
     """For each different part of a program that has convolutions: theirs, and the others that there are for it."""
     found, seen = list[Algorithms](), set[str]()
-    for region in searched(program.traced.graph, frozenset(program.constant_nodes)):
+    for region in searched(program.searched_form(), frozenset(program.constant_nodes)):
         if len(found) == REGIONS or region.key() in seen:
             continue
         seen.add(region.key())

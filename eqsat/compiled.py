@@ -27,7 +27,7 @@ from eqsat.frontends.trace import Traced
 from eqsat.held import Held, all_held, native
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.loop import with_bodies
-from eqsat.ir.node import ConstArray, Node, topological
+from eqsat.ir.node import ConstArray, Graph, Node, topological
 from eqsat.ir.opaque import calls_of
 from eqsat.ir.repeats import base_of
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
@@ -35,7 +35,7 @@ from eqsat.options import Options
 from eqsat.plain import PlainProgram
 from eqsat.plan.backend import Executable, backend
 from eqsat.plan.plan import Plan
-from eqsat.planned import planned
+from eqsat.planned import form, planned
 from eqsat.progress import Progress, Tell, tell
 from eqsat.remembered import Given, Record, report_of
 from eqsat.rules.fingerprint import rules_fingerprint
@@ -303,6 +303,10 @@ class Compiled:
         """Search anew, for the plan itself."""
         const = frozenset(self.constant_nodes)
         return planned(self.traced.graph, const, self.options, self.machine, progress, deadline)
+
+    def searched_form(self) -> Graph:
+        """The form of the program's graph that is searched."""
+        return form(self.traced.graph, frozenset(self.constant_nodes), self.options, self.machine)
 
     def _best(self, progress: Tell, deadline: Deadline) -> Plan:
         """The plan; ``traced`` is then the form of the program that it is of.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
@@ -12,6 +13,13 @@ from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Tell, tell
+
+
+def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
+    """The form of a graph that is searched: its batch may run part by part."""
+    threads = options.threads or machine.cores
+    made = by_parts(graph, const, backend(options.backend).target(machine, threads), threads)
+    return graph if made is None else made.graph
 
 
 def planned(
@@ -36,7 +44,12 @@ def planned(
     threads = options.threads or machine.cores
     target = backend(options.backend).target(machine, threads)
     wanted = SearchOptions(rules, target, options.search_seconds, fuse=fuse, threads=threads, no_loops=no_loops)
-    plan = replace(search(graph, const, machine, wanted, progress, deadline), fuses=options.numerics != "exact")
+    parted = by_parts(graph, const, target, threads)
+    plan = search(graph if parted is None else parted.graph, const, machine, wanted, progress, deadline)
+    if parted is not None:
+        own = {t: tuple(parted.origins.get(n, n) for n in nodes) for t, nodes in plan.origins.items()}
+        plan = replace(plan, origins=own)
+    plan = replace(plan, fuses=options.numerics != "exact")
     with IMPORTING:
         from eqsat.tune import tune
     return tune(plan, options, machine, wanted, progress, deadline)

@@ -109,7 +109,7 @@ def searched_again(program: Compiled) -> Iterator[tuple[Region, SaturatedEGraph]
     chosen = rules.select(program.options.numerics, program.options.disable)
     work = saturation(program.options.search_seconds)
     seen: set[str] = set()
-    for region in searched(program.traced.graph, frozenset(program.constant_nodes)):
+    for region in searched(program.searched_form(), frozenset(program.constant_nodes)):
         if region.key() not in seen:
             seen.add(region.key())
             known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)

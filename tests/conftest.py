@@ -14,8 +14,9 @@ from hypothesis import settings
 
 from eqsat.cost.machine import Level, Machine, cpu_name
 from eqsat_backends.numba_cpu.compiling.jit import prepare
+from tests.sweeps import a_part
 
-settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("repeatable", derandomize=True, max_examples=a_part(100))
 settings.register_profile("random")
 settings.load_profile("repeatable")  # `pytest --hypothesis-profile=random` looks for what these examples do not show
 

@@ -104,10 +104,15 @@ def adapted(x: np.ndarray, kind: str, sizes: Sequence[int]) -> np.ndarray:
 
 
 def interpolated(x: np.ndarray, sizes: Sequence[int], scales: Sequence[float], corners: bool) -> np.ndarray:
-    """Linear interpolation, axis by axis; ``scales``: extents of elements of the result."""
+    """Linear interpolation, axis by axis; ``scales``: extents of elements of the result.
+
+    As in PyTorch an axis of the same extent stays, whatever the factor that was given for it.
+    """
     out = x.astype(np.float64)
     for axis, (m, scale) in enumerate(zip(sizes, scales, strict=True), 2):
         n = out.shape[axis]
+        if m == n:
+            continue
         rows: list[Any] = []
         for i in range(m):
             place = (i * (n - 1) / (m - 1) if m > 1 else 0.0) if corners else max((i + 0.5) * scale - 0.5, 0.0)

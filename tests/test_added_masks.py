@@ -24,6 +24,7 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.conftest import MACHINE
 from tests.kernel_groups import machine
 from tests.plans import interpret, plan_of
+from tests.sweeps import a_part
 from tests.test_contract import attention as attention_group
 from tests.test_contract import printed, random_buffers, run
 from tests.test_masks import bounded, causal, compare, leave_out, masks, window
@@ -250,7 +251,7 @@ def test_any_nest_takes_what_rows_need(
 
 
 @pytest.mark.slow
-@settings(BAD, max_examples=100)
+@settings(BAD, max_examples=a_part(100))
 @given(*DRAWN)
 def test_many_nests_take_what_rows_need(
     keep: np.ndarray,

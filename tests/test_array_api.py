@@ -18,6 +18,7 @@ from eqsat.frontends import array_api
 from eqsat.frontends.trace import run_by_reference
 from tests import array_api_cases as cases
 from tests.array_api_cases import CASES, DEVIATIONS, VALUES_DECIDE, seeds, values, words
+from tests.sweeps import a_part
 from tests.test_trace import same
 
 with warnings.catch_warnings():
@@ -72,7 +73,7 @@ def compare(action: Callable[..., Any], arrays: list[np.ndarray], scale: float =
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=a_part(12), deadline=None)
 @given(data=st.data())
 def test_functions_of_the_standard(name: str, data: st.DataObject) -> None:
     arrays, action = CASES[name](data.draw)
@@ -91,7 +92,7 @@ OPERATORS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=a_part(20), deadline=None)
 @given(data=st.data())
 def test_operators(name: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(OPERATORS[name]))
@@ -103,7 +104,7 @@ def test_operators(name: str, data: st.DataObject) -> None:
         compare(lambda xp, a: (getattr(operator, name)(a, number), getattr(operator, name)(number, a)), [x])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(cases.ALL))
 def test_attributes_and_indexing(data: st.DataObject, dtype: str) -> None:
     x = values(data.draw(seeds), data.draw(cases.shaped(1, least=1)), dtype)

@@ -31,6 +31,7 @@ from eqsat.verify.blocks import Evaluation, storage
 from eqsat.verify.boxes import Pieces, compute, operand_boxes, part, volume, whole
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
+from tests.sweeps import a_part
 
 a, b = tensors("a b")
 rng = np.random.default_rng(0)
@@ -53,7 +54,7 @@ def test_a_cut_covers_all_once_in_order(shape: list[int], most: int) -> None:
 
 
 @given(programs(2, 12), st.sampled_from([1, 1000, 10**6]), st.sampled_from([3, 40]), st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=a_part(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_blocks_make_the_same_values(drawn: Program, limit: int, block: int, double: bool) -> None:
     arrays = drawn.arrays()
     fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: arrays[i.name] for i in drawn.inputs if i.captured})
@@ -85,7 +86,7 @@ def test_blocks_make_the_same_values(drawn: Program, limit: int, block: int, dou
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_a_box_of_merged_axes_reads_no_more_than_rows(data: st.DataObject) -> None:
     """Of an operand whose axes a view joins, cut as groups of channels are: the rows between the first and the last."""
     lead, groups, depth, width = (data.draw(st.integers(1, most)) for most in (3, 5, 4, 6))

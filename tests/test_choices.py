@@ -14,6 +14,7 @@ from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
 from eqsat.extract.optimum import optimum
+from tests.sweeps import a_part
 
 
 @st.composite
@@ -67,7 +68,7 @@ def check_solution(problem: Problem, chosen: dict[int, int], cost: float) -> Non
     assert cost == pytest.approx(sum(problem.choices[n].cost for n in chosen.values()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=a_part(300), deadline=None)
 @given(problems())
 def test_optimum_is_that_of_brute_force(problem: Problem) -> None:
     exact = brute_force(problem)
@@ -82,7 +83,7 @@ def test_optimum_is_that_of_brute_force(problem: Problem) -> None:
     assert best.bound == pytest.approx(exact)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 @given(problems())
 def test_integer_program_alone_finds_the_optimum(problem: Problem) -> None:
     exact = brute_force(problem)
@@ -97,7 +98,7 @@ def test_integer_program_alone_finds_the_optimum(problem: Problem) -> None:
     assert outcome.solution.cost == pytest.approx(exact)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=a_part(300), deadline=None)
 @given(problems())
 def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -> None:
     exact = brute_force(problem)
@@ -125,7 +126,7 @@ def test_greedy_search_ascent_and_fixing_keep_their_promises(problem: Problem) -
     assert brute_force(fixed(small, ascents, improved.cost)) == pytest.approx(exact)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(problems(), st.integers(0, 3))
 def test_branch_and_bound_alone_finds_the_optimum(problem: Problem, nodes: int) -> None:
     exact = brute_force(problem)

@@ -14,6 +14,7 @@ import eqsat
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.complexes import as_complex, as_real
+from tests.sweeps import a_part
 
 Function = Callable[..., Any]
 
@@ -59,7 +60,7 @@ def check(fn: Function, run: Function, *args: np.ndarray, rtol: float) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(single=st.booleans(), rows=st.integers(1, 4), strided=st.booleans(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=a_part(12), deadline=None)
 def test_traced_as_numpy_computes(name: str, single: bool, rows: int, strided: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     dtype, real = (np.complex64, np.float32) if single else (np.complex128, np.float64)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import eqsat
 from eqsat.errors import BoundsError, ConcretizationError, EqsatError, ShapeError, UnsupportedDTypeError
 from eqsat.frontends.trace import run_by_reference, trace
+from tests.sweeps import a_part
 
 RNG = np.random.default_rng(0)
 
@@ -69,7 +70,7 @@ def test_too_many_axes_are_refused() -> None:
 
 
 @given(n=st.integers(3, 12), k=st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=a_part(20), deadline=None)
 def test_correlation_on_arrays_and_traced(n: int, k: int) -> None:
     x, w = floats(n), floats(k)
     want = np.correlate(x.astype("f8"), w)
@@ -83,7 +84,7 @@ def test_correlation_on_arrays_and_traced(n: int, k: int) -> None:
     stride=st.integers(1, 3), dilation=st.integers(1, 2), padding=st.integers(0, 2), r=st.integers(1, 3),
     s=st.integers(1, 3), c=st.integers(1, 2),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=a_part(25), deadline=None)
 def test_convolution(stride: int, dilation: int, padding: int, r: int, s: int, c: int) -> None:
     x, w = floats(c, 7, 6), floats(4, c, r, s)
     want = convolve2d_loops(x, w, stride, dilation, padding)

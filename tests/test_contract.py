@@ -42,6 +42,7 @@ from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
+from tests.sweeps import a_part
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -286,7 +287,7 @@ def contractions(draw: st.DrawFn) -> tuple[KernelGroup, list[np.ndarray]]:
     return KernelGroup((stage,), 0, (*operands, out), (len(operands),), "random"), arrays
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=a_part(40), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(contractions(), st.sampled_from([None, None, 4, 8, 16]), st.integers(1, 3))
 def test_any_contraction(case: tuple[KernelGroup, list[np.ndarray]], lanes: int | None, threads: int) -> None:
     group, arrays = case

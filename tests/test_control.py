@@ -17,6 +17,7 @@ from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph
+from tests.sweeps import a_part
 
 Array = np.ndarray
 F = np.float32
@@ -167,7 +168,7 @@ def test_results_that_are_not_changed_are_copies() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 5), st.booleans(), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_scans_are_python_loops(trips: int, extent: int, reverse: bool, kept: int, read: int) -> None:
     xs, w = normal(trips, extent), normal(extent, 3, seed=1)
 

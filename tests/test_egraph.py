@@ -30,6 +30,7 @@ from eqsat.ir.node import Node, topological
 from eqsat.ir.types import TensorType, float32, float64, int64
 from eqsat.rules import Match, RuleError, attributes, builtin, contract, numbers, op, rewrite, tensors
 from eqsat.rules.examples import Maker
+from tests.sweeps import a_part
 
 a, b, c, x = tensors("a b c x")
 p = numbers("p")
@@ -349,7 +350,7 @@ def test_what_a_rule_raises_names_the_rule() -> None:
 
 
 SCRIPT = """
-import test_egraph as t
+import tests.test_egraph as t
 from eqsat.egraph.saturate import saturate
 out, weights = t._layer(8, 2, 4, 12)
 graph = saturate([out], rules=t.ALL, const=frozenset(weights), seconds=100)
@@ -365,7 +366,7 @@ def test_same_result_whatever_the_hash_seed() -> None:
         env = os.environ | {"PYTHONHASHSEED": seed}
         run = subprocess.run(
             [sys.executable, "-c", SCRIPT],
-            cwd=os.path.dirname(__file__),
+            cwd=os.path.dirname(os.path.dirname(__file__)),
             env=env,
             capture_output=True,
             text=True,
@@ -471,7 +472,7 @@ def check_program(seed: int, size: int) -> None:
         raise AssertionError(f"seed {seed}: {wrong}\n{paste(outputs, values, mk.known_inputs, ALL[0])}")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=a_part(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**6), st.integers(3, 14))
 def test_every_term_of_random_programs_computes_its_class(seed: int, size: int) -> None:
     check_program(seed, size)

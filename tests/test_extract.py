@@ -30,6 +30,7 @@ from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, TensorType, float32, float64, int8, int64
 from eqsat.plan.lower import lower
 from eqsat.rules import select
+from tests.sweeps import a_part
 from tests.wellformed import MalformedError, check_kernel, check_selection
 
 RATES = Roofline(
@@ -342,7 +343,7 @@ def test_kernels_that_cannot_be_lowered_are_not_used() -> None:
         check_selection(selection, inputs_of(graph))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=a_part(15), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 0.9, 1.0]), st.booleans())
 def test_whatever_cannot_be_lowered_there_is_a_program(seed: int, refused: float, views_only: bool) -> None:
     """Terms are refused by chance, many more than there are rounds of repair; single operators then run alone."""
@@ -456,7 +457,7 @@ def programs(draw: st.DrawFn) -> tuple[Builder, list[Node]]:
     return builder, outputs
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(programs(), st.booleans())
 def test_random_programs_are_well_formed_and_right(program: tuple[Builder, list[Node]], fuse: bool) -> None:
     builder, outputs = program

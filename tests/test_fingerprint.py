@@ -27,6 +27,7 @@ import pytest
 from eqsat import rules
 from eqsat.contents import UnknownContent, content_digest, files_digest
 from eqsat.rules.fingerprint import rule_digest, rules_fingerprint
+from tests.sweeps import a_part
 
 
 def defined(source: str, name: str = "made", **names: Any) -> Any:
@@ -62,7 +63,7 @@ def with_rule(rule: rules.Rule) -> str:
 
 def test_a_rule_that_takes_the_place_of_another_is_told_apart() -> None:
     seen = {rules_fingerprint()}
-    for n in range(50):
+    for n in range(a_part(40)):
         right = f"lambda m: None if m.root is None else [{n}]"
         seen.add(with_rule(sourceless(right)))
         assert with_rule(sourceless(right)) in seen

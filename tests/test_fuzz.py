@@ -31,6 +31,7 @@ from eqsat.verify.programs import REFERENCE, Input, Program, Step, evaluate
 from eqsat.verify.rounding import rounding_noise
 from eqsat.verify.stand_ins import WIDE
 from eqsat.verify.strategies import build, coverage, programs
+from tests.sweeps import a_part
 
 Function = Callable[..., tuple[np.ndarray, ...]]
 
@@ -85,7 +86,7 @@ UNIFORM = "np.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (5, 7)), np.fl
 
 
 @given(program=programs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_exact_values_are_those_of_wider_types(program: Program) -> None:
     exact = tuple(dict.fromkeys(s.name for s in program.steps if program.is_exact(s.name)))
     if not exact:
@@ -104,7 +105,7 @@ def test_sums_of_integers_are_exact_as_far_as_their_type_goes(dtype: str, top: i
     assert operators._contraction("np.dot(v0, v0)", x, x, 40).exact == exact
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(programs())
 def test_a_program_is_well_formed_and_repeatable(program: Program) -> None:
     first, second = evaluate(program), evaluate(program)
@@ -131,13 +132,13 @@ def test_what_is_printed_runs_where_it_is_pasted(
             assert {line.split()[-1] for line in lines} <= {"0.0", "nan"}, lines
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(programs())
 def test_numpy_itself_passes_the_check(program: Program) -> None:
     assert check(program, as_written, REFERENCE) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(programs())
 def test_another_precision_passes_the_check(program: Program) -> None:
     """Evaluating in a wider type and rounding once is a correct optimizer, though its bits differ."""
@@ -197,7 +198,7 @@ def test_shrinking_reaches_a_small_program() -> None:
     found = find(
         programs(min_ops=1, max_ops=12, operators=operators),
         fails,
-        settings=settings(max_examples=200, database=None, derandomize=True),
+        settings=settings(max_examples=a_part(200), database=None, derandomize=True),
     )
     assert len(found.steps) == 2
 
@@ -539,7 +540,7 @@ def test_eqsat_on_many_random_programs(seed: int) -> None:
     run_eqsat(250, seed)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=a_part(30), deadline=None)
 @given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=5), st.integers(0, 255))
 def test_any_records_make_a_program(names: list[str], seed: int) -> None:
     program = build([3, 5], [("float32", (1, 2), 0, False)], [(n, [seed] * 12) for n in names])

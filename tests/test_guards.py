@@ -48,6 +48,7 @@ from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group
 from tests.kernel_groups import machine, single
+from tests.sweeps import a_part
 
 EXTENTS = (3, 4, 5)
 
@@ -431,14 +432,14 @@ def check_moved(data: st.DataObject) -> None:
         assert np.array_equal(np.signbit(got), np.signbit(want) | (np.isnan(want) & np.signbit(got)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=a_part(15), deadline=None)
 @given(st.data())
 def test_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
     check_moved(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(st.data())
 def test_many_programs_that_only_move_agree_with_numpy_bit_for_bit(data: st.DataObject) -> None:
     check_moved(data)
@@ -468,14 +469,14 @@ def check_moved_and_reduced(data: st.DataObject) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=a_part(8), deadline=None)
 @given(st.data())
 def test_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
     check_moved_and_reduced(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(st.data())
 def test_many_maps_and_reductions_of_what_is_moved(data: st.DataObject) -> None:
     check_moved_and_reduced(data)

@@ -22,6 +22,7 @@ from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import calls_of
 from eqsat.ir.views import ViewMap
 from tests import image_references as reference
+from tests.sweeps import a_part
 from tests.test_trace import same
 
 LAST = {1: "NLC", 2: "NHWC", 3: "NDHWC"}
@@ -77,7 +78,7 @@ def close(got: Any, want: np.ndarray, x: np.ndarray) -> None:
 
 
 @given(data=st.data(), rank=st.sampled_from((1, 2, 2, 3)), layout=layouts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_convolutions(data: st.DataObject, rank: int, layout: str) -> None:
     draw = data.draw
     groups, depth = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -113,7 +114,7 @@ def test_convolutions(data: st.DataObject, rank: int, layout: str) -> None:
 
 
 @given(data=st.data(), rank=st.sampled_from((1, 2, 2, 3)), layout=layouts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_transposed_convolutions(data: st.DataObject, rank: int, layout: str) -> None:
     draw = data.draw
     groups, width = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -210,7 +211,7 @@ def test_integers_stay_integers_and_types_are_promoted() -> None:
 
 
 @given(data=st.data(), rank=st.sampled_from((1, 2, 2, 3)), layout=layouts, kind=st.sampled_from(("max", "avg")))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 def test_pooling(data: st.DataObject, rank: int, layout: str, kind: str) -> None:
     draw = data.draw
     x = draw(images(rank))
@@ -239,7 +240,7 @@ def test_pooling(data: st.DataObject, rank: int, layout: str, kind: str) -> None
 
 
 @given(data=st.data(), rank=st.sampled_from((1, 2, 3)), layout=layouts, kind=st.sampled_from(("max", "avg")))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=a_part(100), deadline=None)
 def test_adaptive_pooling(data: st.DataObject, rank: int, layout: str, kind: str) -> None:
     x = data.draw(images(rank))
     sizes = [data.draw(st.sampled_from((None, *range(1, 10)))) for _ in range(rank)]
@@ -261,7 +262,7 @@ def test_nan_is_a_maximum_and_padding_is_none() -> None:
 
 
 @given(data=st.data(), rank=st.integers(0, 3), layout=st.sampled_from(("first", "last")))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_normalization(data: st.DataObject, rank: int, layout: str) -> None:
     draw = data.draw
     x = draw(images(rank, 6)) if rank else np.random.default_rng(0).standard_normal((4, 6)).astype(draw(dtypes))
@@ -299,7 +300,7 @@ def test_normalization(data: st.DataObject, rank: int, layout: str) -> None:
 
 
 @given(data=st.data(), rank=st.integers(1, 3), layout=st.sampled_from(("first", "last")))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=a_part(120), deadline=None)
 def test_interpolation(data: st.DataObject, rank: int, layout: str) -> None:
     draw = data.draw
     x = draw(images(rank))
@@ -337,7 +338,7 @@ def test_interpolation_is_scipys() -> None:
 
 
 @given(r=st.integers(1, 3), lead=st.lists(st.integers(0, 2), max_size=2), layout=st.sampled_from(("NCHW", "NHWC")))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_channels_become_space_and_back(r: int, lead: list[int], layout: str) -> None:
     x = np.arange(math.prod(lead) * 2 * r * r * 3 * 5).reshape(*lead, 2 * r * r, 3, 5)
     want = np.zeros((*lead, 2, 3 * r, 5 * r), x.dtype)
@@ -350,7 +351,7 @@ def test_channels_become_space_and_back(r: int, lead: list[int], layout: str) ->
 
 
 @given(data=st.data(), mode=st.sampled_from(("constant", "reflect", "replicate", "circular")))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=a_part(120), deadline=None)
 def test_padding(data: st.DataObject, mode: str) -> None:
     x = data.draw(images(data.draw(st.integers(1, 3))))
     widths = [
@@ -371,7 +372,7 @@ def test_padding(data: st.DataObject, mode: str) -> None:
 
 
 @given(data=st.data(), shape=st.lists(st.integers(0, 5), min_size=1, max_size=3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_windows_are_views(data: st.DataObject, shape: list[int]) -> None:
     x = np.arange(math.prod(shape)).reshape(shape)
     axes = data.draw(st.sampled_from((None, 0, -1, (0,), (0, 0), tuple(range(len(shape))))))

@@ -20,6 +20,7 @@ from image_references import adapted, convolved, pooled, transposed
 import eqsat
 from eqsat import nn
 from eqsat.errors import EqsatError
+from tests.sweeps import a_part
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -185,13 +186,13 @@ def check(case: Case, last: bool, compiled: bool = False) -> None:
 
 
 @given(case=cases(), last=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_as_pytorch(case: Case, last: bool) -> None:
     check(case, last)
 
 
 @pytest.mark.slow
 @given(case=cases(), last=st.booleans(), compiled=st.sampled_from((False,) * 9 + (True,)))
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=a_part(4000), deadline=None)
 def test_as_pytorch_in_a_long_sweep(case: Case, last: bool, compiled: bool) -> None:
     check(case, last, compiled)

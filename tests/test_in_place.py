@@ -23,6 +23,7 @@ from eqsat.frontends.registry import FUNCTIONS
 from eqsat.frontends.trace import trace
 from eqsat.ir import build, views
 from eqsat.ir.evaluate import evaluate, evaluate_nodes
+from tests.sweeps import a_part
 
 RNG = np.random.default_rng(0)
 REAL_ZEROS = np.zeros
@@ -230,7 +231,7 @@ def program(seed: int, length: int) -> Callable[..., Any]:
     return run
 
 
-@settings(max_examples=150)
+@settings(max_examples=a_part(150))
 @given(st.integers(0, 10**9), st.integers(1, 12), st.sampled_from(TYPES), st.data())
 def test_random_programs_of_writes(seed: int, length: int, dtype: Any, data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 3))  # results without axes are scalars, which nothing is written to

@@ -36,6 +36,7 @@ from eqsat.ir.types import (
     row_major,
 )
 from eqsat.ir.views import ViewMap, compose, strided
+from tests.sweeps import a_part
 
 BY_KIND = {"float": (float32, float64), "int": INTEGERS, "bool": (bool_,)}
 NUMBERS = (float32, float64, int32, int64)
@@ -103,7 +104,7 @@ def test_every_row_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAPS)
 @given(shape=shapes, data=st.data(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=a_part(12), deadline=None)
 def test_elementwise_definitions(name: str, shape: tuple[int, ...], data: st.DataObject, seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = arity(name)
@@ -185,14 +186,14 @@ def view_maps(draw: Any) -> tuple[tuple[int, ...], ViewMap]:
 
 
 @given(case=view_maps(), dtype=st.sampled_from((float32, int64, bool_)), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_view_definition(case: tuple[tuple[int, ...], ViewMap], dtype: DType, seed: int) -> None:
     shape, map = case
     check_definition("view", [TensorType(shape, dtype)], map, np.random.default_rng(seed))
 
 
 @given(case=view_maps(), other=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_composed_views_equal_views_of_views(case: tuple[tuple[int, ...], ViewMap], other: st.DataObject) -> None:
     shape, first = case
     if 0 in first.shape:
@@ -207,7 +208,7 @@ def test_composed_views_equal_views_of_views(case: tuple[tuple[int, ...], ViewMa
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_contract_definition(data: st.DataObject, seed: int) -> None:
     labels = data.draw(st.lists(st.sampled_from("ijklmn"), unique=True, min_size=1, max_size=4))
     extents = {x: data.draw(st.integers(0, 3)) for x in labels}
@@ -230,7 +231,7 @@ def test_contract_definition(data: st.DataObject, seed: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(name for name, row in OPS.items() if row.kind == "reduce"))
 @given(shape=shapes, data=st.data(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=a_part(30), deadline=None)
 def test_reduction_definitions(name: str, shape: tuple[int, ...], data: st.DataObject, seed: int) -> None:
     dtype = data.draw(st.sampled_from((*NUMBERS, bool_)))
     axes = tuple(i for i in range(len(shape)) if data.draw(st.booleans()))
@@ -245,7 +246,7 @@ def test_reduction_definitions(name: str, shape: tuple[int, ...], data: st.DataO
 
 
 @given(shape=full_shapes.filter(bool), data=st.data(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_pad_definition(shape: tuple[int, ...], data: st.DataObject, seed: int) -> None:
     widths = tuple((data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in shape)
     t, attrs = TensorType(shape, float32), PadAttrs(widths, 0.5)
@@ -259,7 +260,7 @@ def test_pad_definition(shape: tuple[int, ...], data: st.DataObject, seed: int) 
 
 
 @given(data=st.data(), shape=full_shapes.filter(bool))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_concat_definition(data: st.DataObject, shape: tuple[int, ...]) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     types = []
@@ -275,7 +276,7 @@ def test_concat_definition(data: st.DataObject, shape: tuple[int, ...]) -> None:
 
 
 @given(data=st.data(), shape=full_shapes.filter(bool), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_gather_definition(data: st.DataObject, shape: tuple[int, ...], seed: int) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     index_shape = data.draw(shapes)

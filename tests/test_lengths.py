@@ -21,6 +21,7 @@ from eqsat.plan import sized
 from eqsat.plan.sized import Misfit, fitted
 from eqsat.plan.texts import Known, named
 from eqsat_backends.numba_cpu.printing.sizes import reading
+from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
 KERNELS: dict[str, Any] = {"threads": 1, "check_speed": False}
@@ -96,7 +97,7 @@ def test_shorter_and_empty_lengths_have_programs_of_their_own() -> None:
 SOFTMAX = eqsat.optimize(lambda x, y: eqsat.nn.softmax(x * 2, axis=0).T @ y, **QUICK)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=a_part(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 70), st.lists(st.integers(0, 3), max_size=6))
 def test_any_lengths_in_any_order(start: int, steps: list[int]) -> None:
     lengths = np.cumsum([start, *steps]).tolist()
@@ -265,7 +266,7 @@ def kernel_1(args, tid, nt):
 '''
 
 
-@settings(max_examples=30)
+@settings(max_examples=a_part(30))
 @given(st.lists(st.integers(17, 31), min_size=2, max_size=6, unique=True))
 def test_printed_integers_are_arguments(lengths: list[int]) -> None:
     def printed(n: int) -> str:

@@ -27,6 +27,7 @@ from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests import random_groups
 from tests.kernel_groups import machine, softmax
+from tests.sweeps import a_part
 
 Strides = tuple[int, ...]
 
@@ -250,7 +251,7 @@ def map_kernels(draw: st.DrawFn) -> KernelGroup:
     return single(shape, len(shape), None, body, inputs, store=tuple(store))
 
 
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+relaxed = settings(max_examples=a_part(25), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @relaxed

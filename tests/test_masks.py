@@ -35,6 +35,7 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 from tests.nest_price import evaluate as evaluate_nest
 from tests.plans import interpret, plan_of
+from tests.sweeps import a_part
 from tests.test_contract import attention as attention_group
 from tests.test_contract import printed, random_buffers, run
 
@@ -139,7 +140,7 @@ def test_threads_take_turns_where_that_is_predicted_to_be_sooner() -> None:
     assert "cyclic" not in show(found(np.ones((512, 512), bool), 1).nest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.integers(1, 90), st.integers(1, 300), st.integers(-60, 200), st.integers(1, 40), st.integers(1, 4))
 def test_the_busiest_thread_is_found(rows: int, columns: int, at: int, block: int, threads: int) -> None:
     """By counting what each thread's blocks take of the points."""
@@ -330,7 +331,7 @@ def test_any_nest_takes_what_rows_need(
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=a_part(250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(masks(), st.integers(1, 3), st.sampled_from([1, 3, 16, 33, 64]), st.integers(0, 999), st.integers(1, 3))
 def test_many_nests_take_what_rows_need(mask: np.ndarray, heads: int, width: int, seed: int, threads: int) -> None:
     group, buffers = masked_group(mask, heads, width, float32)

@@ -26,9 +26,10 @@ from tests.kernel_groups import (
     gemm,
     reduction,
 )
+from tests.sweeps import a_part
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(-12, 12)), max_size=4), st.sampled_from([1, 4, 8]))
 def test_footprints_are_never_below_the_distinct_elements(axes: list[tuple[int, int]], size: int) -> None:
     extents, strides = tuple(n for n, _ in axes), tuple(s for _, s in axes)
@@ -37,7 +38,7 @@ def test_footprints_are_never_below_the_distinct_elements(axes: list[tuple[int, 
     assert count >= len(points) and moved % 64 == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=a_part(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.data())
 def test_footprints_of_blocks_of_arrays_are_exact(axes: list[tuple[int, int]], data: st.DataObject) -> None:
     strides, step = [], 1

@@ -11,10 +11,11 @@ from eqsat.ir.evaluate import evaluate
 from eqsat.ir.moving import moving
 from eqsat.ir.node import Graph
 from eqsat.ir.types import TensorType, int64
+from tests.sweeps import a_part
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_a_view_that_moves_is_taken_from_where_it_is(data: st.DataObject) -> None:
     """Slices in any steps, of any axes, split or broadcast, moved along one axis: the same elements on every trip."""
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3), label="shape"))

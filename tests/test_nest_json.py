@@ -27,6 +27,7 @@ from eqsat_backends.numba_cpu import NumbaCpuBackend
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, reduction
 from tests.random_groups import cases
+from tests.sweeps import a_part
 from tests.test_tile_ops import VECTORS_OFF, group_of, max_plus
 
 GROUPS = {
@@ -56,7 +57,7 @@ def test_nests_survive_json_and_are_offered_where_they_were_drawn(name: str, thr
             check_offered(again, GROUPS[name], target)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=HEALTH)
+@settings(max_examples=a_part(15), deadline=None, suppress_health_check=HEALTH)
 @given(cases().map(lambda case: case[0]), st.integers(1, 2))
 def test_nests_of_any_kernel_survive_json(group: KernelGroup, threads: int) -> None:
     for nest in nests_of(group, 8, threads=threads):
@@ -193,7 +194,7 @@ JUNK = st.one_of(
 DRAWN: dict[str, list[Nest]] = {}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=a_part(400), deadline=None)
 @given(st.data())
 def test_damaged_nests_are_refused_or_legal(data: st.DataObject) -> None:
     """Whatever becomes of a nest's data: ``ValueError``, or a nest that the checks judge without another error."""

@@ -31,6 +31,7 @@ from tests.kernel_groups import (
     perceptron,
     reduction,
 )
+from tests.sweeps import a_part
 
 
 def run_contraction(nest: Nest, extents: dict[str, int]) -> np.ndarray:
@@ -84,7 +85,7 @@ def sample(graph: NestGraph, draw: random.Random) -> Entry | None:
     return pick(graph.root) if graph.root in complete else None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(0, 3),
     st.sampled_from(["", "a", "b", "ab"]), st.booleans(), st.integers(1, 3), st.integers(0, 1 << 30),
@@ -132,7 +133,7 @@ def run_vector(nest: Nest, extents: dict[str, int]) -> np.ndarray:
     return count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.lists(st.integers(0, 70), min_size=0, max_size=3), st.data(), st.integers(1, 3))
 def test_maps_and_reductions_cover_every_point_once(sizes: list[int], data: st.DataObject, threads: int) -> None:
     parallel = data.draw(st.integers(0, len(sizes)))
@@ -204,7 +205,7 @@ def run_group(nest: Nest, group: KernelGroup) -> list[np.ndarray]:
     return done
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=a_part(25), deadline=None)
 @given(st.integers(1, 3), st.integers(1, 30), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3), st.booleans())
 def test_groups_run_their_stages_in_order_on_every_row_once(
     heads: int, queries: int, keys: int, width: int, threads: int, mlp: bool

@@ -19,6 +19,7 @@ from tests.numpy_net.noise import Wrapped, noisy_run
 from tests.numpy_net.program import Program, bounded_memory, load
 from tests.numpy_net.run import cut, examine
 from tests.numpy_net.sweep import ROOT, Child, sweep
+from tests.sweeps import a_part
 
 ARRAY = "(rng.standard_normal((5, 7))).astype(np.float32)"
 Optimizer = Callable[..., Callable[..., Any]]
@@ -102,7 +103,7 @@ def test_a_program_survives_json() -> None:
 
 
 def test_numpy_itself_passes() -> None:
-    for number in range(60):
+    for number in range(a_part(60)):
         outcome = examine(generate(3, number), as_written)
         assert outcome.kind in ("ok", "undefined", "raises"), (outcome.message, generate(3, number).script())
 

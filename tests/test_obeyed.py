@@ -33,6 +33,7 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, attention, machine, perceptron, turned_values
 from tests.kernel_groups import gemm as product
 from tests.random_groups import Case, cases, features, long_cases, same, terms, terms_of, wanted
+from tests.sweeps import a_part
 from tests.test_contract import attention as causal_attention
 from tests.test_contract import perceptron as normalized
 from tests.test_contract import random_buffers, verify
@@ -59,7 +60,10 @@ def drawn(groups: Callable[[], st.SearchStrategy[Case]]) -> list[tuple[Case, int
 
     @seed(7)
     @settings(
-        quiet, max_examples=GROUPS_DRAWN if groups is cases else LONG_DRAWN, phases=[Phase.generate], database=None
+        quiet,
+        max_examples=a_part(GROUPS_DRAWN if groups is cases else LONG_DRAWN),
+        phases=[Phase.generate],
+        database=None,
     )
     @given(
         groups(),
@@ -189,7 +193,7 @@ def test_a_copy_computes_the_same_whoever_makes_it() -> None:
     assert seen == {"fused copy", "copied in pieces"}
 
 
-@settings(quiet, max_examples=8, derandomize=True)
+@settings(quiet, max_examples=a_part(8), derandomize=True)
 @given(cases(), st.sampled_from([16, 8]), st.integers(1, 2))
 def test_the_nest_without_a_search_is_legal_and_computes_the_same(case: Case, lanes: int, threads: int) -> None:
     host = made_up(lanes)

@@ -22,6 +22,7 @@ from eqsat.schedule.sweeps import sweeps
 from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
+from tests.sweeps import a_part
 from tests.test_loops import call, expected, operands, run, single, softmax
 
 HOST = machine(l1=1 << 10, l2=8 << 10)
@@ -96,7 +97,7 @@ def test_any_legal_nest_of_a_group_runs_right(group: KernelGroup, threads: int, 
 
 
 @pytest.mark.slow
-@settings(quiet, max_examples=60)
+@settings(quiet, max_examples=a_part(60))
 @given(*ANY)
 def test_many_legal_nests_of_groups_run_right(group: KernelGroup, threads: int, narrow: bool, seed: int) -> None:
     nests_run_right(group, threads, narrow, seed)

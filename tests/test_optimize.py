@@ -18,6 +18,7 @@ import eqsat
 from eqsat.compiled import Compiled
 from eqsat.errors import OptionError, ShapeError, UnsupportedDTypeError
 from eqsat.options import Options
+from tests.sweeps import a_part
 
 rng = np.random.default_rng(0)
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -268,7 +269,7 @@ def test_overlapping_inputs() -> None:
     shape=st.sampled_from([(), (0,), (1,), (0, 3), (3, 0), (2, 3), (1, 1), (5, 1)]),
     other=st.sampled_from([(), (1,), (3,), (2, 1)]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=a_part(12), deadline=None)
 def test_zero_dimensional_and_empty(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
     x, y = normal(*shape), normal(*other)
     try:

@@ -38,6 +38,7 @@ from eqsat.schedule.scheduler import search_graph
 from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, gemm, padded, reduction, single
+from tests.sweeps import a_part
 from tests.test_obeyed import legal
 from tests.test_obeyed_maps import check_runs
 
@@ -56,7 +57,7 @@ def copies(source: str) -> Counter[str]:
     return Counter(re.findall(r"for ([pr]\d+)_\d+ in range", body))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.integers(1, 200), st.integers(1, 40), st.lists(st.integers(-3, 210), max_size=4))
 def test_runs_are_all_of_an_axis_in_whole_steps(extent: int, step: int, marks: list[int]) -> None:
     found = runs(extent, step, marks)

@@ -31,6 +31,7 @@ from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY
+from tests.sweeps import a_part
 
 rng = np.random.default_rng(0)
 
@@ -314,7 +315,7 @@ def test_grouping_keeps_dependencies_through_outside_kernels() -> None:
     Program([build.call("add", build.call("mul", y, columns), rows)]).check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_random_programs_survive_lowering_and_grouping(seed: int) -> None:
     draw = random.Random(seed)

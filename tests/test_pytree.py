@@ -18,6 +18,7 @@ from eqsat.frontends.trace import Traced, run_by_reference, trace
 from eqsat.frontends.tracer import TracedArray
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.node import Node
+from tests.sweeps import a_part
 
 
 class Pair(NamedTuple):
@@ -143,14 +144,14 @@ def assert_same_tree(got: Any, want: Any) -> None:
 
 
 @given(tree=trees())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_any_tree_goes_in_and_out(tree: Any) -> None:
     got = run_by_reference(lambda t: {"out": t, "again": (t,)}, (tree,), {})
     assert_same_tree(got, {"out": tree, "again": (tree,)})
 
 
 @given(tree=trees())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_leaves_of_a_call_match_the_graphs_inputs(tree: Any) -> None:
     def f(t: Any, x: Any) -> Any:
         return x

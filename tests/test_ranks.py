@@ -17,6 +17,7 @@ from eqsat.errors import EqsatError
 from eqsat.frontends.ranks import MOST, comparisons
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.node import topological
+from tests.sweeps import a_part
 
 
 def network(rows: np.ndarray) -> np.ndarray:
@@ -45,7 +46,7 @@ def traced(function: Any, x: np.ndarray) -> tuple[Any, set[str]]:
     return run_by_reference(function, (x,), {}), {n.op for n in topological(trace(function, (x,)).graph.outputs)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.data())
 def test_medians(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(["float32", "float64", "int8", "uint8", "int64", "bool"]))

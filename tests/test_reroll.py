@@ -25,6 +25,7 @@ from eqsat.ir.node import Graph
 from eqsat.ir.reroll import rerolled
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.types import TensorType, float32
+from tests.sweeps import a_part
 
 Array = np.ndarray
 
@@ -313,7 +314,7 @@ STEPS: list[Callable[..., Array]] = [
 
 @pytest.mark.parametrize("passed", [1, reroll.PASSED_BYTES])
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_random_recurrences(passed: int, data: st.DataObject) -> None:
     """Two values, each made by a random step of both, of the trip, and of rows of a table; some of them are kept."""
     chosen = data.draw(st.lists(st.sampled_from(STEPS), min_size=2, max_size=5))
@@ -347,7 +348,7 @@ def depth(graph: Graph) -> int:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_random_loops_inside_of_loops(data: st.DataObject) -> None:
     """Windows of arguments that two loops move, forwards or backwards, results that each writes, sums of a third."""
     n, m = data.draw(st.integers(8, 12)), data.draw(st.integers(8, 12))

@@ -16,6 +16,7 @@ from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.opaque import calls_of
 from tests import one_liners
+from tests.sweeps import a_part
 from tests.test_trace import check, random_array, same
 
 
@@ -118,7 +119,7 @@ MASKED = {
 EXTREMES = {f.__name__: f for f in (np.max, np.min, np.nanmax, np.nanmin)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float64", "int32", "int64", "bool"]))
 def test_reductions_of_masked_elements(data: st.DataObject, dtype: str) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3)))
@@ -138,7 +139,7 @@ def test_reductions_of_masked_elements(data: st.DataObject, dtype: str) -> None:
         check(lambda v: np.nancumsum(v, axis=options["axis"]), x, scale=10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float64"]))
 def test_reductions_without_nan(data: st.DataObject, dtype: str) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))

@@ -19,6 +19,7 @@ from eqsat.schedule.runs import Runs
 from eqsat.schedule.sweeps import arranged, members, sweeps
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from tests.kernel_groups import DESK, TINY, softmax
+from tests.sweeps import a_part
 
 STAGES = (0, 1, 2, 3)
 
@@ -39,7 +40,7 @@ def begun(nest: Nest) -> list[int]:
     return [members(sweeps(part)[0])[0] for part in nest.bodies[1:]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=a_part(30), deadline=None)
 @given(st.integers(2, 40), st.integers(1, 700), st.sampled_from([DESK, TINY]), st.data())
 def test_the_cuts_are_the_cheapest_of_all(rows: int, columns: int, host: Machine, data: st.DataObject) -> None:
     target = target_of(host)

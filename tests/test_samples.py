@@ -26,9 +26,10 @@ from eqsat.verify.judge import Judge
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from tests.plans import plan_of
+from tests.sweeps import a_part
 from tests.test_masks import arrays, attention, causal
 
-HEADS, ROWS = 2, 512
+HEADS, ROWS = 2, 256
 
 
 @given(st.lists(st.integers(1, 9), max_size=4), st.integers(1, 50), st.data())
@@ -40,7 +41,7 @@ def test_the_piece_that_holds_an_element(shape: list[int], most: int, data: st.D
 
 
 @given(programs(2, 12), st.sampled_from([1, 1000, 10**6]), st.booleans(), st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=a_part(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_parts_have_the_values_of_the_whole(drawn: Program, limit: int, double: bool, data: st.DataObject) -> None:
     given = drawn.arrays()
     fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})

@@ -18,6 +18,7 @@ from eqsat.ir.types import TensorType, dtype_of
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing import running
 from eqsat_backends.numba_cpu.target import host
+from tests.sweeps import a_part
 
 TYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "uint64", "bool")
 KINDS = (np.maximum, np.minimum, np.add, np.multiply, np.logical_and, np.logical_or)
@@ -36,7 +37,7 @@ def values(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=a_part(100), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple),
@@ -51,7 +52,7 @@ def test_they_are_numpys(seed: int, shape: tuple[int, ...], dtype: str, ufunc: n
     np.testing.assert_array_equal(got, ufunc.accumulate(x, axis=axis), strict=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=a_part(25), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple),

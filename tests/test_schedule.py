@@ -66,6 +66,7 @@ from tests.kernel_groups import (
     turned_values,
 )
 from tests.nest_price import evaluate
+from tests.sweeps import a_part
 from tests.test_masks import leave_out, masked_group
 from tests.test_obeyed_groups import normed
 
@@ -84,7 +85,7 @@ DUAL = replace(DESK, fma_gflops=(("float32", 238.0), ("float64", 119.0)), fma_la
 """With two units for multiply-adds: a row of few results may be a register tile of its own."""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=a_part(30), deadline=None)
 @given(
     st.tuples(*[st.sampled_from([1, 2, 3, 5, 7, 8, 9, 14, 17, 31, 33, 40])] * 3),
     st.sampled_from([64, 128, 256, 512]),
@@ -396,7 +397,7 @@ def test_attention_keeps_a_block_of_scores_in_cache() -> None:
     assert "pack b@0" in show(found.nest).split(" > rows")[0]  # keys are packed once for all blocks of rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.sampled_from([DESK, TINY]), st.sampled_from([float32, float64]))
 def test_register_tiles_fit_the_registers(m: int, n: int, host: Machine, dtype: DType) -> None:
     target = target_of(host)
@@ -408,7 +409,7 @@ def test_register_tiles_fit_the_registers(m: int, n: int, host: Machine, dtype: 
         assert tile.registers <= target.registers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 2000), st.integers(1, 2))
 def test_no_nest_beats_the_peak(m: int, n: int, k: int, threads: int) -> None:
     found = schedule(gemm(m, n, k), target_of(DESK, threads))

@@ -28,6 +28,7 @@ from eqsat.frontends.functions import scipy_rows
 from eqsat.frontends.libraries import MODULES, WRITTEN
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.opaque import calls_of
+from tests.sweeps import a_part
 from tests.test_trace import random_array, same
 
 FLOATS = ("float32", "float64")
@@ -59,7 +60,7 @@ MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-mirror", "gri
 
 
 @given(data=st.data(), dtype=st.sampled_from(ANY), seed=seeds, mode=st.sampled_from(MODES))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=a_part(120), deadline=None)
 def test_filters_by_weights(data: st.DataObject, dtype: str, seed: int, mode: str) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     x = drawn(seed, shape, dtype)
@@ -79,7 +80,7 @@ def test_filters_by_weights(data: st.DataObject, dtype: str, seed: int, mode: st
 
 
 @given(data=st.data(), dtype=st.sampled_from(FLOATS), seed=seeds, mode=st.sampled_from(MODES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_smoothing_and_edges(data: st.DataObject, dtype: str, seed: int, mode: str) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     x = drawn(seed, shape, dtype)
@@ -96,7 +97,7 @@ def test_smoothing_and_edges(data: st.DataObject, dtype: str, seed: int, mode: s
 
 
 @given(data=st.data(), dtype=st.sampled_from(ANY), seed=seeds, mode=st.sampled_from(MODES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_extremes_over_windows(data: st.DataObject, dtype: str, seed: int, mode: str) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     x = drawn(seed, shape, dtype)
@@ -108,7 +109,7 @@ def test_extremes_over_windows(data: st.DataObject, dtype: str, seed: int, mode:
 
 
 @given(data=st.data(), dtype=st.sampled_from((*FLOATS, "int64", "int32", "complex128")), seed=seeds)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=a_part(120), deadline=None)
 def test_sums_of_signals(data: st.DataObject, dtype: str, seed: int) -> None:
     real = dtype != "complex128"
     rank = data.draw(st.integers(1, 3))
@@ -143,7 +144,7 @@ METRICS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("metric", METRICS)
 @given(data=st.data(), dtype=st.sampled_from((*FLOATS, "int64")), seed=seeds)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=a_part(15), deadline=None)
 def test_distances(metric: str, data: st.DataObject, dtype: str, seed: int) -> None:
     n, m, k = (data.draw(st.integers(0, 5)) for _ in range(3))
     x, y = drawn(seed, (n, k + 1), dtype), drawn(seed + 1, (m, k + 1), "float64")
@@ -161,7 +162,7 @@ def test_other_distances_are_steps() -> None:
 
 
 @given(data=st.data(), dtype=st.sampled_from((*FLOATS, "int64", "float16")), seed=seeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_sums_of_exponentials(data: st.DataObject, dtype: str, seed: int) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     x = drawn(seed, shape, "float32" if dtype == "float16" else dtype, hard=data.draw(st.booleans())).astype(dtype)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.errors import UnsupportedOpError
+from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
 REDUCTIONS: dict[str, Callable[..., Any]] = {
@@ -64,7 +65,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, int, int, tuple[int, ...] | int 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @given(case=cases(), keepdims=st.booleans(), threshold=st.sampled_from([-9, 0, 3]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=a_part(8), deadline=None)
 def test_reductions_along_axes(
     name: str, case: tuple[np.ndarray, int, int, Any], keepdims: bool, threshold: int
 ) -> None:

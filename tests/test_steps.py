@@ -19,6 +19,7 @@ from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.absorb import absorbed
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import of_loop
+from tests.sweeps import a_part
 
 Array = np.ndarray
 N = 300
@@ -585,7 +586,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 @given(
     body=st.lists(
         st.one_of(

@@ -15,6 +15,7 @@ from eqsat import nn
 from eqsat.errors import EqsatError, UnsupportedDTypeError
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.types import DTYPES
+from tests.sweeps import a_part
 
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
@@ -103,14 +104,14 @@ BINARY: dict[str, np.ufunc] = {
 
 @pytest.mark.parametrize("name", UNARY)
 @given(shape=shapes, dtype=st.sampled_from(ALL), seed=seeds)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=a_part(12), deadline=None)
 def test_unary(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> None:
     check(UNARY[name], random_array(np.random.default_rng(seed), shape, dtype), scale=4)
 
 
 @pytest.mark.parametrize("name", BINARY)
 @given(shape=shapes, data=st.data(), left=st.sampled_from(ALL), right=st.sampled_from(ALL), seed=seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=a_part(25), deadline=None)
 def test_binary(name: str, shape: tuple[int, ...], data: st.DataObject, left: str, right: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     cut = data.draw(st.integers(0, len(shape)))
@@ -123,7 +124,7 @@ SCALARS = (0, 1, 2, -3, 0.5, 2.0, -1.5, True, np.float32(1.5), np.int64(3), floa
 
 
 @given(dtype=st.sampled_from(ALL), scalar=st.sampled_from(SCALARS), name=st.sampled_from(sorted(BINARY)), seed=seeds)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=a_part(150), deadline=None)
 def test_python_scalars_are_weak(dtype: str, scalar: Any, name: str, seed: int) -> None:
     x = random_array(np.random.default_rng(seed), (5,), dtype)
     check(lambda x: BINARY[name](x, scalar), x, scale=4)
@@ -131,7 +132,7 @@ def test_python_scalars_are_weak(dtype: str, scalar: Any, name: str, seed: int) 
 
 
 @given(dtype=st.sampled_from(NUMBERS), exponent=st.sampled_from((0, 1, 2, 3, -1, 0.5, 2.0, -0.5)), seed=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_powers(dtype: str, exponent: Any, seed: int) -> None:
     x = random_array(np.random.default_rng(seed), (6,), dtype)
     check(lambda x: x**exponent, x, scale=4)
@@ -187,7 +188,7 @@ REDUCTIONS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @given(shape=shapes, dtype=st.sampled_from(ALL), data=st.data(), seed=seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=a_part(25), deadline=None)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_reductions(name: str, shape: tuple[int, ...], dtype: str, data: st.DataObject, seed: int) -> None:
     x = random_array(np.random.default_rng(seed), shape, dtype, hard=name not in ("var", "std", "mean", "average"))
@@ -215,7 +216,7 @@ def test_reduction_options() -> None:
 
 @pytest.mark.parametrize("fn", [np.cumsum, np.cumprod, np.sort], ids=lambda f: f.__name__)
 @given(shape=shapes, dtype=st.sampled_from(NUMBERS), data=st.data(), seed=seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=a_part(20), deadline=None)
 def test_scans(fn: Function, shape: tuple[int, ...], dtype: str, data: st.DataObject, seed: int) -> None:
     axis = data.draw(st.sampled_from([None, *range(-len(shape), len(shape))]))
     check(lambda x: fn(x, axis=axis), random_array(np.random.default_rng(seed), shape, dtype, False), scale=8)
@@ -235,7 +236,7 @@ def test_argsort_and_methods() -> None:
 
 
 @given(shape=st.lists(st.integers(1, 4), max_size=3).map(tuple), data=st.data(), dtype=st.sampled_from(ALL))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_moves(shape: tuple[int, ...], data: st.DataObject, dtype: str) -> None:
     x = random_array(np.random.default_rng(7), shape, dtype)
     n = len(shape)
@@ -313,7 +314,7 @@ def test_integer_array_indexing(number: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=a_part(120), deadline=None)
 def test_mixed_indexing(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     x = np.arange(np.prod(shape)).reshape(shape)
@@ -364,7 +365,7 @@ def test_take() -> None:
 
 
 @given(data=st.data(), left=st.sampled_from(ALL), right=st.sampled_from(ALL), seed=seeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=a_part(80), deadline=None)
 def test_products(data: st.DataObject, left: str, right: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     size = st.integers(0, 4)

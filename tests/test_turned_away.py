@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.errors import ConcretizationError, EqsatError, EqsatWarning, OptionError, ShapeError, UnsupportedDTypeError
+from tests.sweeps import a_part
 
 QUICK: Any = {"cache": False, "backend": "numpy"}
 
@@ -218,7 +219,7 @@ def test_each_branch_is_compiled_by_itself() -> None:
     values=st.lists(st.lists(st.integers(-3, 3), min_size=4, max_size=4), min_size=1, max_size=8),
     backend=st.just("numpy"),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=a_part(15), deadline=None)
 def test_whatever_the_order_of_calls_results_are_numpys(values: list[list[int]], backend: str) -> None:
     def fn(x: Any) -> Any:
         if x.min() < -2:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import eqsat
 from eqsat.frontends.trace import run_by_reference
 from eqsat.ir.types import COMPUTED, INTEGERS
+from tests.sweeps import a_part
 
 TYPES = [np.dtype(d.name) for d in COMPUTED]
 PARTS = 4
@@ -93,7 +94,7 @@ def tolerance(dtype: np.dtype) -> float:
 
 @pytest.mark.parametrize("name", BINARY)
 @given(left=st.sampled_from(TYPES), right=st.sampled_from(TYPES), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_pairs_of_types(name: str, left: np.dtype, right: np.dtype, seed: int) -> None:
     rng = np.random.default_rng(seed)
     fn, a, b = BINARY[name], numbers(left, (5,), rng), numbers(right, (5,), rng)
@@ -115,7 +116,7 @@ def test_pairs_of_types(name: str, left: np.dtype, right: np.dtype, seed: int) -
     swapped=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=a_part(60), deadline=None)
 def test_numbers_beside_arrays(name: str, dtype: np.dtype, number: Any, swapped: bool, seed: int) -> None:
     x = numbers(dtype, (6,), np.random.default_rng(seed))
     if dtype == np.bool_ and isinstance(number, int) and number >= 2**63:

@@ -15,6 +15,7 @@ import eqsat
 from eqsat.errors import ConcretizationError, EqsatWarning
 from eqsat.ir.loop import of_loop
 from eqsat.paths import MOST_PATHS
+from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False}
 
@@ -38,7 +39,7 @@ def flip(x: Any) -> Any:
 
 
 @given(values=st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=1, max_size=6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=a_part(15), deadline=None)
 def test_arguments_are_changed_once_and_by_the_way_taken(values: list[list[int]]) -> None:
     f = eqsat.optimize(flip, **QUICK)
     for value in values:
@@ -227,7 +228,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(values=st.lists(NUMBERS, min_size=3, max_size=3), dtype=st.sampled_from(["float64", "float32", "float16"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=a_part(40), deadline=None)
 def test_extremes_of_scalars_are_pythons(values: list[float], dtype: str) -> None:
     def f(x: Any, one: Any) -> Any:
         return max(x[0], x[1], x[2]), min(x), max([x[1], x[0] * 2]), min(v + one for v in x), max(np.abs(x).sum(), one)

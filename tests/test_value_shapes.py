@@ -15,6 +15,7 @@ import eqsat
 from eqsat.errors import EqsatWarning, UnsupportedOpError
 from eqsat.frontends.value_shapes import Fitted, shapes_code
 from eqsat.paths import MOST_PATHS
+from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
 
@@ -97,7 +98,7 @@ PROGRAMS = (
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=a_part(8), deadline=None)
 def test_calls_of_any_shape_are_numpys(fn: Callable[..., Any], data: st.DataObject) -> None:
     f = eqsat.optimize(fn, **QUICK)
     for _ in range(data.draw(st.integers(1, 6))):

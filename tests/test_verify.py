@@ -36,6 +36,7 @@ from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat.verify.ties import nearly_right
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
+from tests.sweeps import a_part
 
 a, b = tensors("a b")
 rng = np.random.default_rng(0)
@@ -444,7 +445,7 @@ def test_operators_that_run_through_the_reference() -> None:
 @given(
     st.integers(1, 7), st.integers(1, 6), st.integers(1, 5), st.integers(1, 40), st.sampled_from(["sum", "max", None])
 )
-@settings(max_examples=40)
+@settings(max_examples=a_part(40))
 def test_interpreting_in_pieces(m: int, n: int, k: int, points: int, combine: Any) -> None:
     operands = (Operand(float32, m * k), Operand(float32, k * n))
     inner = (k,) if combine else ()
@@ -488,7 +489,7 @@ PRINTED = tuple(
 
 
 @given(programs(2, 12, PRINTED))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=a_part(40), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_graph_as_a_program_is_that_graph(drawn: Program) -> None:
     """What a failure prints to paste: traced again it computes the same, bit by bit."""
     arrays = drawn.arrays()

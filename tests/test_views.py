@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from eqsat.ir import views
 from eqsat.ir.views import ViewMap
+from tests.sweeps import a_part
 
 Step = tuple[ViewMap, Callable[[np.ndarray], np.ndarray]]
 
@@ -51,7 +52,7 @@ def step(draw: st.DrawFn, shape: tuple[int, ...]) -> Step:
     return views.slices(shape, [f[0] for f in found], [f[2] for f in found], sizes), lambda x: x[tuple(cuts)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=a_part(400), deadline=None)
 @given(st.data())
 def test_composition_is_numpy(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=1, max_size=3)))

@@ -90,7 +90,8 @@ def interpolate(
     ``size``: the new extents; or ``scale_factor``: they are the products, rounded down. ``mode``: 'nearest' (element
     at ``floor(i·n/m)``), 'nearest-exact' (at ``floor((i + 1/2)·n/m)``), or 'linear', 'bilinear', 'trilinear' for one,
     two, three axes: elements are areas, unless ``align_corners`` takes them for points, of which the outermost stay. By
-    a ``scale_factor`` coordinates are scaled, unless ``recompute_scale_factor`` scales them by the extents.
+    a ``scale_factor`` coordinates are scaled, unless ``recompute_scale_factor`` scales them by the extents; in linear
+    modes an axis whose extent stays is left alone, as PyTorch does.
 
     Raises ``ShapeError`` for images of another rank or without elements, ``OptionError`` for options that mean nothing.
     """

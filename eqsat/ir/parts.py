@@ -1,0 +1,205 @@
+"""Programs that compute the parts of a batch one after the other: the same operators of a few images at a time.
+
+What an operator makes of one image often fits a cache where what it makes of all of them does not. A program whose
+leading axis only passes through is the same as a loop over that axis, whose trips run operator after operator of
+a part: XLA calls the like a batch group, Halide computes a stage at a loop of its consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eqsat.ir import build
+from eqsat.ir.joins import PadAttrs
+from eqsat.ir.loop import Loop, loop
+from eqsat.ir.node import Graph, Node, remade, topological
+from eqsat.ir.spec import Spec
+from eqsat.ir.table import OPS, make
+from eqsat.ir.types import TensorType, row_major
+from eqsat.ir.views import ViewMap, view_map
+
+
+def axes_of(graph: Graph, const: Collection[Node], extent: int, trips: int) -> dict[Node, int]:
+    """The nodes of which part ``t`` of ``trips`` along an axis needs part ``t`` of the inputs alone, and that axis.
+
+    The inputs are those but ``const`` whose leading axis has ``extent``; beside their parts, a node may need whole
+    tensors that do not depend on them.
+    """
+    found: dict[Node, int] = {}
+    for node in graph.nodes():
+        if node.op == "input":
+            if node not in const and node.shape[:1] == (extent,):
+                found[node] = 0
+        elif any(i in found for i in node.inputs):
+            axis = _axis(node, found, trips)
+            if axis is not None and node.shape[axis] % trips == 0:
+                found[node] = axis
+    return found
+
+
+def _axis(node: Node, found: Mapping[Node, int], trips: int) -> int | None:
+    """The axis of a node along which its parts are of its operands' parts, None where there is none."""
+    kind, attrs = OPS[node.op].kind, node.attrs
+    given = [(n, i, found[i]) for n, i in enumerate(node.inputs) if i in found]
+    if kind == "map":
+        axes = {axis + node.type.ndim - i.type.ndim for _, i, axis in given}
+        if len(axes) > 1:
+            return None
+        (axis,) = axes
+        alike = all(i in found or _alike(i, axis - node.type.ndim) for i in node.inputs)
+        return axis if alike else None
+    if isinstance(attrs, Spec):
+        labels = {(attrs.a, attrs.b)[n][axis] for n, _, axis in given}
+        (label, *others) = labels
+        split = all((i in found) == (label in part) for i, part in zip(node.inputs, (attrs.a, attrs.b), strict=True))
+        return attrs.out.index(label) if not others and split and label in attrs.out else None
+    ((_, x, axis), *beside) = given
+    if isinstance(attrs, ViewMap):
+        return _moved(x, axis, attrs, trips)
+    if kind == "reduce":
+        assert isinstance(attrs, tuple)
+        return None if axis in attrs else axis - sum(a < axis for a in attrs)
+    if kind == "concat":
+        same = {a for _, _, a in given} == {axis} and attrs != axis
+        return axis if same and all(i in found or _alike(i, axis - i.type.ndim) for i in node.inputs) else None
+    if kind == "composite":  # of the first operand's rows, and vectors along them
+        own = attrs if isinstance(attrs, int) else x.type.ndim - 1 if isinstance(attrs, float) else None
+        return axis if axis != own and not beside else None
+    if isinstance(attrs, PadAttrs):
+        return axis if attrs.widths[axis] == (0, 0) else None
+    return None
+
+
+def _alike(node: Node, axis: int) -> bool:
+    """Whether all parts of a node along an axis, counted from the end, are the same: it broadcasts along it."""
+    if node.type.ndim < -axis or node.shape[axis] == 1:
+        return True
+    if isinstance(node.attrs, ViewMap):
+        return all(stride == 0 for _, stride in node.attrs.axes[axis])
+    return OPS[node.op].kind == "map" and all(_alike(i, axis) for i in node.inputs)
+
+
+def _moved(x: Node, axis: int, map: ViewMap, trips: int) -> int | None:
+    """The axis of a view's result whose parts are views of the operand's parts along ``axis``."""
+    stride = row_major(x.shape)[axis]
+    row, part = stride * x.shape[axis], stride * (x.shape[axis] // trips)
+    for number, atoms in enumerate(map.axes):
+        if not atoms:
+            continue
+        (n, step), *inner = atoms
+        if n % trips or step * (n // trips) != part:
+            continue
+        rest = [(n // trips, step), *inner, *(a for k, other in enumerate(map.axes) if k != number for a in other)]
+        within = [(n, step) for n, step in rest if step % row]
+        low = map.offset % row + sum((n - 1) * step for n, step in within if step < 0)
+        high = map.offset % row + sum((n - 1) * step for n, step in within if step > 0)
+        if low >= 0 and high < part:
+            return number
+    return None
+
+
+@dataclass
+class _Body:
+    """The body of a loop over parts, as it is made."""
+
+    axes: Mapping[Node, int]
+    known: Collection[Node]
+    trips: int
+    inputs: list[Node] = field(default_factory=list)
+    operands: list[Node] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    wholes: dict[Node, Node] = field(default_factory=dict)
+    parts: dict[Node, Node] = field(default_factory=dict)
+
+    def add(self, operand: Node, step: int) -> Node:
+        """What the body sees of an operand of the loop."""
+        type = TensorType((step,), operand.dtype) if step else operand.type
+        self.inputs.append(build.input_node(len(self.inputs), type, operand.label))
+        self.operands.append(operand)
+        self.steps.append(step)
+        return self.inputs[-1]
+
+    def whole(self, node: Node) -> Node:
+        """A node that is the same on every trip; what is known of it is computed inside, where it may fold."""
+        for each in topological([node] if node in self.known else [], self.wholes):
+            self.wholes[each] = (
+                self.add(each, 0) if each.op == "input" else remade(each, tuple(self.wholes[i] for i in each.inputs))
+            )
+        return self.wholes[node] if node in self.wholes else self.wholes.setdefault(node, self.add(node, 0))
+
+    def alike(self, node: Node, axis: int) -> Node:
+        """One part of a node along an axis, counted from the end, whose parts are the same."""
+        if node.type.ndim < -axis or node.shape[axis] == 1:
+            return self.whole(node)
+        if isinstance(node.attrs, ViewMap):
+            axes = list(node.attrs.axes)
+            axes[axis] = ((node.shape[axis] // self.trips, 0),)
+            return build.view(self.whole(node.inputs[0]), view_map(axes, node.attrs.offset), node.label)
+        return make(node.op, [self.alike(i, axis) for i in node.inputs], node.attrs, label=node.label)
+
+    def part(self, node: Node) -> Node:
+        """A node's part of a trip. Its operands' were made before."""
+        axis, attrs = self.axes[node], node.attrs
+        if node.op == "input":
+            size = node.type.size // self.trips
+            shape = (node.shape[0] // self.trips, *node.shape[1:])
+            return build.reshape(self.add(node, size), shape)
+        if isinstance(attrs, ViewMap):
+            (x,) = node.inputs
+            return build.view(self.parts[x], self._map(attrs, axis, x), node.label)
+        back = axis - node.type.ndim
+        given = []
+        for operand in node.inputs:
+            if operand in self.parts:
+                given.append(self.parts[operand])
+            else:
+                given.append(self.whole(operand) if isinstance(attrs, Spec) else self.alike(operand, back))
+        return make(node.op, given, attrs, label=node.label)
+
+    def _map(self, map: ViewMap, axis: int, x: Node) -> ViewMap:
+        """The map of a view of a part: the axis is shorter, and what lies outside of the operand's is nearer."""
+        at = self.axes[x]
+        row = row_major(x.shape)[at] * x.shape[at]
+        axes = [list(atoms) for atoms in map.axes]
+        n, step = axes[axis][0]
+        axes[axis][0] = n // self.trips, step
+        near = [[(n, step if step % row else step // self.trips) for n, step in atoms] for atoms in axes]
+        return view_map(near, map.offset % row + map.offset // row * (row // self.trips))
+
+
+def in_parts(
+    graph: Graph, axes: Mapping[Node, int], nodes: Sequence[Node], known: Collection[Node], trips: int
+) -> Parted:
+    """The graph with ``nodes`` computed by a loop over parts.
+
+    ``axes``: of the nodes and of what they need of the inputs' parts, as :func:`axes_of` finds them. ``nodes`` are in
+    topological order, with all that they need of parts but the inputs. ``known``: nodes whose values are known.
+    """
+    body = _Body(axes, known, trips)
+    for node in topological(nodes):
+        if node in axes:
+            body.parts[node] = body.part(node)
+    inside = set(nodes)
+    users = {i for node in graph.nodes() if node not in inside for i in node.inputs} | set(graph.outputs)
+    ends = [node for node in nodes if node in users]
+    within = Graph(tuple(body.inputs), tuple(body.parts[end] for end in ends))
+    results = loop(Loop(trips, within, 0, tuple(body.steps)), body.operands)
+    done: dict[Node, Node] = {}
+    for end, stacked in zip(ends, results, strict=True):
+        axis = axes[end]
+        order = [*range(1, axis + 1), 0, *range(axis + 1, stacked.type.ndim)]
+        done[end] = build.reshape(build.transpose(stacked, order), end.shape)
+    for node in topological(graph.outputs, done):
+        done[node] = remade(node, tuple(done[i] for i in node.inputs))
+    made = Graph(graph.inputs, tuple(done[o] for o in graph.outputs), graph.names)
+    origins = {new: old for old, new in done.items() if old not in ends}
+    return Parted(made, {**origins, **{part: node for node, part in body.parts.items()}})
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A graph with a loop over parts. ``origins``: what its nodes, and those of the loop, stand for in the program."""
+
+    graph: Graph
+    origins: Mapping[Node, Node]
