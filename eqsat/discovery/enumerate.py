@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eqsat.discovery.terms import Operator, Term
+from eqsat.discovery.terms import Operator, Term, number
 from eqsat.egraph.evaluate import MOVES
 from eqsat.egraph.field import PRIME, RATIONAL, Arithmetic, Undefined, elements
 from eqsat.egraph.saturated import ENode
@@ -72,6 +72,13 @@ class Fingerprints:
         of_field = None if exact is None else tuple(element.value for element in exact.ravel())
         return (node.type, *map(_rounded, values)), of_field
 
+    def constant(self, node: Node) -> float | bool | None:
+        """The number that all elements are in all samples, if it is one; not of a number itself."""
+        values = np.concatenate([values[node].ravel() for values in self._floats])
+        same = node.op != "const" and bool(np.isfinite(values).all() and (values == values[0]).all())
+        found: float | bool = values[0].item()
+        return found if same else None
+
     def _compute(self, node: Node) -> None:
         row = OPS[node.op]
         with np.errstate(all="ignore"):
@@ -124,11 +131,14 @@ def enumerated(
         if found is None:
             return
         key, exact = found
-        if key not in groups.found:
+        value = fingerprint.constant(term.node)
+        if value is not None:  # nothing is made of it: what is, is one of its number
+            groups.found.setdefault(key, [number(value, term.node.dtype, term.node.shape)]).append(term)
+        elif key not in groups.found:
             groups.found[key] = [term]
             keys[key] = exact
             level.append(term)
-        elif exact is None or keys[key] is None or exact == keys[key]:
+        elif exact is None or keys.get(key) is None or exact == keys[key]:
             groups.found[key].append(term)
 
     for leaf in leaves:

@@ -39,6 +39,8 @@ IMPORTS = {
     "eqsat.rules.guards": ("alike", "floats", "matrices", "small"),
 }
 """What the text of rules may use, by module."""
+RESERVED = frozenset(("k", "mk", *(name for names in IMPORTS.values() for name in names)))
+"""Names that no variable has."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Law:
         return self.form.text()
 
     def __str__(self) -> str:
-        return str(self.rule)
+        return f"{self.rule} ({self.rule.numerics}, {self.verdict.word})"
 
     def evidence(self) -> list[str]:
         """The verdict, without the rule's place."""
@@ -180,28 +182,40 @@ class Refused(Exception):
     """Why an equation becomes no rule."""
 
 
-def law(one: Term, other: Term, name: str, numerics: Numerics) -> Law:
-    """The most general rule of an equation that the check does not refute, at most as loose as ``numerics``.
+def general(one: Term, other: Term, name: str, numerics: Numerics) -> Form:
+    """The most general form of an equation that random programs do not refute, at most as loose as ``numerics``.
 
     Raises ``Refused``, with the reason.
     """
     left, right = directed(one, other)
+    forms = [*_forms(left, right, name)]
+    # What does not hold where all guards do holds nowhere.
+    why = _refuted(replace(forms[-1], numerics=numerics))
+    if why:
+        raise Refused(why)
     why = "no form of it fires"
-    for form in _forms(left, right, name):
+    for form in forms:
         found = _loosened(form, numerics)
-        if isinstance(found, str):
-            why = found
-            continue
-        rule = found.rule()
-        try:
-            verdict = check(rule, seconds=SECONDS)
-        except RuleError as error:
-            why = str(error)
-            continue
-        if verdict.word in ("proved", "tested"):
-            return Law(found, rule, verdict)
-        why = str(verdict.trials.counterexample or verdict.identity)
+        if isinstance(found, Form):
+            return found
+        why = found
     raise Refused(why)
+
+
+def checked(form: Form) -> Law:
+    """The law, if the rule passes its check. ``Refused`` with the counterexample if not."""
+    verdict = check(form.rule(), seconds=SECONDS)
+    if verdict.word in ("proved", "tested"):
+        return Law(form, verdict.rule, verdict)
+    raise Refused(str(verdict.trials.counterexample or verdict.identity))
+
+
+def _refuted(form: Form) -> str:
+    """A counterexample, or what it raises, if there is one."""
+    try:
+        return str(check_rule(form.rule(), trials=TRIALS, enough=ENOUGH, seconds=SECONDS).counterexample or "")
+    except RuleError as error:
+        return str(error)
 
 
 def _forms(left: Term, right: Term, name: str) -> Iterator[Form]:
@@ -218,8 +232,7 @@ def _forms(left: Term, right: Term, name: str) -> Iterator[Form]:
     bounds = list(dict.fromkeys([(), tuple(alike), tuple(flat), (*alike, *flat)]))
     for anywhere in (True, False) if _one_axis(left, right) else (False,):
         for guards, dtype in itertools.product(bounds, ((), ("floats",))):
-            for example in (False, True) if ranked else (False,):
-                yield replace(plain, guards=(*guards, *dtype, *always), anywhere=anywhere, example=example)
+            yield replace(plain, guards=(*guards, *dtype, *always), anywhere=anywhere)
 
 
 def _one_axis(left: Term, right: Term) -> bool:
@@ -238,14 +251,20 @@ def _loosened(form: Form, most: Numerics) -> Form | str:
     """The form in the strictest class of numerics in which nothing refutes it, or why there is none."""
     why = ""
     for numerics in NUMERICS[: NUMERICS.index(most) + 1]:
-        tried = replace(form, numerics=numerics)
-        try:
-            found = check_rule(tried.rule(), trials=TRIALS, enough=ENOUGH, seconds=SECONDS)
-        except RuleError as error:
-            return str(error)
-        if found.counterexample is None:
-            return tried if found.fired >= SURE else f"it fired on {found.fired} of {found.trials} random programs"
-        why = str(found.counterexample)
+        for example in (False, True):
+            tried = replace(form, numerics=numerics, example=example)
+            try:
+                found = check_rule(tried.rule(), trials=TRIALS, enough=ENOUGH, seconds=SECONDS)
+            except RuleError as error:
+                return str(error)
+            if found.counterexample is not None:
+                why = str(found.counterexample)
+                break
+            if found.fired >= SURE:
+                return tried
+            why = f"it fired on {found.fired} of {found.trials} random programs"
+        else:
+            return why
     return why
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import keyword
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eqsat.discovery.enumerate import Fingerprints, Groups, enumerated
-from eqsat.discovery.laws import Law, Refused, cost, law, module, named
+from eqsat.discovery.laws import RESERVED, Form, Law, Refused, checked, cost, general, module, named
 from eqsat.discovery.terms import Term, inputs_for, number, operators, variable
 from eqsat.egraph.saturate import saturate
 from eqsat.errors import RuleError
@@ -23,12 +24,17 @@ from eqsat.rules.rule import NUMERICS, Numerics, Rule
 MOST_SIZE = 6
 NODES, ROOM, WORK = 3_000, 96, 6_000.0
 """Limits of the e-graph in which both sides of an equation may meet; the room is that for published laws."""
+SAMPLES = 8
 REGIMES: dict[Numerics, tuple[Regime, ...]] = {
-    "exact": ("ordinary", "ordinary", "grid"),
-    "reassociates": ("ordinary", "ordinary", "grid"),
-    "approximates": ("positive", "positive"),
+    "exact": ("ordinary", "grid"),
+    "reassociates": ("ordinary", "grid"),
+    "approximates": ("positive",),
 }
 """Values on which terms are compared, by the loosest class of laws: what may lose a NaN holds where there is none."""
+
+
+ENUMERATING, PROPOSING, PRUNING = 0.25, 0.6, 0.75
+"""Shares of the time by when these stages end; checks, half a second a law, take the rest."""
 
 
 @dataclass
@@ -37,7 +43,8 @@ class Discovery:
 
     ``terms``: how many there were; ``equations``: pairs of them that computed the same, up to the names of variables;
     ``derived``: how many the rules, or the laws, derive; ``dropped``: laws that others derive;
-    ``refused``: equations that became no rule, with the reason; ``stop``: ``done``, or ``seconds``.
+    ``refused``: equations that became no rule, with the reason; ``unchecked``: laws for whose check no time was left;
+    ``stop``: ``done``, or ``seconds``.
     """
 
     laws: tuple[Law, ...] = ()
@@ -46,6 +53,7 @@ class Discovery:
     derived: int = 0
     dropped: tuple[str, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
     stop: str = "done"
     asked: str = ""
 
@@ -63,7 +71,7 @@ class Discovery:
         Path(path).write_text(self.source, encoding="utf-8")
 
     def __str__(self) -> str:
-        lines = [f"{law} ({law.rule.numerics}, {law.verdict.word})" for law in self.laws]
+        lines = [str(law) for law in self.laws]
         counts = (
             f"{self.terms} terms, {self.equations} equations: {self.derived} derivable, {len(self.refused)} no rules, "
             f"{len(self.laws)} laws, {len(self.dropped)} more that these derive"
@@ -132,67 +140,78 @@ class _Search:
             like = next((leaf.node for leaf in self.leaves if leaf.node.dtype.is_float), self.leaves[0].node)
             self.leaves += [number(value, like.dtype) for value in numbers]
         self.operators = operators(ops, self.leaves)
-        samples = [maker.values(regime) for regime in REGIMES[numerics]]
+        samples = [maker.values(regime) for regime in REGIMES[numerics] for _ in range(SAMPLES)]
         self.fingerprint = Fingerprints(samples, seed)
         self.known = tuple(select(numerics) if rules is None else rules)
-        self.taken = {rule.id for rule in self.known} | {"a", "b", "k", *inputs}
+        self.taken = {rule.id for rule in self.known} | RESERVED | {*inputs}
         self.found = Discovery(asked=f"of up to {size} of {', '.join(ops)}, seed {seed}")
-        self.end = time.monotonic() + seconds
+        self.start = time.monotonic()
 
     def run(self) -> Discovery:
+        found = self.found
         with Progress() as progress:
             self.progress = progress
             groups = enumerated(self.leaves, self.operators, self.size, self.fingerprint, self.growing)
-            self.found.terms = groups.terms
             equations = [*_different(groups)]
-            self.found.equations = len(equations)
-            laws = self.propose(equations)
-            self.found.laws = tuple(self.least(laws))
-        return self.found
+            found.terms, found.equations = groups.terms, len(equations)
+            forms = [*self.least(self.proposed(equations))]
+            found.laws = tuple(self.passed(forms))
+        return found
 
-    def growing(self, size: int, terms: int) -> bool:
-        """Enumeration may take a third of the time: equations of small terms are worth more than more terms."""
-        self.progress(f"terms of {size} operators, {terms} so far")
-        return self.end - time.monotonic() > 2 * self.seconds / 3
-
-    def in_time(self) -> bool:
-        if time.monotonic() < self.end:
+    def in_time(self, share: float = 1.0) -> bool:
+        """Whether less than a share of the time is gone. Small terms, and laws in need of no other, are worth more
+        than more of both: so each stage leaves some to the next."""
+        if time.monotonic() < self.start + share * self.seconds:
             return True
         self.found.stop = "seconds"
         return False
 
-    def propose(self, equations: Sequence[tuple[Term, Term]]) -> list[Law]:
+    def growing(self, size: int, terms: int) -> bool:
+        self.progress(f"terms of {size} operators, {terms} so far")
+        return self.in_time(ENUMERATING)
+
+    def proposed(self, equations: Sequence[tuple[Term, Term]]) -> list[tuple[Form, Rule]]:
         """Laws for the equations that neither the rules nor the laws before derive, from simple ones on."""
-        laws: list[Law] = []
-        rules = self.known
+        laws: list[tuple[Form, Rule]] = []
         for at, (one, other) in enumerate(equations):
             self.progress(f"equations ({len(laws)} laws)", at, len(equations))
-            if not self.in_time():
+            if not self.in_time(PROPOSING):
                 break
-            if meets(one.node, other.node, rules):
+            if meets(one.node, other.node, [*self.known, *(rule for _, rule in laws)]):
                 self.found.derived += 1
                 continue
             name = named(one, other, self.taken)
             try:
-                found = law(one, other, name, self.numerics)
+                form = general(one, other, name, self.numerics)
             except Refused as reason:
                 self.found.refused[f"{one} = {other}"] = str(reason)
                 continue
             self.taken.add(name)
-            laws.append(found)
-            rules = (*rules, found.rule)
+            laws.append((form, form.rule()))
         return laws
 
-    def least(self, laws: Sequence[Law]) -> Iterator[Law]:
+    def least(self, laws: Sequence[tuple[Form, Rule]]) -> Iterator[Form]:
         """The laws without those that the others derive: the largest are tried first."""
         kept = [*laws]
-        for each in sorted(laws, key=lambda law: cost(law.form.left), reverse=True):
-            if len(laws) > 1 and self.in_time():
-                others = [law.rule for law in kept if law is not each]
-                if meets(each.form.left.node, each.form.right.node, (*self.known, *others)):
+        for at, each in enumerate(sorted(laws, key=lambda law: cost(law[0].left), reverse=True)):
+            self.progress("laws that others derive", at, len(laws))
+            if len(laws) > 1 and self.in_time(PRUNING):
+                others = [rule for form, rule in kept if form is not each[0]]
+                if meets(each[0].left.node, each[0].right.node, [*self.known, *others]):
                     kept.remove(each)
-        self.found.dropped = tuple(str(law) for law in laws if law not in kept)
-        yield from kept
+        self.found.dropped = tuple(str(rule) for law in laws if law not in kept for rule in law[1:])
+        yield from (form for form, _ in kept)
+
+    def passed(self, forms: Sequence[Form]) -> Iterator[Law]:
+        for at, form in enumerate(forms):
+            self.progress("checks", at, len(forms))
+            if not self.in_time():
+                self.found.unchecked = tuple(str(form.rule()) for form in forms[at:])
+                break
+            try:
+                yield checked(form)
+            except Refused as reason:
+                self.found.refused[f"{form.left} = {form.right}"] = str(reason)
 
 
 def meets(one: Node, other: Node, rules: Sequence[Rule]) -> bool:
@@ -206,8 +225,8 @@ def meets(one: Node, other: Node, rules: Sequence[Rule]) -> bool:
 
 
 def _type(name: str, spec: ArraySpec) -> TensorType:
-    if not name.isidentifier() or not isinstance(spec, ArraySpec):
-        raise ValueError(f"a variable is a name and eqsat.spec(shape, dtype), not {name!r}: {spec!r}")
+    if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED or not isinstance(spec, ArraySpec):
+        raise ValueError(f"a variable is a free name and eqsat.spec(shape, dtype), not {name!r}: {spec!r}")
     return TensorType(spec.shape, dtype_of(spec.dtype))
 
 

@@ -101,8 +101,8 @@ def variable(name: str, node: Node) -> Term:
     return Term("", (), node, name=name, variables=(name,))
 
 
-def number(value: float, dtype: DType) -> Term:
-    return Term("", (), build.scalar(value, dtype), number=value)
+def number(value: float, dtype: DType, shape: tuple[int, ...] = ()) -> Term:
+    return Term("", (), build.broadcast_to(build.scalar(value, dtype), shape), number=value)
 
 
 def operators(names: Iterable[str], leaves: Sequence[Term]) -> tuple[Operator, ...]:
