@@ -25,6 +25,8 @@ from eqsat.ir.table import OPS
 MOST_TERMS = 50_000
 DIGITS = 8
 """Decimal digits of a float that are compared: sums of a few products of random numbers keep more."""
+SEEN = 0.25
+"""Share of a term's elements that are numbers at least: of what is NaN nearly everywhere anything holds."""
 CHUNK = 256
 """Terms between two looks at the clock."""
 
@@ -60,13 +62,13 @@ class Fingerprints:
     def __call__(self, node: Node) -> tuple[object, object] | None:
         """By what a node's values are told apart: in floats, and over the field, if it is a rational function.
 
-        None where it is never a number.
+        None where it is hardly ever a number.
         """
         for each in topological([node]):
             if each not in self._exact:
                 self._compute(each)
         values = [values[node] for values in self._floats]
-        if not any(np.isfinite(value).any() for value in values):
+        if np.mean([np.isfinite(value).mean() for value in values]) < SEEN:
             return None
         exact = self._exact[node]
         of_field = None if exact is None else tuple(element.value for element in exact.ravel())
@@ -103,7 +105,8 @@ def _rounded(value: np.ndarray) -> bytes:
     finite = np.isfinite(value)
     plain = np.where(finite, value, 0.0)
     scale = 10.0 ** (np.floor(np.log10(np.maximum(np.abs(plain), 1e-3))) - DIGITS + 1)
-    return (np.round(plain / scale) + 0.0).tobytes() + scale.tobytes() + finite.tobytes()
+    parts = (np.round(plain / scale) + 0.0, scale, finite)
+    return b"".join(part.tobytes() for part in parts)
 
 
 def enumerated(
@@ -174,4 +177,3 @@ def _operands(operator: Operator, levels: Sequence[Sequence[Term]], size: int) -
             if operator.commutes and sizes[0] == sizes[1] and args[0][0] > args[1][0]:
                 continue
             yield tuple(term for _, term in args)
-

@@ -290,7 +290,7 @@ class Compiler:
             assert isinstance(parts, tuple)
             if [*parts] != [names[_name(part)] for part in pattern.parts]:
                 return False
-            return isinstance(given, Attribute) or names[along] == int(given) % parts[0].type.ndim  # type: ignore[call-overload, no-any-return]
+            return isinstance(given, Attribute) or names[along] == int(given) % parts[0].type.ndim  # type: ignore[call-overload]
 
         self._query.checks.append(fits)
         return variable
