@@ -55,6 +55,11 @@ class Form:
     anywhere: bool = False
     example: bool = False
 
+    def follows(self, other: Form) -> bool:
+        """Whether it is less general: of more guards, or of one axis."""
+        same = other.anywhere == self.anywhere
+        return {*other.guards} < {*self.guards} if same else other.anywhere
+
     def text(self) -> str:
         """Python that defines the rule."""
         arguments = [self._side(self.left), self._side(self.right)]
@@ -190,24 +195,42 @@ def general(one: Term, other: Term, name: str, numerics: Numerics) -> Form:
     left, right = directed(one, other)
     forms = [*_forms(left, right, name)]
     # What does not hold where all guards do holds nowhere.
-    why = _refuted(replace(forms[-1], numerics=numerics))
+    why = _refuted(replace(forms[-1], numerics=numerics, example=True))
     if why:
         raise Refused(why)
+    return next(_holding(forms, numerics))
+
+
+def _holding(forms: Sequence[Form], numerics: Numerics) -> Iterator[Form]:
+    """The forms that random programs do not refute; then ``Refused``."""
     why = "no form of it fires"
     for form in forms:
         found = _loosened(form, numerics)
         if isinstance(found, Form):
-            return found
-        why = found
+            yield found
+            why = "its check refutes each form"
+        else:
+            why = found
     raise Refused(why)
 
 
-def checked(form: Form) -> Law:
-    """The law, if the rule passes its check. ``Refused`` with the counterexample if not."""
-    verdict = check(form.rule(), seconds=SECONDS)
-    if verdict.word in ("proved", "tested"):
-        return Law(form, verdict.rule, verdict)
-    raise Refused(str(verdict.trials.counterexample or verdict.identity))
+def checked(form: Form, numerics: Numerics) -> Law:
+    """The law, as general as its form or less, and in the strictest class up to ``numerics``, in which it passes its
+    check, which tries more than was tried before.
+
+    Raises ``Refused``, with the reason.
+    """
+    stricter = [each for each in _forms(form.left, form.right, form.name) if each.follows(form)]
+    for found in itertools.chain([form], _holding(stricter, numerics)):
+        for each in NUMERICS[NUMERICS.index(found.numerics) : NUMERICS.index(numerics) + 1]:
+            tried = replace(found, numerics=each)
+            try:
+                verdict = check(tried.rule(), seconds=SECONDS)
+            except RuleError:
+                break
+            if verdict.word in ("proved", "tested"):
+                return Law(tried, verdict.rule, verdict)
+    raise AssertionError("unreachable")
 
 
 def _refuted(form: Form) -> str:

@@ -209,7 +209,7 @@ class _Search:
                 self.found.unchecked = tuple(str(form.rule()) for form in forms[at:])
                 break
             try:
-                yield checked(form)
+                yield checked(form, self.numerics)
             except Refused as reason:
                 self.found.refused[f"{form.left} = {form.right}"] = str(reason)
 

@@ -133,8 +133,8 @@ def _operator(given: str, leaves: Sequence[Term]) -> Operator:
 
 def canonical(given: str) -> str:
     """The operator's name here. ``ValueError`` with near ones where there is none."""
-    name = NAMES.get(given, given)
     known = {JOIN, SWAP, PRODUCT, *(row.name for row in OPS.values() if row.kind in ("map", "reduce"))} - UNNAMED
+    name = given if given in known else NAMES.get(given, given)
     if name not in known:
         near = difflib.get_close_matches(given, sorted(known | NAMES.keys()), 5)
         hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
