@@ -130,7 +130,7 @@ maximum_neg = family(
     where=floats,
 )
 maximum_of_neg = family([(np.maximum(x, -x), abs(x)), (np.minimum(x, -x), -abs(x))], where=floats)
-relu_of_maximum = rewrite(op("maximum", a, op("relu", b)), op("relu", np.maximum(a, b)), numerics="exact")
+relu_of_maximum = rewrite(op("maximum", op("relu", a), op("relu", b)), op("relu", np.maximum(a, b)), numerics="exact")
 maximum_exp = family(
     [
         (np.maximum(np.exp(a), np.exp(b)), np.exp(np.maximum(a, b))),
