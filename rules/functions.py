@@ -167,6 +167,20 @@ logic_same = family([(x & x, x), (x | x, x)], numerics="exact")
 logic_absorbs = family([(a & (a | b), a), (a | (a & b), a)], numerics="exact")
 de_morgan = family([((~a) & (~b), ~(a | b)), ((~a) | (~b), ~(a & b))], numerics="exact")
 
+# Bits
+bits_same = family([(op(f, x, x), x) for f in ("bitwise_and", "bitwise_or")], numerics="exact")
+bits_absorb = family(
+    [
+        (op("bitwise_and", a, op("bitwise_or", a, b)), a),
+        (op("bitwise_or", a, op("bitwise_and", a, b)), a),
+    ],
+    numerics="exact",
+)
+bits_inverted = rewrite(op("invert", op("invert", x)), x, numerics="exact")
+bits_of_both = family(
+    [(op("bitwise_and", x, op("invert", x)), 0), (op("bitwise_or", x, op("invert", x)), -1)], numerics="exact"
+)
+
 # Casts
 cast_cast = rewrite(
     op("cast", op("cast", x, attrs=t), attrs=u), lambda m: build.cast(m.x, m.u), where=lossless, numerics="exact"

@@ -11,7 +11,7 @@ import eqsat
 from eqsat.egraph import smt, verdict
 from eqsat.egraph.check import check_rule
 from eqsat.ir.table import OPS
-from eqsat.rules import Rule, Terms, numbers, op, rewrite, signed_sum, tensors
+from eqsat.rules import Rule, Terms, get, numbers, op, rewrite, signed_sum, tensors
 from eqsat.rules.guards import floats
 
 a, b, c, x = tensors("a b c x")
@@ -76,6 +76,12 @@ def test_wrong_laws_are_refuted_by_numbers_that_numpy_confirms(name: str) -> Non
     refuted = found.refuted
     assert (np.asarray(refuted.expected) != np.asarray(refuted.found)).any()
     assert "saturate" in refuted.program and "does not hold for" in str(found)
+
+
+@needs_z3
+@pytest.mark.parametrize("id", ["bits_absorb", "bits_of_both", "maximum_exp", "compare_both", "sqrt_square"])
+def test_laws_of_the_library_are_proved(id: str) -> None:
+    assert smt.solve(get(id)).proved
 
 
 @needs_z3

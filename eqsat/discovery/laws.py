@@ -15,7 +15,7 @@ from eqsat.egraph.verdict import Verdict, check
 from eqsat.errors import RuleError
 from eqsat.explain.work import node_flops
 from eqsat.ir.node import topological
-from eqsat.ir.types import bool_, float64
+from eqsat.ir.types import DType, bool_, float64
 from eqsat.rules.examples import DTYPES
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
 
@@ -117,9 +117,13 @@ class Form:
         for name in names:
             shape = "".join(f"{' + '.join(extent)}, " for extent in shapes.of(name))
             dtype = by_name[name].dtype
-            kind = "" if dtype == float64 else f"dtype={'bool_' if dtype == bool_ else dtype}"
+            kind = "" if dtype == float64 else f"dtype={_dtype(dtype)}"
             lines.append(f"    {name} = mk.tensor({shape}{kind})".replace(", )", ")"))
         return "\n".join([*lines, f"    return {_built(self.left)}", "", "", ""])
+
+
+def _dtype(dtype: DType) -> str:
+    return "bool_" if dtype == bool_ else str(dtype)
 
 
 def _built(term: Term) -> str:
@@ -127,7 +131,7 @@ def _built(term: Term) -> str:
     if term.name:
         return term.name
     if term.number is not None:
-        return f"build.scalar({term.number!r}, float64)"
+        return f"build.scalar({term.number!r}, {_dtype(term.node.dtype)})"
     args = [_built(arg) for arg in term.args]
     rank = term.args[0].node.type.ndim
     axis = rank + (term.axis or 0)
