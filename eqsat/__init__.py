@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eqsat import errors, nn, rules
     from eqsat.api import cache_clear, optimize
+    from eqsat.discovery.search import discover
     from eqsat.egraph.verdict import check
     from eqsat.errors import (
         BudgetWarning,
@@ -62,6 +63,7 @@ _HOMES = {
     "max": "eqsat.notation",
     "min": "eqsat.notation",
     "check": "eqsat.egraph.verdict",
+    "discover": "eqsat.discovery.search",
     "rewrite": "eqsat.rules",
     "rewrite_together": "eqsat.rules",
     "Explanation": "eqsat.explain.report",
@@ -92,6 +94,7 @@ __all__ = [
     "check",
     "compute",
     "cond",
+    "discover",
     "errors",
     "fori_loop",
     "max",

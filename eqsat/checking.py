@@ -10,9 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from eqsat import rules
-from eqsat.egraph.verdict import check
+from eqsat.egraph.verdict import SECONDS, check
 from eqsat.errors import RuleError
 from eqsat.rules import Rule
+
+__all__ = ["SECONDS", "check_rules"]
 
 
 def check_rules(names: Sequence[str], seconds: float, imported: Callable[[str], Any]) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eqsat.discovery import command as discovery
 from eqsat.verify import fuzz_command
 
 if TYPE_CHECKING:
@@ -97,10 +98,16 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument("--json", action="store_true", help="as JSON: the node chosen for each e-class, and the costs")
     extract.set_defaults(run=_extract)
 
-    rules = commands.add_parser("rules", help="list the rewrite rules; rules check [ID | MODULE …] checks them")
+    rules = commands.add_parser(
+        "rules",
+        help="list the rewrite rules; rules check [ID | MODULE …] checks some, rules discover --ops OP … finds more",
+    )
     rules.add_argument("text", metavar="TEXT", nargs="*", help="only those with all of these in id, rule or doc")
-    rules.add_argument("--seconds", type=float, default=4.0, help="of a check, for each rule (default: 4)")
+    rules.add_argument(
+        "--seconds", type=float, help="of a check, for each rule (default: 4), or of the search for new ones (60)"
+    )
     rules.add_argument("--json", action="store_true", help="as JSON")
+    discovery.add_arguments(rules, _argument)
     rules.set_defaults(run=_rules)
 
     fuzz = commands.add_parser("fuzz", help="optimize random programs and compare them with NumPy")
@@ -425,9 +432,11 @@ def _extract(options: argparse.Namespace) -> int:
 
 def _rules(options: argparse.Namespace) -> int:
     if options.text[:1] == ["check"]:
-        from eqsat.checking import check_rules
+        from eqsat.checking import SECONDS, check_rules
 
-        return check_rules(options.text[1:], options.seconds, _imported)
+        return check_rules(options.text[1:], SECONDS if options.seconds is None else options.seconds, _imported)
+    if options.text == ["discover"]:
+        return discovery.run(options)
     from eqsat import rules
     from eqsat.schedule import installed_loop_rules
 

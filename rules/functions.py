@@ -10,7 +10,7 @@ from eqsat.ir import build
 from eqsat.ir.types import DType
 from eqsat.rules import Match, attributes, family, numbers, op, rewrite, tensors
 
-a, b, c, x = tensors("a b c x")
+a, b, c, d, x = tensors("a b c d x")
 p, q = numbers("p q")
 t, u = attributes("t u")
 
@@ -129,7 +129,8 @@ maximum_neg = family(
     [(-np.maximum(-a, -b), np.minimum(a, b)), (-np.minimum(-a, -b), np.maximum(a, b))],
     where=floats,
 )
-maximum_of_neg = rewrite(np.maximum(x, -x), abs(x), where=floats)
+maximum_of_neg = family([(np.maximum(x, -x), abs(x)), (np.minimum(x, -x), -abs(x))], where=floats)
+relu_of_maximum = rewrite(op("maximum", op("relu", a), op("relu", b)), op("relu", np.maximum(a, b)), numerics="exact")
 maximum_exp = family(
     [
         (np.maximum(np.exp(a), np.exp(b)), np.exp(np.maximum(a, b))),
@@ -145,6 +146,14 @@ where_nested = family(
     [(np.where(c, np.where(c, a, x), b), np.where(c, a, b)), (np.where(c, a, np.where(c, x, b)), np.where(c, a, b))],
     numerics="exact",
 )
+where_either = family(
+    [
+        (np.where(c, a, np.where(d, a, b)), np.where(c | d, a, b)),
+        (np.where(c, np.where(d, a, b), b), np.where(c & d, a, b)),
+    ],
+    numerics="exact",
+    doc="masks are joined",
+)
 compare_swapped = family([(a > b, b < a), (a >= b, b <= a)], numerics="exact")
 compare_itself = rewrite(a < a, False, numerics="exact")
 compare_both = family(
@@ -157,6 +166,20 @@ not_not = rewrite(~(~x), x, numerics="exact")
 logic_same = family([(x & x, x), (x | x, x)], numerics="exact")
 logic_absorbs = family([(a & (a | b), a), (a | (a & b), a)], numerics="exact")
 de_morgan = family([((~a) & (~b), ~(a | b)), ((~a) | (~b), ~(a & b))], numerics="exact")
+
+# Bits
+bits_same = family([(op(f, x, x), x) for f in ("bitwise_and", "bitwise_or")], numerics="exact")
+bits_absorb = family(
+    [
+        (op("bitwise_and", a, op("bitwise_or", a, b)), a),
+        (op("bitwise_or", a, op("bitwise_and", a, b)), a),
+    ],
+    numerics="exact",
+)
+bits_inverted = rewrite(op("invert", op("invert", x)), x, numerics="exact")
+bits_of_both = family(
+    [(op("bitwise_and", x, op("invert", x)), 0), (op("bitwise_or", x, op("invert", x)), -1)], numerics="exact"
+)
 
 # Casts
 cast_cast = rewrite(

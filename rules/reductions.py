@@ -23,6 +23,7 @@ from eqsat.rules import (
     tensors,
     view,
 )
+from eqsat.rules.guards import alike
 from eqsat_rules.labels import axes_read
 
 a, b, c, x = tensors("a b c x")
@@ -232,6 +233,15 @@ max_of_monotone = family(
         for k in ("reduce_max", "reduce_min")
         for f in ("exp", "sigmoid", "tanh", "relu")
     ]
+)
+max_of_maximum = family(
+    [
+        (op(f, reduction(k, a, ax), reduction(k, b, ax)), reduction(k, op(f, a, b), ax))
+        for k, f in (("reduce_max", "maximum"), ("reduce_min", "minimum"))
+    ],
+    where=alike("a b"),
+    numerics="exact",
+    doc="max a, max b in one pass",
 )
 prod_of_exp = rewrite(reduction("reduce_prod", np.exp(x), ax), np.exp(reduction("reduce_sum", x, ax)))
 argmax_of_softmax = family(

@@ -241,13 +241,28 @@ def _examine(rule: Rule, maker: Maker, graph: SaturatedEGraph, outputs: Sequence
         values = maker.values(regime)
         kinds = regime not in UNPROMISED and not maker.rare
         simple = regime == "grid" and not maker.rare
-        wrong = _first(graph, values, rule, rule.numerics, kinds, simple)
-        if wrong is not None:
-            looser = (n for n in NUMERICS[NUMERICS.index(rule.numerics) + 1 :])
-            fitting = next((n for n in looser if _first(graph, values, rule, n, kinds, simple) is None), None)
-            program = paste(outputs, values, maker.known_inputs, rule, kinds, simple)
-            result.counterexample = Counterexample(rule, wrong, _named(maker, outputs, values), program, fitting)
+        result.counterexample = counterexample(rule, maker, graph, outputs, values, kinds, simple)
+        if result.counterexample is not None:
             break
+
+
+def counterexample(
+    rule: Rule,
+    maker: Maker,
+    graph: SaturatedEGraph,
+    outputs: Sequence[Node],
+    values: dict[Node, np.ndarray],
+    kinds: bool = True,
+    simple: bool = False,
+) -> Counterexample | None:
+    """Where an e-graph in which a rule was applied disagrees on these values of a Maker's inputs, if it does."""
+    wrong = _first(graph, values, rule, rule.numerics, kinds, simple)
+    if wrong is None:
+        return None
+    looser = (n for n in NUMERICS[NUMERICS.index(rule.numerics) + 1 :])
+    fitting = next((n for n in looser if _first(graph, values, rule, n, kinds, simple) is None), None)
+    program = paste(outputs, values, maker.known_inputs, rule, kinds, simple)
+    return Counterexample(rule, wrong, _named(maker, outputs, values), program, fitting)
 
 
 def _first(

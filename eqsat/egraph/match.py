@@ -14,16 +14,19 @@ from eqsat.egraph.interning import Interner, number_key
 from eqsat.ir import build
 from eqsat.ir.node import Node
 from eqsat.ir.types import finfo
+from eqsat.rules.instantiate import swapped
 from eqsat.rules.pattern import (
     Apply,
     Attribute,
     Expanded,
+    Joined,
     Literal,
     Mean,
     NumberVar,
     Parts,
     Pattern,
     Sum,
+    Swapped,
     Terms,
     Var,
 )
@@ -153,6 +156,10 @@ class Compiler:
             return variable
         if isinstance(pattern, Expanded):
             return self._expanded(pattern)
+        if isinstance(pattern, Swapped):
+            return self._swapped(pattern)
+        if isinstance(pattern, Joined):
+            return self._joined(pattern)
         assert isinstance(pattern, Mean)
         return self._mean(pattern)
 
@@ -252,6 +259,42 @@ class Compiler:
         self._query.checks.append(keeps)
         return variable
 
+    def _swapped(self, pattern: Swapped) -> str:
+        """A view by which operator it is by its index map, which is known with the operand's shape."""
+        kept = f"{pattern.name}_view"
+        variable = self._visit(Apply("view", (pattern.x,), Attribute(kept), pattern.name))
+
+        def swaps(names: Names, store: Store) -> bool:
+            x = names[_name(pattern.x)]
+            assert isinstance(x, Node)
+            return x.type.ndim > 1 and swapped(x).attrs == names[kept]
+
+        self._query.checks.append(swaps)
+        return variable
+
+    def _joined(self, pattern: Joined) -> str:
+        variable, number = self._class(pattern.name), f"n{pattern.name}"
+        self._query.needs |= {("concat", 0), ("concat", 1)}
+        self._query.facts.append(f"(concat_0 {variable} {number} a{number})")
+        self._query.wholes.append((variable, number))
+        whole, along = f"{pattern.name}_parts", f"{pattern.name}_axis"
+        self._column("parts", whole, number)
+        given = pattern.axis
+        self._column("attrs", given.name if isinstance(given, Attribute) else along, f"a{number}")
+        for place, part in enumerate(pattern.parts):
+            at = len(self._query.facts)
+            self._query.facts.insert(at, f"(concat_1 {number} {place} {self._visit(part)})")
+
+        def fits(names: Names, store: Store) -> bool:
+            parts = names[whole]
+            assert isinstance(parts, tuple)
+            if [*parts] != [names[_name(part)] for part in pattern.parts]:
+                return False
+            return isinstance(given, Attribute) or names[along] == int(given) % parts[0].type.ndim  # type: ignore[call-overload]
+
+        self._query.checks.append(fits)
+        return variable
+
     def _mean(self, pattern: Mean) -> str:
         reduced = Apply("reduce_sum", (pattern.x,), pattern.axes)
         count = NumberVar(f"{pattern.name}_count")
@@ -273,7 +316,7 @@ class Compiler:
 
 def _name(pattern: Pattern) -> str:
     name = getattr(pattern, "name", None)
-    assert isinstance(name, str), "the operand of a mean is a variable or an operator"
+    assert isinstance(name, str), "the operand is a variable or an operator"
     return name
 
 

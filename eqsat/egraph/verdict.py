@@ -1,4 +1,4 @@
-"""All that is known of a rule: random trials, proofs over a field, what its guards keep out, and how it rounds."""
+"""All that is known of a rule: random trials, proofs over a field and by z3, what its guards keep out, its rounding."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from eqsat.egraph import smt
 from eqsat.egraph.check import CheckResult, applied, check_rule, of_patterns
 from eqsat.egraph.evaluate import class_values, in_own_types, in_reals
 from eqsat.egraph.field import Identity, identity
 from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.egraph.smt import Solved
 from eqsat.errors import RuleError
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
@@ -54,7 +56,8 @@ class Rounding:
 class Verdict:
     """What a rule's check found. As text: the verdict, and the evidence for it.
 
-    ``trials.counterexample.program`` is a program that shows a counterexample again.
+    ``trials.counterexample.program`` is a program that shows a counterexample again. ``solved``: what z3 says of an
+    elementwise law, if it is installed.
     """
 
     rule: Rule
@@ -62,17 +65,20 @@ class Verdict:
     identity: Identity
     guards: tuple[Without, ...]
     rounding: Rounding | None
+    solved: Solved | None = None
 
     @property
     def wrong(self) -> bool:
-        return self.trials.counterexample is not None or self.identity.refuted is not None
+        solved = self.solved is not None and self.solved.refuted is not None
+        return solved or self.trials.counterexample is not None or self.identity.refuted is not None
 
     @property
     def word(self) -> str:
-        """In a word: ``wrong``, ``proved`` (for the shapes tried), ``tested``, or ``untested`` where it never fired."""
+        """In a word: ``wrong``, ``proved`` (for the shapes tried, or all elements), ``tested``, ``untested`` if it
+        never fired."""
         if self.wrong:
             return "wrong"
-        if self.identity.proved:
+        if self.identity.proved or (self.solved is not None and self.solved.proved):
             return "proved"
         return "tested" if self.trials.fired else "untested"
 
@@ -84,6 +90,8 @@ class Verdict:
         else:
             lines.append(f"random trials: it fired on {trials.fired} of {trials.trials} programs, and all terms agreed")
         lines.append(f"as rational functions: {self.identity}")
+        if self.solved is not None:
+            lines.append(f"element by element, by z3: {self.solved}")
         lines += [f"guard {without.guard!r}: {without}" for without in self.guards]
         if self.rounding is not None:
             found, made, programs = self.rounding.found, self.rounding.made, self.rounding.programs
@@ -93,7 +101,8 @@ class Verdict:
 
 def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     """Try a rule on random programs, prove or refute it over a prime field, try it without each of its guards, and
-    measure its rounding, in about ``seconds`` of wall time.
+    measure its rounding, in about ``seconds`` of wall time. With z3 installed (``pip install 'eqsat[smt]'``)
+    elementwise laws are also held for all reals and integers of 32 and 8 bits (:func:`~eqsat.egraph.smt.solve`).
 
     >>> print(eqsat.check(eqsat.rewrite(a * (b + c), a * b + a * c)))  # doctest: +SKIP
 
@@ -112,7 +121,8 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     each = 0.25 * seconds / max(1, len(rule.where))
     guards = tuple(_without(rule, number, each, seed) for number in range(len(rule.where)))
     rounding = None if trials.counterexample or proof.refuted else _rounding(rule, 0.1 * seconds, seed)
-    return Verdict(rule, trials, proof, guards, rounding)
+    solved = smt.solve(rule, seed=seed) if smt.available() and trials.fired else None
+    return Verdict(rule, trials, proof, guards, rounding, solved)
 
 
 def _without(rule: Rule, number: int, seconds: float, seed: int) -> Without:

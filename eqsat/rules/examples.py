@@ -29,8 +29,22 @@ from eqsat.ir.types import (
     uint64,
 )
 from eqsat.ir.views import ViewMap
-from eqsat.rules.instantiate import signed_sum
-from eqsat.rules.pattern import Apply, Attribute, Expanded, Literal, Mean, NumberVar, Parts, Pattern, Sum, Terms, Var
+from eqsat.rules.instantiate import signed_sum, swapped
+from eqsat.rules.pattern import (
+    Apply,
+    Attribute,
+    Expanded,
+    Joined,
+    Literal,
+    Mean,
+    NumberVar,
+    Parts,
+    Pattern,
+    Sum,
+    Swapped,
+    Terms,
+    Var,
+)
 
 SHAPES: tuple[tuple[int, ...], ...] = (
     (3,),
@@ -188,6 +202,10 @@ class Maker:
             axes = self._axes(Apply("reduce_sum", (pattern.x,), pattern.axes), x)
             total = build.reduce("reduce_sum", x, axes, keepdims=pattern.keepdims)
             return build.call("div", total, build.scalar(int(np.prod([x.shape[a] for a in axes])), x))
+        if isinstance(pattern, Swapped):
+            return swapped(self._pattern(pattern.x))
+        if isinstance(pattern, Joined):
+            return self._joined(pattern)
         assert isinstance(pattern, Apply)
         return self._apply(pattern)
 
@@ -273,6 +291,24 @@ class Maker:
             shape[axis] = self.random.choice((1, 2, 3, 3))
             parts.append(self._variable(tuple(shape), self.dtype))
         return build.concat(parts, axis)
+
+    def _joined(self, pattern: Joined) -> Node:
+        """A concatenation, of which parts that are new variables are made to fit."""
+        rank = len(self.base)
+        if not rank:
+            raise ValueError("a concatenation needs an axis")
+        axis = pattern.axis
+        if isinstance(axis, Attribute):
+            axis = self.names.setdefault(axis.name, self.random.randrange(rank))
+        assert isinstance(axis, int)
+        parts = []
+        for part in pattern.parts:
+            if isinstance(part, Var) and part.name not in self.names:
+                shape = list(self.base)
+                shape[axis % rank] = self.random.choice((1, 2, 3, 3))
+                self.names[part.name] = self._variable(tuple(shape), self.dtype)
+            parts.append(self._pattern(part))
+        return build.concat(parts, axis % max(1, parts[0].type.ndim))
 
     def _axes(self, pattern: Apply, x: Node) -> tuple[int, ...]:
         if x.type.ndim == 0:

@@ -13,7 +13,7 @@ from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, bool_
 from eqsat.ir.views import ViewMap
-from eqsat.rules.pattern import Apply, Attribute, Expanded, Literal, Mean, NumberVar, Pattern, Sum, Var
+from eqsat.rules.pattern import Apply, Attribute, Expanded, Joined, Literal, Mean, NumberVar, Pattern, Sum, Swapped, Var
 
 
 def signed_sum(terms: Sequence[tuple[int, Node]]) -> Node:
@@ -35,6 +35,14 @@ def fit(node: Node, shape: tuple[int, ...]) -> Node:
     return build.broadcast_to(node, shape) if wide == shape else node
 
 
+def swapped(node: Node) -> Node:
+    """With its last two axes exchanged; ``ValueError`` where there are none."""
+    rank = node.type.ndim
+    if rank < 2:
+        raise ValueError(f"a transposed matrix has two axes or more, not shape {node.shape}")
+    return build.transpose(node, (*range(rank - 2), rank - 1, rank - 2))
+
+
 def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> Node:
     """The node of a pattern whose variables are bound; ``dtype`` is that of numbers without a neighbour."""
     if isinstance(pattern, (Var, NumberVar)):
@@ -53,6 +61,13 @@ def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> 
         x, axes = _reduced(Apply("reduce_sum", (pattern.x,), pattern.axes), names, dtype)
         total = build.reduce("reduce_sum", x, axes, keepdims=pattern.keepdims)
         return build.call("div", total, build.scalar(math.prod(x.shape[a] for a in axes), x))
+    if isinstance(pattern, Swapped):
+        return swapped(instantiate(pattern.x, names, dtype))
+    if isinstance(pattern, Joined):
+        parts = _operands(pattern.parts, names, dtype)
+        axis = names[pattern.axis.name] if isinstance(pattern.axis, Attribute) else pattern.axis
+        assert isinstance(axis, int)
+        return build.concat(parts, axis % max(1, parts[0].type.ndim))
     assert isinstance(pattern, Apply), pattern
     if OPS[pattern.op].kind == "reduce" if pattern.op != "matmul" else False:
         x, axes = _reduced(pattern, names, dtype)

@@ -146,6 +146,10 @@ class Pattern:
     def min(self, axis: object = None, keepdims: bool = False) -> Pattern:
         return reduction("reduce_min", self, axis, keepdims)
 
+    @property
+    def mT(self) -> Pattern:
+        return Swapped(self)
+
     def mean(self, axis: object = None, keepdims: bool = False) -> Pattern:
         return Mean(self, _axis(axis), keepdims)
 
@@ -173,6 +177,10 @@ class Pattern:
         if name in (*REDUCTIONS, "amax", "amin", "mean"):
             (x, *rest) = args
             return getattr(x, name.removeprefix("a"))(*rest, **kwargs)  # type: ignore[no-any-return]
+        if name == "matrix_transpose":
+            return Swapped(_lift(args[0]))
+        if name == "concatenate":
+            return concat(*args, **kwargs)  # type: ignore[arg-type]
         raise TypeError(f"np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
 
 
@@ -288,6 +296,29 @@ class Mean(Pattern):
         return f"mean({self.x!r}, {self.axes!r})"
 
 
+@dataclass(frozen=True, eq=False)
+class Swapped(Pattern):
+    """A tensor of two axes or more whose last two are exchanged."""
+
+    x: Pattern
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        return f"{self.x!r}.mT"
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Pattern):
+    """A concatenation of just these tensors."""
+
+    parts: tuple[Pattern, ...]
+    axis: object
+    name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    def __repr__(self) -> str:
+        return f"concat([{', '.join(map(repr, self.parts))}], {self.axis!r})"
+
+
 def tensors(names: str) -> Any:
     """Pattern variables for tensors: ``a, b = tensors("a b")``; a single name gives the variable itself."""
     found = tuple(Var(name) for name in names.split())
@@ -350,6 +381,12 @@ def view(x: object, map: object) -> Pattern:
     return op("view", x, attrs=map)
 
 
+def concat(parts: Sequence[object], axis: object = 0) -> Pattern:
+    """A concatenation of just these patterns (``Parts`` is one of any) along an axis: an int, which counts from the
+    end where it is negative, or an attribute variable."""
+    return Joined(tuple(_lift(part) for part in parts), axis)
+
+
 def _axis(axis: object) -> object:
     if isinstance(axis, Attribute):
         return axis
@@ -372,8 +409,10 @@ def children(pattern: Pattern) -> tuple[Pattern, ...]:
         return tuple(term for _, term in pattern.terms)
     if isinstance(pattern, Expanded):
         return (pattern.reduced,)
-    if isinstance(pattern, Mean):
+    if isinstance(pattern, (Mean, Swapped)):
         return (pattern.x,)
+    if isinstance(pattern, Joined):
+        return pattern.parts
     return ()
 
 
@@ -396,7 +435,7 @@ def bound_names(pattern: Pattern) -> list[tuple[str, str]]:
             found.append((part.name, "terms"))
         elif isinstance(part, Parts):
             found += [(part.name, "parts"), (f"{part.name}_axis", "attribute")]
-        for attrs in (getattr(part, "attrs", None), getattr(part, "axes", None)):
+        for attrs in (getattr(part, "attrs", None), getattr(part, "axes", None), getattr(part, "axis", None)):
             if isinstance(attrs, Attribute):
                 found.append((attrs.name, "attribute"))
     return list(dict.fromkeys(found))
