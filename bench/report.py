@@ -14,7 +14,7 @@ from bench.limits import Limits
 from bench.model import Agreement, summary
 from bench.peers import NAMES, WRITTEN
 from bench.run import Problem, Row
-from bench.superopt import TENSAT
+from bench.superopt import published
 from eqsat.explain.render import si
 
 
@@ -114,7 +114,7 @@ def gains_table(rows: Sequence[Row]) -> Table:
         if row.gain is None:
             continue
         before, after = row.programs[WRITTEN], row.programs[row.ours]
-        gain, seconds = TENSAT.get(row.workload.name, (None, None))
+        gain, seconds = published(row.workload.name) or (None, None)
         made.add_row(
             row.workload.name,
             f"{before.kernels} → {after.kernels}",

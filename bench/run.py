@@ -11,6 +11,7 @@ from bench.limits import Limits
 from bench.measure import Time, interleaved
 from bench.peers import WRITTEN, Cost, Program
 from bench.process import PeerProcess, Wrong, reference_of
+from bench.superopt import published
 from bench.worker import WorkerError
 from bench.workload import Workload
 from eqsat.cost.machine import Machine
@@ -79,6 +80,8 @@ class Row:
         if self.gain is not None:
             made |= {"gain": self.gain, "written_ms": self.times[WRITTEN].median}
             made |= {"written_min_ms": self.times[WRITTEN].minimum}
+            if (other := published(self.workload.name)) is not None:
+                made["tensat"] = {"gain": other[0], "search_s": other[1]}
             made["programs"] = {name: asdict(program) for name, program in self.programs.items()}
         if self.cold_compile_s:
             made["cold_compile_s"] = self.cold_compile_s

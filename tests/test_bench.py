@@ -337,6 +337,15 @@ def of_images() -> list[Workload]:
         (lambda o, x: o.add(o.relu(o.resize(x, 2)), o.resize(x, 2)), {"x": x}),
         (lambda o, x, w, b: o.linear(o.mean_pool(x), w, b), {"x": normal(2, 8, 4, 4), "w": dense, "b": normal(4)}),
         (lambda o, a, b: o.matmul(a, b), {"a": normal(3, 4, 5), "b": normal(3, 5, 2)}),
+        (lambda o, x, w: o.conv(x, w, padding=(0, 2)), {"x": x, "w": normal(4, 6, 1, 5)}),
+        (
+            lambda o, x, scale, shift: o.layer_norm(o.gelu(x), scale, shift),
+            {"x": x, "scale": normal(9), "shift": normal(9)},
+        ),
+        (
+            lambda o, x: (o.softmax(o.scaled(x, 0.5)), o.transpose(o.reshape(x, (12, 9, 9)), (1, 2, 0))),
+            {"x": x},
+        ),
     ]
     return [
         images.of_images("test", str(n), build, makers, 1.0, [name for name in makers if name not in "xa"])

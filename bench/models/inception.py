@@ -25,7 +25,7 @@ def block_a(pooled: int) -> list[list[Layer]]:
 
 def block_c(width: int) -> list[list[Layer]]:
     across, down = (1, 7), (7, 1)
-    third = [(width, 1, 1), (width, down, 1), (width, across, 1), (width, down, 1), (192, across, 1)]
+    third: list[Layer] = [(width, 1, 1), (width, down, 1), (width, across, 1), (width, down, 1), (192, across, 1)]
     return [[(192, 1, 1)], [(width, 1, 1), (width, across, 1), (192, down, 1)], third, [(192, 1, 1)]]
 
 

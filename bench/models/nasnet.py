@@ -25,7 +25,10 @@ def nasnet_params(rng: np.random.Generator) -> Params:
             wide = width if cell < CELLS else 2 * width
             kernels = (3,) * len(NORMAL) if cell < CELLS else REDUCTION
             separable = [
-                {"depthwise": make.weights(wide, 1, n, n, gain=1.0), "pointwise": make.weights(wide, wide, 1, 1, gain=0.5)}
+                {
+                    "depthwise": make.weights(wide, 1, n, n, gain=1.0),
+                    "pointwise": make.weights(wide, wide, 1, 1, gain=0.5),
+                }
                 for n in kernels
             ]
             cur, prev = make.weights(wide, cin, 1, 1), make.weights(wide, before, 1, 1)

@@ -39,6 +39,7 @@ class EqsatPeer:
             check_speed=False,
             numerics=workload.numerics,
             disable=self.disable,
+            budget=workload.budget,
         )
         start = time.perf_counter()
         compiled = optimized.compile(*inputs.values())

@@ -92,7 +92,9 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
         rest = iter(given)
-        found: Tensor | tuple[Tensor, ...] = self.build(OPS, *(self.known[n] if n in self.known else next(rest) for n in self.names))
+        found: Tensor | tuple[Tensor, ...] = self.build(
+            OPS, *(self.known[n] if n in self.known else next(rest) for n in self.names)
+        )
         return found
 
 
