@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.peers import NAMES, OURS
+from bench.peers import NAMES, OURS, WRITTEN
 from bench.setup import SUITES, comparable, environment, selected
 from bench.worker import Worker, WorkerError
 
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
     from rich.markup import escape
 
     from bench import limits as model
-    from bench import report
+    from bench import report, superopt
     from bench.run import Row, compile_cold, run_workload
     from eqsat.cost.machine import vector_limit
 
@@ -114,7 +114,8 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
             console.print(report.model_table(agreements))
     with ExitStack() as stack:
         if suites:
-            (ours, *peers), missing = started(names, options.threads, stack)
+            written = [WRITTEN] if superopt.SUITE in suites else []
+            (ours, *peers), missing = started([*written, *names], options.threads, stack)
             versions = {peer.name: peer.version for peer in (ours, *peers)}
             console.print("  ".join(f"{name} {version}" for name, version in versions.items()))
         for suite in suites:
@@ -133,6 +134,8 @@ def run(options: argparse.Namespace, names: Sequence[str]) -> int:
             rows += suite_rows
             if suite_rows:
                 console.print(report.table(suite, suite_rows))
+            if any(row.gain is not None for row in suite_rows):
+                console.print(report.gains_table(suite_rows))
             if suite in (means := report.geomeans(rows)):
                 against = report.means_against(rows)[suite]
                 told = ", ".join(f"{name} {mean:.2f}" for name, mean in against.items())

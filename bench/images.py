@@ -1,4 +1,4 @@
-"""Operators of image networks that every peer has; a workload written with them is one function for all.
+"""Operators of networks that every peer has; a workload written with them is one function for all.
 
 Images are NCHW (NCL and NCDHW for other ranks), weights (out, in / groups, kernel…), as PyTorch's and ONNX's.
 """
@@ -16,14 +16,17 @@ from bench.workload import Array, Inputs, Workload, made_of
 from eqsat import nn
 
 KIND = "images"
+Padding = int | tuple[int, ...]
+"""Of all axes of space, or of each."""
 
 
 class Ops(Protocol):
     """What a peer brings; ``x`` and what is returned are whatever it computes with."""
 
     def conv(
-        self, x: Any, w: Any, b: Any = None, *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1
-    ) -> Any: ...
+        self, x: Any, w: Any, b: Any = None, *, stride: int = 1, padding: Padding = 0, dilation: int = 1,
+        groups: int = 1,
+    ) -> Any: ...  # fmt: skip
 
     def conv_transpose(self, x: Any, w: Any, b: Any = None, *, stride: int = 1, padding: int = 0) -> Any:
         """``w`` has axes (in, out, kernel…)."""
@@ -57,6 +60,20 @@ class Ops(Protocol):
 
     def matmul(self, x: Any, y: Any) -> Any: ...
 
+    def scaled(self, x: Any, by: float) -> Any: ...
+
+    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any: ...
+
+    def transpose(self, x: Any, axes: tuple[int, ...]) -> Any: ...
+
+    def softmax(self, x: Any) -> Any:
+        """Over the last axis."""
+
+    def layer_norm(self, x: Any, scale: Any, shift: Any) -> Any:
+        """Over the last axis, with 1e-5 added to the variance."""
+
+    def gelu(self, x: Any) -> Any: ...
+
 
 CONVOLUTIONS: dict[int, Callable[..., Any]] = {3: nn.conv1d, 4: nn.conv2d, 5: nn.conv3d}
 TRANSPOSED: dict[int, Callable[..., Any]] = {3: nn.conv_transpose1d, 4: nn.conv_transpose2d, 5: nn.conv_transpose3d}
@@ -65,7 +82,7 @@ TRANSPOSED: dict[int, Callable[..., Any]] = {3: nn.conv_transpose1d, 4: nn.conv_
 class NumpyOps:
     """NumPy and ``eqsat.nn``, for NumPy's arrays and traced ones."""
 
-    def conv(self, x: Array, w: Array, b: Array = None, **options: int) -> Array:
+    def conv(self, x: Array, w: Array, b: Array = None, **options: Any) -> Array:
         return CONVOLUTIONS[x.ndim](x, w, b, **options)
 
     def conv_transpose(self, x: Array, w: Array, b: Array = None, **options: int) -> Array:
@@ -106,6 +123,24 @@ class NumpyOps:
 
     def matmul(self, x: Array, y: Array) -> Array:
         return x @ y
+
+    def scaled(self, x: Array, by: float) -> Array:
+        return x * by
+
+    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return x.reshape(shape)
+
+    def transpose(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return x.transpose(axes)
+
+    def softmax(self, x: Array) -> Array:
+        return nn.softmax(x)
+
+    def layer_norm(self, x: Array, scale: Array, shift: Array) -> Array:
+        return nn.layer_norm(x, scale, shift)
+
+    def gelu(self, x: Array) -> Array:
+        return nn.gelu(x)
 
 
 Build = Callable[..., Any]

@@ -12,8 +12,10 @@ from rich.table import Table
 from bench.cold import COMPILERS
 from bench.limits import Limits
 from bench.model import Agreement, summary
-from bench.peers import NAMES
+from bench.peers import NAMES, WRITTEN
 from bench.run import Problem, Row
+from bench.superopt import published
+from eqsat.explain.render import si
 
 
 def geomeans(rows: Sequence[Row]) -> dict[str, float]:
@@ -97,6 +99,34 @@ def table(suite: str, rows: Sequence[Row]) -> Table:
             f"{row.search_s:.1f}",
             f"{row.compile_s:.1f}",
             *(_seconds(row.cold_compile_s.get(name)) for name in timed_cold),
+        )
+    return made
+
+
+def gains_table(rows: Sequence[Row]) -> Table:
+    """The program as written → as optimized; times in milliseconds, medians. Behind a bar, what Tensat reports."""
+    made = Table(title="as written → as optimized | Tensat", title_justify="left")
+    made.add_column("workload", no_wrap=True)
+    for heading in ("kernels", "flops", "bytes", "predicted", "measured", "gain", "e-nodes", "stopped by", "search s"):
+        made.add_column(heading, justify="right")
+    made.add_column("rules in it", overflow="fold")
+    for row in rows:
+        if row.gain is None:
+            continue
+        before, after = row.programs[WRITTEN], row.programs[row.ours]
+        gain, seconds = published(row.workload.name) or (None, None)
+        made.add_row(
+            row.workload.name,
+            f"{before.kernels} → {after.kernels}",
+            f"{si(before.flops)} → {si(after.flops)}",
+            f"{si(before.nbytes)} → {si(after.nbytes)}",
+            f"{_ms(before.predicted_ms)} → {_ms(after.predicted_ms)}",
+            f"{_ms(row.times[WRITTEN].median)} → {_ms(row.ours_ms)}",
+            f"{row.gain:.1%}" + ("" if gain is None else f" | {gain:.1%}"),
+            str(after.enodes),
+            ", ".join(after.stops),
+            f"{row.search_s:.1f}" + ("" if seconds is None else f" | {seconds:.1f}"),
+            escape(", ".join(f"{rule} ×{count}" for rule, count in sorted(after.rules.items()))),
         )
     return made
 

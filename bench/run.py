@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench import cold
 from bench.limits import Limits
 from bench.measure import Time, interleaved
-from bench.peers import Cost
+from bench.peers import WRITTEN, Cost, Program
 from bench.process import PeerProcess, Wrong, reference_of
+from bench.superopt import published
 from bench.worker import WorkerError
 from bench.workload import Workload
 from eqsat.cost.machine import Machine
@@ -31,6 +32,8 @@ class Row:
     search_s: float
     compile_s: float
     cold_compile_s: dict[str, float] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
+    """What eqsat made, and what it made of the program as written where that was timed."""
 
     @property
     def ours_ms(self) -> float:
@@ -38,7 +41,12 @@ class Row:
 
     @property
     def peers(self) -> dict[str, float]:
-        return {name: time.median for name, time in self.times.items() if name != self.ours}
+        return {name: time.median for name, time in self.times.items() if name not in (self.ours, WRITTEN)}
+
+    @property
+    def gain(self) -> float | None:
+        """By how much of the time as optimized the program as written takes longer."""
+        return self.times[WRITTEN].median / self.ours_ms - 1 if WRITTEN in self.times else None
 
     @property
     def best_peer(self) -> str | None:
@@ -67,8 +75,14 @@ class Row:
             "search_s": self.search_s,
             "compile_s": self.compile_s,
             "ours_min_ms": self.times[self.ours].minimum,
-            "peers_min": {name: t.minimum for name, t in self.times.items() if name != self.ours},
+            "peers_min": {name: self.times[name].minimum for name in self.peers},
         }
+        if self.gain is not None:
+            made |= {"gain": self.gain, "written_ms": self.times[WRITTEN].median}
+            made |= {"written_min_ms": self.times[WRITTEN].minimum}
+            if (other := published(self.workload.name)) is not None:
+                made["tensat"] = {"gain": other[0], "search_s": other[1]}
+            made["programs"] = {name: asdict(program) for name, program in self.programs.items()}
         if self.cold_compile_s:
             made["cold_compile_s"] = self.cold_compile_s
         return made
@@ -117,6 +131,7 @@ def run_workload(
     problems: list[Problem] = []
     right: dict[str, PeerProcess] = {}
     error, cost = 0.0, Cost()
+    programs: dict[str, Program] = {}
     for peer in (ours, *peers):
         try:
             prepared = peer.prepare(workload)
@@ -127,6 +142,8 @@ def run_workload(
             problems.append(Problem(workload, peer.name, str(problem)))
             continue
         right[peer.name] = peer
+        if prepared.cost.program is not None:
+            programs[peer.name] = prepared.cost.program
         if peer is ours:
             error, cost = found, prepared.cost
     if ours.name not in right:
@@ -138,4 +155,5 @@ def run_workload(
         return None, problems
     touched = workload.touched if workload.touched is not None else reference.nbytes
     limit = limits.milliseconds(workload, touched, machine)
-    return Row(workload, limit, times, ours.name, error, cost.search_s, cost.compile_s), problems
+    row = Row(workload, limit, times, ours.name, error, cost.search_s, cost.compile_s, programs=programs)
+    return row, problems

@@ -12,9 +12,10 @@ from bench.workload import Inputs, Workload
 from eqsat.cost.machine import vector_limit
 
 SUITES = (
-    "gemm", "fused", "attention", "algebra", "conv", "chain", "pool", "stencil", "vision", "quant", "models", "numpy",
+    "gemm", "fused", "attention", "algebra", "conv", "chain", "pool", "stencil", "vision", "quant", "models",
+    "superopt", "numpy",
 )  # fmt: skip
-MODULES = {"numpy": "programs"}
+MODULES = {"numpy": "programs", "models": "models.minilm"}
 """Of suites, where these are not called like them."""
 
 

@@ -29,8 +29,9 @@ class Maker:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def weights(self, *shape: int) -> Array:
-        scale = np.float32(math.sqrt(2.0 / math.prod(shape[1:])))
+    def weights(self, *shape: int, gain: float = 2.0) -> Array:
+        """``gain``: 2 behind a relu, 1 elsewhere."""
+        scale = np.float32(math.sqrt(gain / math.prod(shape[1:])))
         return self.rng.standard_normal(shape, np.float32) * scale
 
     def vector(self, width: int, middle: float = 0.0) -> Array:
@@ -47,8 +48,9 @@ class Maker:
             "shift": self.vector(cout),
         }
 
-    def biased(self, cin: int, cout: int, kernel: int = 1) -> Params:
-        return {"w": self.weights(cout, cin, kernel, kernel), "b": self.vector(cout)}
+    def biased(self, cin: int, cout: int, kernel: int | tuple[int, int] = 1) -> Params:
+        extents = (kernel, kernel) if isinstance(kernel, int) else kernel
+        return {"w": self.weights(cout, cin, *extents), "b": self.vector(cout)}
 
     def head(self, width: int) -> Params:
         return {"w": self.weights(CLASSES, width), "b": self.vector(CLASSES)}

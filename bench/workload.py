@@ -24,7 +24,7 @@ class Workload:
     cheapest known way to compute it. ``touched`` overrides the bytes of inputs and outputs, each counted once.
     ``tolerance``: largest error against float64, relative to the largest magnitude of the result. ``changes``: arrays
     that the function changes. ``dtype``: of the operations that are counted, and of the floats among the inputs.
-    ``numerics``: what eqsat is allowed.
+    ``numerics``: what eqsat is allowed; ``budget``: seconds that its compilation may take.
     """
 
     suite: str
@@ -41,6 +41,7 @@ class Workload:
     changes: tuple[str, ...] = ()
     dtype: str = "float32"
     numerics: Literal["exact", "reassociates", "approximates"] = "reassociates"
+    budget: float = 60.0
 
 
 def calls(function: Callable[..., Any], workload: Workload, inputs: Inputs) -> Callable[[], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from eqsat.explain.provenance import provenance
 from eqsat.explain.report import step_reports
 from eqsat.frontends.trace import Traced
-from eqsat.plan.plan import Plan
+from eqsat.plan.plan import Plan, SearchReport
 
 
 @dataclass
@@ -39,24 +40,31 @@ def report_of(plan: Plan, traced: Traced, kinds: Sequence[str]) -> dict[str, Any
         "rolled": traced.in_loop_form,
         "ends": plan.ends(),
         "records": r.records,
-        "search": {
-            "operators": r.operators,
-            "regions": r.regions,
-            "distinct_regions": r.distinct_regions,
-            "enodes": sum(s.enodes for s in r.saturations),
-            "stops": r.stops,
-            "saturation_seconds": r.saturation_seconds,
-            "extraction_seconds": r.extraction_seconds,
-            "schedule_seconds": r.schedule_seconds,
-            "extraction_gap": r.extraction_gap,
-            "extractions_late": r.extractions_late,
-            "loop_terms": r.loop_terms,
-            "loop_matches": r.loop_matches,
-            "predicted": r.predicted,
-            "team": r.team,
-            "rules": r.rules,
-            "matches": _matches(r.saturations),
-        },
+        "search": search_of(r),
+    }
+
+
+def search_of(r: SearchReport) -> dict[str, Any]:
+    """How the search went, as it is kept and explained."""
+    return {
+        "operators": r.operators,
+        "regions": r.regions,
+        "distinct_regions": r.distinct_regions,
+        "enodes": sum(s.enodes for s in r.saturations),
+        "stops": r.stops,
+        "saturation_seconds": r.saturation_seconds,
+        "extraction_seconds": r.extraction_seconds,
+        "schedule_seconds": r.schedule_seconds,
+        "extraction_gap": r.extraction_gap,
+        "extractions_late": r.extractions_late,
+        "extractions_cut": r.extractions_cut,
+        "saturations_cut": dict(Counter(s.stop for s in r.saturations if s.stop != "saturated")),
+        "loop_terms": r.loop_terms,
+        "loop_matches": r.loop_matches,
+        "predicted": r.predicted,
+        "team": r.team,
+        "rules": r.rules,
+        "matches": _matches(r.saturations),
     }
 
 
@@ -64,10 +72,11 @@ def _matches(saturations: Sequence[Any]) -> dict[str, dict[str, Any]]:
     total: dict[str, dict[str, Any]] = {}
     for report in saturations:
         for rule, stats in report.rules.items():
-            row = total.setdefault(rule, {"matches": 0, "fired": 0, "pending": 0, "refused": {}})
+            row = total.setdefault(rule, {"matches": 0, "fired": 0, "pending": 0, "refused": {}, "held": False})
             row["matches"] += stats.matches
             row["fired"] += stats.fired
             row["pending"] += stats.pending
+            row["held"] |= stats.held
             for reason, count in stats.refused.items():
                 row["refused"][reason] = row["refused"].get(reason, 0) + count
     return total

@@ -17,6 +17,7 @@ from eqsat.egraph.saturate import TRIED, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
 from eqsat.extract.credit import credited
+from eqsat.extract.optimum import LIMITED
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir import build
@@ -235,6 +236,7 @@ def _search_region(
     report.extraction_seconds += time.perf_counter() - middle
     best = selections[0]
     report.extractions_late += best.late
+    report.extractions_cut += best.method in LIMITED
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
     inputs: dict[int, int] = {}

@@ -25,10 +25,10 @@ from scipy.stats import spearmanr
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cold, images, model, programs, report, stencil  # noqa: E402
+from bench import cold, images, model, programs, report, stencil, superopt  # noqa: E402
 from bench.limits import Limits  # noqa: E402
 from bench.measure import Time, interleaved, loop  # noqa: E402
-from bench.peers import OURS, load, module_of  # noqa: E402
+from bench.peers import OURS, WRITTEN, Program, as_written_peer, load, module_of  # noqa: E402
 from bench.process import PeerProcess, digest, reference_of  # noqa: E402
 from bench.run import Row, compile_cold, run_workload  # noqa: E402
 from bench.setup import SUITES, environment, inputs_of, selected  # noqa: E402
@@ -286,6 +286,41 @@ def test_every_workload_is_well_formed(suite: str) -> None:
         assert workload.suite == suite
 
 
+def test_a_gain_is_over_the_program_as_written_which_is_no_peer() -> None:
+    (workload,) = selected([superopt.SUITE], "VGG-19 approximates")
+    programs = {
+        name: Program(kernels, 2e9, 1e6, predicted, 9, ("saturated",), rules)
+        for name, kernels, predicted, rules in ((OURS, 1, 2.0, {"winograd_large": 3}), (WRITTEN, 2, 3.0, {}))
+    }
+    times = {OURS: Time(1.0, 2.0), WRITTEN: Time(1.5, 3.0), "torch": Time(4.0, 5.0)}
+    row = Row(workload, 1.0, times, OURS, 0.0, 0.1, 0.2, programs=programs)
+    assert row.gain == 0.5 and row.peers == {"torch": 5.0} and row.ratio == 2.5
+    record = json.loads(json.dumps(row.record()))
+    assert record["tensat"] == {"gain": 0.089, "search_s": 0.4} and record["programs"][WRITTEN]["kernels"] == 2
+    (cells,) = zip(*(column.cells for column in report.gains_table([row]).columns), strict=True)
+    assert {"2 → 1", "3 → 2", "50.0% | 8.9%", "winograd_large ×3"} <= set(cells)
+    other = Row(workload, 1.0, {OURS: Time(1.0, 2.0)}, OURS, 0.0, 0.1, 0.2)
+    assert other.gain is None and "gain" not in other.record()
+
+
+def test_as_written_is_without_rewrites() -> None:
+    """The same kernels and fusion, and nothing for other suites."""
+    makers = {"x": normal(5, 6), "w": normal(6, 7), "v": normal(7, 3)}
+    build = lambda o, x, w, v: o.matmul(o.matmul(o.relu(o.relu(x)), w), v)  # noqa: E731
+    workload = images.of_images(superopt.SUITE, "chain", build, makers, 1.0, const=("w", "v"))
+    inputs = workload.inputs(np.random.default_rng(0))
+    reference = workload.function(*in_double(inputs).values())
+    made = {}
+    for name in (OURS, WRITTEN):
+        peer = load(module_of(name), 1)
+        call = peer.prepare(workload, inputs)
+        assert call is not None and relative_error(peer.result(call()), reference) < 1e-5
+        made[name] = peer.cost.program  # type: ignore[attr-defined]
+    assert set(made[WRITTEN].rules) <= set(as_written_peer.KEPT)
+    assert "contract_associates" in made[OURS].rules and made[OURS].flops < made[WRITTEN].flops
+    assert as_written_peer.make(1).prepare(PRODUCT, {}) is None
+
+
 def shrunk(inputs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The inputs with long axes cut, equal lengths staying equal."""
 
@@ -337,6 +372,15 @@ def of_images() -> list[Workload]:
         (lambda o, x: o.add(o.relu(o.resize(x, 2)), o.resize(x, 2)), {"x": x}),
         (lambda o, x, w, b: o.linear(o.mean_pool(x), w, b), {"x": normal(2, 8, 4, 4), "w": dense, "b": normal(4)}),
         (lambda o, a, b: o.matmul(a, b), {"a": normal(3, 4, 5), "b": normal(3, 5, 2)}),
+        (lambda o, x, w: o.conv(x, w, padding=(0, 2)), {"x": x, "w": normal(4, 6, 1, 5)}),
+        (
+            lambda o, x, scale, shift: o.layer_norm(o.gelu(x), scale, shift),
+            {"x": x, "scale": normal(9), "shift": normal(9)},
+        ),
+        (
+            lambda o, x: (o.softmax(o.scaled(x, 0.5)), o.transpose(o.reshape(x, (12, 9, 9)), (1, 2, 0))),
+            {"x": x},
+        ),
     ]
     return [
         images.of_images("test", str(n), build, makers, 1.0, [name for name in makers if name not in "xa"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from eqsat import deadline as deadline_module
 from eqsat.deadline import Deadline, OutOfTime
 from eqsat.egraph import saturate as saturate_module
 from eqsat.egraph.saturate import saturate
-from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.egraph.saturated import FULL, SaturatedEGraph, SaturationReport
+from eqsat.explain.cuts import cut_off
 from eqsat.extract import budget as budget_module
 from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import Choice, Problem, greedy, reduced
@@ -19,8 +22,9 @@ from eqsat.extract.select import extract
 from eqsat.ir import Graph, build
 from eqsat.ir.build import call
 from eqsat.ir.types import TensorType, float32
-from eqsat.plan.plan import Plan
+from eqsat.plan.plan import Plan, SearchReport
 from eqsat.progress import tell
+from eqsat.remembered import search_of
 from eqsat.rules import select
 from eqsat.rules.examples import Maker
 from eqsat.search import SearchOptions, search
@@ -88,6 +92,42 @@ def test_a_slow_machine_finds_the_same_program(monkeypatch: pytest.MonkeyPatch) 
 def test_the_clock_stops_a_search_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, _ = plan_at(SECONDS, monkeypatch)
     assert plan.report.stops == ["seconds"] and plan.steps
+
+
+def cut_by(report: SaturationReport, **more: Any) -> list[str]:
+    return cut_off(search_of(SearchReport(distinct_regions=1, saturations=[report], **more)))
+
+
+def test_what_a_budget_cut_off_is_told() -> None:
+    """A limit each, and nothing where there was none."""
+    mk = Maker(0)
+    a, b, c, d = (mk.tensor(6, 7), mk.known(7, 8), mk.known(8, 9), mk.known(9, 5))
+    product = build.matmul(build.matmul(build.matmul(a, b), c), d)
+    known = frozenset(mk.known_inputs)
+    chosen = select()
+
+    def cut(**limits: Any) -> list[str]:
+        return cut_by(saturate([product], rules=chosen, const=known, **limits).report)
+
+    assert cut() == []
+    (stopped,) = cut(iterations=1)
+    assert stopped == "saturation was stopped by their limit of rounds in 1 of 1 different regions"
+    stopped, left = cut(work=saturate_module.ROUND + 2.0)  # a round of matching, of which few are tried
+    assert "their share of the work in 1 of 1" in stopped and "matches were not tried" in left
+    assert any("e-nodes" in told for told in cut(nodes=8))
+    held = [told for told in cut(room=0) if told.startswith("tried in part only")]
+    assert held, "laws that gain nothing are held back where there is no room for them"
+    assert cut_by(SaturationReport(), extractions_cut=1, extraction_gap=0.25) == [
+        "the choice among programs ended at its limit in 1 regions, at most 25.0% from the best there"
+    ]
+
+
+def test_full_classes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saturate_module, "CLASS_CAP", 1)
+    mk = Maker(0)
+    root = build.matmul(build.matmul(mk.tensor(6, 7), mk.tensor(7, 8)), mk.tensor(8, 9))
+    (told,) = cut_by(saturate([root], rules=select()).report)
+    assert FULL in told
 
 
 def test_the_clock_stops_a_selection_that_says_so(recurrence: SaturatedEGraph, monkeypatch: pytest.MonkeyPatch) -> None:

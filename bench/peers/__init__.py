@@ -6,24 +6,43 @@ A peer that is not installed is left out and named; none is a dependency of eqsa
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.workload import Inputs, Workload
 
 OURS = "eqsat"
+WRITTEN = "as_written"
+"""eqsat without its rewrite rules: no peer, but what the suite ``superopt`` compares with."""
 NAMES = ("numpy", "torch", "torch_compile", "onnxruntime", "openvino", "tvm", "jax", "numexpr", "numba", "halide")
 """The others."""
 Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
+class Program:
+    """A program that eqsat compiled, as it tells of it: work of the kernels, predicted time, how it was found.
+
+    ``rules``: how often each is in it. ``stops``: why its saturations stopped.
+    """
+
+    kernels: int
+    flops: float
+    nbytes: float
+    predicted_ms: float
+    enodes: int
+    stops: tuple[str, ...]
+    rules: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Cost:
-    """Seconds of one compilation: search (saturation, extraction, schedules), and all the rest of it."""
+    """Seconds of one compilation: search (saturation, extraction, schedules), and all the rest of it; what came out."""
 
     search_s: float = 0.0
     compile_s: float = 0.0
+    program: Program | None = None
 
 
 class Peer(Protocol):

@@ -1,4 +1,4 @@
-"""Operators of image networks as JAX has them."""
+"""Operators of networks as JAX has them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from bench.images import Padding
+
 
 def _window(rank: int, kernel: int, stride: int, padding: int) -> tuple[Any, ...]:
     return (1, 1, *(kernel,) * rank), (1, 1, *(stride,) * rank), ((0, 0), (0, 0), *((padding, padding),) * rank)
@@ -16,11 +18,13 @@ def _window(rank: int, kernel: int, stride: int, padding: int) -> tuple[Any, ...
 
 class JaxOps:
     def conv(
-        self, x: Any, w: Any, b: Any = None, *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1
-    ) -> Any:
+        self, x: Any, w: Any, b: Any = None, *, stride: int = 1, padding: Padding = 0, dilation: int = 1,
+        groups: int = 1,
+    ) -> Any:  # fmt: skip
         rank = w.ndim - 2
+        around = (padding,) * rank if isinstance(padding, int) else padding
         y = lax.conv_general_dilated(
-            x, w, (stride,) * rank, [(padding, padding)] * rank, rhs_dilation=(dilation,) * rank,
+            x, w, (stride,) * rank, [(n, n) for n in around], rhs_dilation=(dilation,) * rank,
             feature_group_count=groups,
         )  # fmt: skip
         return self._biased(y, b)
@@ -78,6 +82,25 @@ class JaxOps:
 
     def matmul(self, x: Any, y: Any) -> Any:
         return x @ y
+
+    def scaled(self, x: Any, by: float) -> Any:
+        return x * by
+
+    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.reshape(shape)
+
+    def transpose(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return x.transpose(axes)
+
+    def softmax(self, x: Any) -> Any:
+        return jax.nn.softmax(x)
+
+    def layer_norm(self, x: Any, scale: Any, shift: Any) -> Any:
+        centered = x - x.mean(axis=-1, keepdims=True)
+        return centered * lax.rsqrt((centered * centered).mean(axis=-1, keepdims=True) + 1e-5) * scale + shift
+
+    def gelu(self, x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=False)
 
 
 OPS = JaxOps()

@@ -1,4 +1,4 @@
-"""Operators of image networks as nodes of an ONNX graph; values are names. Known inputs are initializers."""
+"""Operators of networks as nodes of an ONNX graph; values are names. Known inputs are initializers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class OnnxOps:
         self.graph = graph
         self.ranks = ranks
 
-    def _spread(self, w: str, **options: int) -> dict[str, Any]:
-        """Numbers for all axes of space that ``w`` has."""
+    def _spread(self, w: str, **options: Any) -> dict[str, Any]:
+        """Numbers for all axes of space that ``w`` has; of padding, before all axes and after them."""
         rank = self.ranks[w] - 2
         names = {"stride": "strides", "dilation": "dilations", "padding": "pads"}
-        return {names[key]: [value] * (2 * rank if key == "padding" else rank) for key, value in options.items()}
+        each = {key: [value] * rank if isinstance(value, int) else [*value] for key, value in options.items()}
+        return {names[key]: value * 2 if key == "padding" else value for key, value in each.items()}
 
-    def conv(self, x: str, w: str, b: str | None = None, *, groups: int = 1, **options: int) -> Any:
+    def conv(self, x: str, w: str, b: str | None = None, *, groups: int = 1, **options: Any) -> Any:
         return self.graph.op("Conv", *filter(None, (x, w, b)), group=groups, **self._spread(w, **options))
 
     def conv_transpose(self, x: str, w: str, b: str | None = None, **options: int) -> Any:
@@ -67,6 +68,24 @@ class OnnxOps:
     def matmul(self, x: str, y: str) -> Any:
         return self.graph.op("MatMul", x, y)
 
+    def scaled(self, x: str, by: float) -> Any:
+        return self.graph.op("Mul", x, self.graph.constant(by))
+
+    def reshape(self, x: str, shape: tuple[int, ...]) -> Any:
+        return self.graph.op("Reshape", x, self.graph.constant(shape, np.int64))
+
+    def transpose(self, x: str, axes: tuple[int, ...]) -> Any:
+        return self.graph.op("Transpose", x, perm=list(axes))
+
+    def softmax(self, x: str) -> Any:
+        return self.graph.op("Softmax", x, axis=-1)
+
+    def layer_norm(self, x: str, scale: str, shift: str) -> Any:
+        return self.graph.op("LayerNormalization", x, scale, shift, axis=-1, epsilon=1e-5)
+
+    def gelu(self, x: str) -> Any:
+        return self.graph.op("Gelu", x)
+
 
 def network(workload: Workload, inputs: Inputs) -> tuple[bytes, dict[str, Any]] | None:
     """The serialized model and what it is fed; None where ONNX has no such operator."""
@@ -78,10 +97,11 @@ def network(workload: Workload, inputs: Inputs) -> tuple[bytes, dict[str, Any]] 
     ops = OnnxOps(graph, {name: array.ndim for name, array in arrays.items()})
     names = {id(array): name for name, array in arrays.items()}
     try:
-        output = workload.options["build"](ops, *(convert(value, lambda a: names[id(a)]) for value in inputs.values()))
+        made = workload.options["build"](ops, *(convert(value, lambda a: names[id(a)]) for value in inputs.values()))
     except AttributeError as missing:
         if getattr(missing, "obj", None) is ops:
             return None
         raise
+    outputs = [*made] if isinstance(made, tuple) else [made]
     rest = {name: array for name, array in arrays.items() if name.split(".")[0] not in workload.const}
-    return graph.model({name: np.asarray(array) for name, array in rest.items()}, [output]), rest
+    return graph.model({name: np.asarray(array) for name, array in rest.items()}, outputs), rest

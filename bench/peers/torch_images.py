@@ -1,4 +1,4 @@
-"""Operators of image networks as PyTorch's functions."""
+"""Operators of networks as PyTorch's functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.workload import Inputs, Workload, convert
 
 
 class TorchOps:
-    def conv(self, x: Tensor, w: Tensor, b: Tensor | None = None, **options: int) -> Tensor:
+    def conv(self, x: Tensor, w: Tensor, b: Tensor | None = None, **options: Any) -> Tensor:
         return (F.conv1d, F.conv2d, F.conv3d)[x.ndim - 3](x, w, b, **options)
 
     def conv_transpose(self, x: Tensor, w: Tensor, b: Tensor | None = None, **options: int) -> Tensor:
@@ -55,6 +55,24 @@ class TorchOps:
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
         return x @ y
 
+    def scaled(self, x: Tensor, by: float) -> Tensor:
+        return x * by
+
+    def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return x.reshape(shape)
+
+    def transpose(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return x.permute(axes)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return torch.softmax(x, dim=-1)
+
+    def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], scale, shift, 1e-5)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
 
 class Network(torch.nn.Module):  # type: ignore[misc]
     """A workload with its known inputs as parameters, which a compiler may fold and lay out anew."""
@@ -72,9 +90,11 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         self.register_parameter(f"p{len(self._parameters)}", made)
         return made
 
-    def forward(self, *given: Tensor) -> Tensor:
+    def forward(self, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
         rest = iter(given)
-        found: Tensor = self.build(OPS, *(self.known[n] if n in self.known else next(rest) for n in self.names))
+        found: Tensor | tuple[Tensor, ...] = self.build(
+            OPS, *(self.known[n] if n in self.known else next(rest) for n in self.names)
+        )
         return found
 
 

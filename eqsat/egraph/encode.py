@@ -69,6 +69,7 @@ class Terms:
         self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._constants = constants
         self._room = room
+        self.outgrown = False  # whether somebody was told since this was last set
         self._flatten = flatten
         self._fold = fold
         self._parent: list[int] = []
@@ -154,6 +155,7 @@ class Terms:
 
     def small(self) -> bool:
         """Whether there are few terms yet. Not asked again: merging hardly ever makes them fewer."""
+        self.outgrown |= self.live >= self._room
         return self.live < self._room
 
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:

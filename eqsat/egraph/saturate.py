@@ -13,7 +13,7 @@ from eqsat.egraph.engine import Engine, engine_for, usable
 from eqsat.egraph.match import Names, Query, decode, holds, queries_of
 from eqsat.egraph.products import Products
 from eqsat.egraph.readout import read_out
-from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
+from eqsat.egraph.saturated import FULL, RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
 from eqsat.errors import RuleError
 from eqsat.ir.node import Node
@@ -228,13 +228,13 @@ class _Search:
             self.refuse(active, "a tensor without elements")  # no gain, and a sum over nothing is 0 whatever it scales
             return
         if self.store.size_of(root.attrs) >= CLASS_CAP:
-            self.refuse(active, "the tensor has many forms already")
+            self.refuse(active, FULL)
             return
         if self.store.value_of(root.attrs) is not None:
             self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
         match = Match(names, self.store)
-        asked = self.store.asked
+        asked, self.store.outgrown = self.store.asked, False
         for guard in active.rule.where:
             asked.listen()
             if not self.run_rule(active.rule, f"its guard {guard.name!r}", guard.holds, match):
@@ -259,6 +259,7 @@ class _Search:
         """Count a refusal; of a ``row``, until what the rule's functions asked for is there."""
         active.stats.refused[reason] = active.stats.refused.get(reason, 0) + 1
         if row is not None:
+            active.stats.held |= self.store.outgrown
             self.store.asked.wait(_Refused(active, row, (), reason))
 
     def build(self, active: _Active, match: Match, names: Names) -> list[Node] | None:

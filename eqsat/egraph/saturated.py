@@ -31,14 +31,22 @@ class ENode:
         return self.op, identity(self.attrs), self.children
 
 
+FULL = "the tensor has many forms already"
+"""Why a match is refused whose class has as many terms as are kept."""
+
+
 @dataclass
 class RuleStats:
-    """What one rule did: matches found, guard refusals by reason, right sides added, matches left pending."""
+    """What one rule did: matches found, guard refusals by reason, right sides added, matches left pending.
+
+    ``held``: it was refused somewhere because the e-graph had outgrown the room of laws that gain nothing.
+    """
 
     matches: int = 0
     fired: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     pending: int = 0
+    held: bool = False
 
 
 @dataclass

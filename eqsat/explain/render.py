@@ -99,6 +99,8 @@ def renderables(report: Explanation) -> Iterator[RenderableType]:
         yield Text(str(algorithms))
     yield ""
     yield Text(_search(report))
+    for told in report.cut_off:
+        yield Text(f"cut off: {told}")
     rules = report.search.get("rules", {})
     if rules:
         yield Text("rules in it: " + ", ".join(f"{r} ×{n}" for r, n in sorted(rules.items())))

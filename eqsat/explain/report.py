@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from eqsat.explain import render
+from eqsat.explain.cuts import cut_off
 from eqsat.explain.derived import Derivation
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
@@ -137,6 +138,11 @@ class Explanation:
     def predicted(self) -> float:
         return sum(s.predicted for s in self.steps)
 
+    @property
+    def cut_off(self) -> list[str]:
+        """What budgets cut off the search, a sentence for each limit; empty where it ran to its end."""
+        return cut_off(self.search) if self.search else []
+
     def why(self, rule: str) -> str:
         """What became of a rule: how often it fired, which guard refused it, or by how much it lost on cost.
 
@@ -173,6 +179,7 @@ class Explanation:
         del data["_why"], data["_derivation"]
         data["optimized"] = asdict(self.optimized)
         data["predicted"] = self.predicted
+        data["cut_off"] = self.cut_off
         return json.dumps(data, indent=1)
 
     def text(self, width: int | None = None) -> str:

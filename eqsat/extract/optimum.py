@@ -35,6 +35,9 @@ FORCED = 500
 SMALL_PROGRAM = 200
 """Choices of an integer program that takes little time (up to 0.1 s) whatever the gap."""
 
+LIMITED = WORK_LIMIT, TIME_LIMIT = "work limit", "time limit"
+"""Methods of solutions that may not be the best: which limit came first."""
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -118,7 +121,7 @@ def optimum(
             best = search.best
         inside = renumbered(best, problem, small)
     if not closed():
-        method = "work limit"
+        method = WORK_LIMIT
         if ilp and inside is not None:
             same = len(ascents[0].left) == len(small.choices)  # else numbered as before the last fixing
             cuts = list(dict.fromkeys(cut for ascent in ascents for cut in ascent.cuts)) if same else []
@@ -129,7 +132,7 @@ def optimum(
             bound = outcome.bound
             if outcome.proven:
                 method = "ilp"
-        if method == "work limit" and budget.late:
-            method = "time limit"
+        if method == WORK_LIMIT and budget.late:
+            method = TIME_LIMIT
     others = tuple(s for s in search.alternatives() if s.chosen != best.chosen)
     return Optimum(best, others, min(bound, best.cost), method)

@@ -24,7 +24,7 @@ from eqsat.extract.hypergraph import (
     renumbered,
     solution_of,
 )
-from eqsat.extract.optimum import Optimum, optimum
+from eqsat.extract.optimum import TIME_LIMIT, WORK_LIMIT, Optimum, optimum
 from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.table import OPS
@@ -235,7 +235,7 @@ class _Extraction:
                 break
             problem, start = self._greedy((problem, start))
         else:
-            best = Optimum(start, (), bound, "time limit" if self.budget.late else "work limit")
+            best = Optimum(start, (), bound, TIME_LIMIT if self.budget.late else WORK_LIMIT)
         found: list[Selection] = []
         seen: set[object] = set()
         for solution in (best.solution, *best.others):

@@ -107,6 +107,7 @@ class SearchReport:
     (see :mod:`eqsat.extract.credit`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
+    ``extractions_cut``: those whose selection ended at a limit, of work or time, before it was known to be the best.
     ``loop_matches``: how often each loop rule matched, over all kernels' nests.
     ``untuned``: kernels whose schedules there was no time to measure, or no worker that could.
     ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
@@ -119,6 +120,7 @@ class SearchReport:
     saturations: list[SaturationReport] = field(default_factory=list)
     extraction_gap: float = 0.0
     extractions_late: int = 0
+    extractions_cut: int = 0
     predicted: float = 0.0
     team: int = 1
     saturation_seconds: float = 0.0

@@ -19,7 +19,7 @@ LENGTH = 128
 @functools.cache
 def minilm() -> ModuleType:
     """``examples/minilm.py``, which is no package."""
-    path = Path(__file__).parent.parent / "examples" / "minilm.py"
+    path = Path(__file__).parents[2] / "examples" / "minilm.py"
     spec = importlib.util.spec_from_file_location("minilm", path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(path)
