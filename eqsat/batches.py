@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_GAIN
+from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_GAIN, PARTS_TRIED
 from eqsat.cost.target import Target
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.parts import Parted, axes_of, in_parts
@@ -21,11 +21,15 @@ from eqsat.ir.table import OPS
 
 @dataclass(frozen=True)
 class _Product:
-    """A contraction of parts: bytes of its result and of the operand that is passed on, and of the one that is not."""
+    """A contraction of parts: bytes of its result and of the operand that is passed on, and of the one that is not.
+
+    ``windows``: whether it reads the operand through overlapping windows.
+    """
 
     node: Node
     passed: float
     weights: float
+    windows: bool
 
 
 def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int) -> Parted | None:
@@ -34,14 +38,19 @@ def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int
     ``const``: inputs whose values are known; the batch is the leading axis of others.
     """
     nodes = graph.nodes()
-    if sum(isinstance(node.attrs, Spec) for node in nodes) < 2:
-        return None
+    passed = [
+        sum(_stored(i).type.nbytes for i in node.inputs) + node.type.nbytes
+        for node in nodes
+        if isinstance(node.attrs, Spec)
+    ]
     known: set[Node] = set()
     for node in nodes:
         if node in const or (node.op != "input" and all(i in known for i in node.inputs)):
             known.add(node)
     best, gain = None, 0.0
     for extent in sorted({i.shape[0] for i in graph.inputs if i not in const and i.type.ndim}):
+        if len(passed) < 2 or not any(_nearer(nbytes, extent, target) for nbytes in passed):
+            continue
         for trips in _divisors(extent):
             axes = axes_of(graph, const, extent, trips)
             products = list(_products(nodes, axes, known, trips, target, threads))
@@ -57,9 +66,18 @@ def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int
     return in_parts(graph, axes, inside, known, trips)
 
 
+def _nearer(nbytes: float, extent: int, target: Target) -> bool:
+    """Whether a part of bytes that are passed on may come from so much nearer than all of them that a loop pays."""
+    parts = _seconds(nbytes, nbytes / max(1, extent), target)
+    return parts < (1 - PARTS_GAIN) * _seconds(nbytes, nbytes, target)
+
+
 def _divisors(extent: int) -> list[int]:
+    """How many parts there may be: some of the divisors, the largest among them."""
     small = [n for n in range(1, math.isqrt(extent) + 1) if extent % n == 0]
-    return sorted({*small, *(extent // n for n in small)} - {1})
+    found = sorted({*small, *(extent // n for n in small)} - {1})
+    apart = max(1, -(-len(found) // PARTS_TRIED))
+    return found[::-1][::apart]
 
 
 def _stored(node: Node) -> Node:
@@ -88,11 +106,17 @@ def _products(
         if any(i not in known for i in others):
             return
         moved = sum(_stored(i).type.nbytes for i in passed) + node.type.nbytes
-        yield _Product(node, moved, sum(_stored(i).type.nbytes for i in others))
+        windows = any(i.type.size > _stored(i).type.size for i in passed)
+        yield _Product(node, moved, sum(_stored(i).type.nbytes for i in others), windows)
 
 
 def _saved(products: list[_Product], trips: int, target: Target) -> float:
-    """Seconds that a loop over these saves, 0 where it is too small a part of what passing on their results takes."""
+    """Seconds that a loop over these saves, 0 where it is too small a part of what passing on their results takes.
+
+    Without windows rows do not meet, and groups of kernels run block by block of rows anyway.
+    """
+    if not any(product.windows for product in products):
+        return 0.0
     weights = sum(product.weights for product in products)
     whole = sum(_seconds(p.passed, p.passed, target) for p in products)
     parts = sum(_seconds(p.passed, p.passed / trips, target) for p in products)

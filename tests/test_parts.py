@@ -171,3 +171,11 @@ def test_programs_run_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     again = eqsat.optimize(network, const=names, threads=2)
     np.testing.assert_array_equal(again(*args), f(*args))
     assert again.compile(*args).cached
+
+
+def test_rows_without_windows_are_left_to_groups() -> None:
+    def perceptron(x: Any, w: Any, v: Any) -> Any:
+        return np.maximum(x @ w, 0) @ v
+
+    graph = trace(perceptron, (normal(4096, 16), normal(16, 64), normal(64, 16))).graph
+    assert by_parts(graph, frozenset(graph.inputs[1:]), cpu_target(SMALL, 1), 1) is None

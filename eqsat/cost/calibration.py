@@ -201,6 +201,7 @@ ROWS_APART = _count(
 PARTS_COLUMNS = _count(
     "PARTS_COLUMNS", 2, "vectors a thread", "of columns that a product of a part of a batch has at least", TUNED
 )
+PARTS_TRIED = _count("PARTS_TRIED", 8, "numbers", "of parts of a batch that are tried", "bounds the search")
 PARTS_GAIN = _figure(
     "PARTS_GAIN",
     0.25,
