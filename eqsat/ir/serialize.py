@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.defined import Applied
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node, topological
@@ -45,6 +46,8 @@ def _attrs_to_json(attrs: object, named: Container[str] | None) -> Any:
             return {"float": repr(attrs)}
         case tuple():
             return {"tuple": list(attrs)}
+        case Applied():
+            return {"defined": attrs.key}
         case DType():
             return {"dtype": attrs.name}
         case Spec():

@@ -52,12 +52,16 @@ def rule_digest(rule: Rule) -> str:
 
 
 def _renaming() -> Callable[[object], object]:
-    """Patterns stand for themselves, but for names that were made up and depend on the patterns made before."""
+    """Patterns stand for themselves, but for names that were made up and depend on the patterns made before; operators
+    that users defined for their content."""
+    from eqsat.ir.defined import Applied
     from eqsat.rules.pattern import Attribute, NumberVar, Parts, Pattern, Terms, Var
 
     numbers: dict[str, int] = {}
 
     def stand_in(value: object) -> object:
+        if isinstance(value, Applied):
+            return value.key
         if not isinstance(value, (Pattern, Attribute)) or not dataclasses.is_dataclass(value):
             return value
         given = isinstance(value, (Var, NumberVar, Terms, Parts))  # names that guards may use

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pkgutil import resolve_name
 from types import ModuleType
 
 from eqsat.errors import RuleError
 from eqsat.forks import IMPORTING
 from eqsat.installed import entry_points
-from eqsat.rules.rule import NUMERICS, Numerics, Rule
+from eqsat.ir.table import OPS
+from eqsat.rules.rule import NUMERICS, Numerics, Rule, spread
 
 _added: dict[str, tuple[Rule, int]] = {}
 """Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
@@ -75,12 +76,22 @@ def remove(id: str) -> None:
     del _added[id]
 
 
+@lru_cache(maxsize=4)
+def _spread(rules: tuple[Rule, ...], operators: tuple[object, ...]) -> tuple[Rule, ...]:
+    return spread(rules)
+
+
+def _of_operators(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules, those for each operator of a trait with all that users defined by now."""
+    return _spread(rules, tuple((row.name, row.attrs, row.traits) for row in OPS.values() if row.traits))
+
+
 def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
     """The rules of the installed libraries (entry-point group ``eqsat.rules``) and those given to ``add``.
 
     With ``numerics``, those at most that loose.
     """
-    rules = (*_installed(), *(rule for rule, _ in _added.values()))
+    rules = _of_operators((*_installed(), *(rule for rule, _ in _added.values())))
     if numerics is None:
         return rules
     return tuple(r for r in rules if NUMERICS.index(r.numerics) <= NUMERICS.index(numerics))
@@ -136,7 +147,7 @@ def select(
     """
     if numerics not in NUMERICS:
         raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
-    given = listed() if rules is None else unique(rules)
+    given = listed() if rules is None else _of_operators(unique(rules))
     ids = {rule.id for rule in given} | _loop_rules()
     for id in disable:
         if id not in ids:

@@ -6,13 +6,14 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
+from eqsat.ir.table import TRAITS, having
 from eqsat.rules.pattern import Literal as Number
-from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names
+from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names, place
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -98,6 +99,7 @@ class Guard:
 
 RightSide = Callable[[Match], "Node | Sequence[Node] | None"]
 Gather = Callable[[Sequence[Match]], "Sequence[Node] | None"]
+Schema = Callable[[str], "Sequence[tuple[object, object]]"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ class Rule:
     """A rewrite rule. Made by ``rewrite``, ``rewrite_together``, ``gather`` or ``builtin``.
 
     ``key`` and ``together`` are set on gathering rules: matches that agree on the variables ``key`` are given to
-    ``together`` at once, original tensors first. ``builtin`` names work that a later stage does.
+    ``together`` at once, original tensors first. ``builtin`` names work that a later stage does. ``each``: a trait of
+    operators, and the sides that the rule has for each that has it.
     """
 
     id: str
@@ -127,6 +130,7 @@ class Rule:
     together: Gather | None = None
     builtin: str = ""
     example: Callable[[Any], Any] | None = None
+    each: tuple[str, Schema] | None = None
 
     def __str__(self) -> str:
         if not self.ways:
@@ -261,6 +265,39 @@ def family(
 ) -> Rule:
     """One rule of several left sides, each with its right side: the same law for several operators."""
     return _define(id, [Way((cast(Pattern, lhs),), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
+
+
+def for_each(
+    trait: str,
+    sides: Schema,
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    doc: str = "",
+) -> Rule:
+    """One law for every operator with a trait of ``eqsat.ir.table.TRAITS``, those that users define later among them.
+
+    ``sides``: of an operator's name, the left and right sides that it gives.
+    """
+    if trait not in TRAITS:
+        raise RuleError(f"{place()}: a trait is one of {', '.join(TRAITS)}, not {trait!r}")
+    return _define(id, _ways(sides, having(trait)), where, numerics, doc, None, each=(trait, sides))
+
+
+def _ways(sides: Schema, names: Sequence[str]) -> list[Way]:
+    return [Way((cast(Pattern, lhs),), _side(rhs)) for name in names for lhs, rhs in sides(name)]
+
+
+def spread(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The rules, with ways for all operators that there are by now."""
+    found = []
+    for rule in rules:
+        if rule.each is not None:
+            trait, sides = rule.each
+            rule = replace(rule, ways=tuple(_ways(sides, having(trait))))
+        found.append(rule)
+    return tuple(found)
 
 
 def rewrite_together(
