@@ -130,6 +130,9 @@ def _definition(
             traced = trace(function, tuple(np.zeros(t.shape, t.dtype.numpy) for t in types), dict(settings))
         except EqsatError as error:
             raise ValueError(str(error)) from error
+        except Exception as error:  # the user's own code: it may raise anything
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{name} does not take {', '.join(map(str, types))}: {said}") from error
         finally:
             inside.pop()
         if len(traced.graph.outputs) != 1 or traced.written or traced.complex:

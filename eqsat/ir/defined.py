@@ -27,8 +27,8 @@ class Definition:
     """What the user said of an operator, and where.
 
     ``lower`` traces the function for types and settings; ``ValueError`` where they do not fit. ``digest`` stands for
-    its content. ``domain``: of an elementwise operator, the numbers that it is defined on. ``call``: the operator itself,
-    and ``attribute`` its name in its module.
+    its content. ``domain``: of an elementwise operator, the numbers that it is defined on. ``call``: the operator
+    itself, and ``attribute`` its name in its module.
     """
 
     name: str
