@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,11 +18,13 @@ from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
 from eqsat.errors import RuleError
+from eqsat.frontends.source import is_users
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.rules.rule import Match, Rule, Way
 
 log = logging.getLogger("eqsat")
+_INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -146,7 +150,7 @@ class _Search:
             raise
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, ValueError) else repr(error)
-            raise RuleError(f"{_named(rule)}: {what} failed: {said}") from error
+            raise RuleError(f"{_named(rule)}: {what} failed: {said}{_raised_at(error)}") from error
         except Overlong:
             raise RuleError(f"{_named(rule)}: {what} does not return") from None
 
@@ -329,6 +333,13 @@ class _Search:
 
 def _named(rule: Rule) -> str:
     return f"rule {rule.id!r} ({rule.file}:{rule.line})"
+
+
+def _raised_at(error: BaseException) -> str:
+    """The last line outside of this package that an error came through."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    outside = [f"{file}:{line}" for file, line in frames if is_users(file) and not file.startswith(_INSIDE)]
+    return f" ({outside[-1]})" if outside else ""
 
 
 def _nodes(made: Node | Iterable[Node] | None) -> list[Node] | None:
