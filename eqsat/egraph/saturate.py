@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from eqsat.egraph.culprits import bearable
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, engine_for, usable
 from eqsat.egraph.match import Names, Query, decode, holds, queries_of
@@ -378,12 +379,17 @@ def saturate(
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
-    search = _Search(rules, const, nodes, work, seconds, memory, room)
-    search.store.mark_original(outputs)
-    stop = search.run(iterations)
+
+    def started(rules: Sequence[Rule]) -> tuple[_Search, str]:
+        search = _Search(rules, const, nodes, work, seconds, memory, room)
+        search.store.mark_original(outputs)
+        return search, search.run(iterations)
+
+    search, stop = bearable(rules, started)
     report = search.report
     report.stop = stop
     report.seconds = time.perf_counter() - search.start
+    report.rules.update((rule.id, RuleStats()) for rule in rules if rule.id not in report.rules)
     for active in search.active:
         active.stats.pending += len(active.queue)
     graph = read_out(search.store, outputs, report)

@@ -28,7 +28,10 @@ _FRESH = re.compile(r"_(axes)?\d+")
 def _installed() -> str:
     digest = hashlib.blake2b(digest_size=12)
     for point in entry_points("eqsat.rules"):
-        spec = find_spec(point.module)
+        try:
+            spec = find_spec(point.module)
+        except (ImportError, ValueError):  # a library that cannot be imported is left out
+            spec = None
         places = list(spec.submodule_search_locations or []) if spec is not None else []
         files = [file for place in places for file in code_files(place)]
         if spec is not None and spec.origin and not files:
