@@ -193,8 +193,10 @@ def _warnings(into: Counter[str]) -> Iterator[None]:
         logger.propagate = propagates
 
 
-def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Program]:
-    """Random programs, no two alike, the same for the same seed."""
+def different_programs(
+    examples: int, seed: int, max_ops: int, operators: Sequence[str] | None = None
+) -> Iterator[Program]:
+    """Random programs, no two alike, the same for the same seed; of these operators alone, if any are named."""
     try:
         import hypothesis
     except ImportError:
@@ -213,7 +215,7 @@ def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Progr
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        @hypothesis.given(programs(min_ops=min(3, max_ops), max_ops=max_ops))
+        @hypothesis.given(programs(min_ops=min(3, max_ops), max_ops=max_ops, operators=operators))
         def draw(program: Program) -> None:
             batch.append(program)  # noqa: B023  (called before the next round)
 
