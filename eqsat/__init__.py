@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from eqsat.frontends.shapes_only import spec
     from eqsat.function import OptimizedFunction
     from eqsat.notation import axes, axis, compute, max, min, op, prod, sum
+    from eqsat.operators import elementwise
     from eqsat.rules import rewrite, rewrite_together
     from eqsat.tune import tuning
 
@@ -56,6 +57,7 @@ _HOMES = {
     "while_loop": "eqsat.frontends.control",
     "compute": "eqsat.notation",
     "op": "eqsat.notation",
+    "elementwise": "eqsat.operators",
     "axis": "eqsat.notation",
     "axes": "eqsat.notation",
     "sum": "eqsat.notation",
@@ -95,6 +97,7 @@ __all__ = [
     "compute",
     "cond",
     "discover",
+    "elementwise",
     "errors",
     "fori_loop",
     "max",

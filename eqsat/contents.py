@@ -85,7 +85,7 @@ MOST_PARTS = 1_000_000
 """Parts of an object that are looked at, about a second's work: a larger one is not recognised."""
 
 _ATOMS = (bool, int, str, bytes, type(None), type(...), type(NotImplemented))
-_OWN = ("eqsat", "eqsat_rules", "eqsat_backends")  # in the key of a plan by the contents of their files
+OWN = ("eqsat", "eqsat_rules", "eqsat_backends")  # in the key of a plan by the contents of their files
 _OPEN = frozenset({"__import__", "compile", "eval", "exec", "globals", "input", "open"})
 _NOT_CONTENT = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
@@ -350,7 +350,7 @@ def _release(module: str) -> str | None:
     """What stands for the contents of an installed module: the version of Python or of its package. None for modules
     that may change without their version, such as scripts, notebooks, and packages installed for editing."""
     top = module.partition(".")[0]
-    if top in _OWN:
+    if top in OWN:
         return "own"
     package = sys.modules.get(top)
     if top in sys.stdlib_module_names and top != "__main__":

@@ -34,7 +34,7 @@ from eqsat.lengths import Changing, Lengths, served
 from eqsat.locks import measuring
 from eqsat.options import Options
 from eqsat.paths import MOST_PATHS, fixes
-from eqsat.plain import REFUSED, SLOW, SLOWER, WRONG, PlainProgram, out_of_budget, refusal, signature
+from eqsat.plain import AS_ASKED, REFUSED, SLOW, SLOWER, WRONG, PlainProgram, out_of_budget, refusal, signature
 from eqsat.plan.sized import Misfit
 from eqsat.verify.plain import Plain
 
@@ -67,6 +67,11 @@ class Maker:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], changing: Changing | None = None
     ) -> Compiled | PlainProgram:
         """The program of a call; of kernels for other lengths, too, where there are such that fit."""
+        if not self.options.budget:
+            names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
+            return PlainProgram(
+                self.fn, signature(self.spec.name, names, leaves), None, "the budget is 0", AS_ASKED, 0.0
+            )
         with measuring():
             machine = machine_model.load()  # measured on first use ever, which the budget does not count
         start = time.monotonic()

@@ -154,12 +154,22 @@ def compute(shape: Any, element: Callable[..., Any], *, outside: float | int | b
     return registry.located("eqsat.compute", _output, result, out)
 
 
-def op(fn: Callable[..., Any]) -> Callable[..., Any]:
+def op(fn: Callable[..., Any] | None = None, *, name: str = "") -> Callable[..., Any]:
     """A new operator: ``fn`` written with :func:`compute`, for traced arrays and NumPy arrays.
 
     Every array argument, also inside tuples, lists and dicts, may be indexed by axes. Python numbers are
     constants of the operator.
+
+    With a ``name`` it is an operator that rules can name, and may be called on pattern variables: its arguments by
+    place are arrays, those by keyword numbers, strings, or tuples of these (:mod:`eqsat.operators`).
+    ``OptionError`` where another module, or eqsat, has an operator of that name.
     """
+    if fn is None:
+        return functools.partial(op, name=name)
+    if name:
+        from eqsat.operators import named
+
+        return named(fn, name)
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,8 @@ class Options:
         numerics: which rules may be used: ``exact`` (same rounding), ``reassociates`` (same reals, other
             rounding) or ``approximates`` (also such that may lose a NaN or an infinity).
         budget: seconds that a compilation may take: tracing, search, kernels and verification together. What does
-            not fit is run by NumPy, with a warning. The machine's measurement on first use is not in it.
+            not fit is run by NumPy, with a warning; with 0 all is, and nothing is said. The machine's measurement on
+            first use is not in it.
         threads: threads of a call; None for the machine's cores.
         const: arguments whose values are known when the function is compiled, by name: ``"w1"``,
             ``"params"`` (all of it), ``"params.layers[0].w"``. Passing another array compiles again;
@@ -92,9 +93,9 @@ def _seconds(value: Any) -> float:
     # as a float from here on: 5 and 5.0 are the same option
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
-            if (seconds := float(value)) > 0:
+            if (seconds := float(value)) >= 0:
                 return seconds
-    raise OptionError(f"budget must be a positive number of seconds, not {_shown(value)}")
+    raise OptionError(f"budget must be a number of seconds, at least 0, not {_shown(value)}")
 
 
 def _count(value: Any, name: str) -> int:

@@ -20,6 +20,7 @@ SLOW = (
 )
 REFUSED = "Fix: as it says, or leave eqsat.optimize out; strict=True makes this an error"
 WRONG = "Fix: none is needed; strict=True makes this an error, with a program that shows it"
+AS_ASKED = "Fix: none is needed; any other budget= compiles it"
 SLOWER = "Fix: none is needed; check_speed=False keeps the compiled program"
 _NUMPYS_TOO = (ValueError, IndexError, TypeError)
 

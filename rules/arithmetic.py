@@ -78,7 +78,7 @@ def both_known(m: Match) -> bool:
 
 def negative_number(m: Match) -> bool:
     """the e-graph is small, and the number subtracted"""
-    return m.small() and m.signs[0] == -1 and bool(m.root.dtype.is_float)
+    return m.small() and m.signs[0] == -1 and bool(m.root.dtype.is_float) and m.value(m.p) is not None
 
 
 def tensors_alone(m: Match) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from eqsat.ir import build
 from eqsat.ir.types import DType
-from eqsat.rules import Match, attributes, family, numbers, op, rewrite, tensors
+from eqsat.rules import Match, attributes, family, for_each, numbers, op, rewrite, tensors
 
 a, b, c, d, x = tensors("a b c d x")
 p, q = numbers("p q")
@@ -84,8 +84,8 @@ rounding_idempotent = family(
     [(op(f, op(g, x)), op(g, x)) for f in ("floor", "ceil", "round") for g in ("floor", "ceil", "round")],
     numerics="exact",
 )
-odd_functions = family([(op(f, -x), -op(f, x)) for f in ("tanh", "erf", "sin")])
-cos_even = rewrite(np.cos(-x), np.cos(x), numerics="exact")
+odd_functions = for_each("odd", lambda f: [(op(f, -x), -op(f, x))])
+even_functions = for_each("even", lambda f: [(op(f, -x), op(f, x)), (op(f, abs(x)), op(f, x))])
 
 # Maximum and minimum
 relu_definition = rewrite(np.maximum(x, 0), op("relu", x), where=numeric, numerics="exact")

@@ -15,6 +15,7 @@ from eqsat.rules import (
     Terms,
     attributes,
     family,
+    for_each,
     numbers,
     op,
     reduction,
@@ -227,12 +228,17 @@ max_of_neg = family(
 max_of_shifted = family(
     [(reduction(k, Terms("ts"), ax), _shift_out(k)) for k in ("reduce_max", "reduce_min")], where=float_terms
 )
-max_of_monotone = family(
-    [
-        (reduction(k, op(f, x), ax), op(f, reduction(k, x, ax)))
-        for k in ("reduce_max", "reduce_min")
-        for f in ("exp", "sigmoid", "tanh", "relu")
-    ]
+max_of_monotone = for_each(
+    "increasing",
+    lambda f: [(reduction(k, op(f, x), ax), op(f, reduction(k, x, ax))) for k in ("reduce_max", "reduce_min")],
+)
+max_of_decreasing = for_each(
+    "decreasing",
+    lambda f: [
+        (reduction(k, op(f, x), ax), op(f, reduction(other, x, ax)))
+        for k, other in (("reduce_max", "reduce_min"), ("reduce_min", "reduce_max"))
+    ],
+    doc="the greatest value of a decreasing function is that of the least number",
 )
 max_of_maximum = family(
     [

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import runpy
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -221,6 +224,46 @@ def test_the_code_in_the_documentation_runs(page: str, tmp_path: Path, capsys: p
         for rule in rules.list():
             if rule.id not in before:
                 rules.remove(rule.id)
+
+
+def test_an_operator_and_its_rules_as_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page runs; the module that it describes, installed with its entry point, gives programs its rules."""
+    from eqsat import rules
+    from eqsat.ir.table import OPS
+
+    before, operators = {rule.id for rule in rules.list()}, set(OPS)
+    try:
+        names = run_page("docs/authoring.md", tmp_path)
+        assert "one_filter" in names["after"].derivation().__str__() and "proved" in capsys.readouterr().out
+        assert "one_filter" in str(names["after"])
+    finally:
+        for rule in {rule.id for rule in rules.list()} - before:
+            rules.remove(rule)
+        for name in set(OPS) - operators:
+            del OPS[name]
+    text = (ROOT / "docs/authoring.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    code = [
+        block
+        for section in ("The operator", "Three rules", "As a package")
+        for block in re.findall(r"```python\n(.*?)```", sections[section], re.DOTALL)
+    ]
+    (tmp_path / "filters.py").write_text("\n".join(code), encoding="utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    project = tomllib.loads(toml)["project"]
+    info = tmp_path / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items())
+        for group, named in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(points))
+    asked = "from eqsat import rules; print([rules.get(i).id for i in ('one_filter', 'exp_mul')])"
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = [sys.executable, "-c", asked]
+    printed = subprocess.run(run, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "['one_filter', 'exp_mul']"
 
 
 @pytest.mark.parametrize("page", ["docs/porting.md", "docs/differences.md"])

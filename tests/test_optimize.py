@@ -491,7 +491,7 @@ def _programs(f: Any) -> int:
         ({"disable": ("no-such-rule",)}, ["no-such-rule", "Valid:", "mul_one"]),
         ({"disable": 3}, ["disable"]),
         ({"numerics": "fast"}, ["'exact', 'reassociates', 'approximates'"]),
-        ({"budget": 0}, ["budget", "positive"]),
+        ({"budget": -1}, ["budget", "at least 0"]),
         ({"budget": "1"}, ["budget"]),
         ({"budget": float("nan")}, ["budget", "nan"]),
         ({"budget": True}, ["budget"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,12 +22,13 @@ from eqsat.ir.spec import make_spec
 from eqsat.ir.types import DType, float32, float64
 from eqsat.rules import Match, RuleError, numbers, op, rewrite, signed, tensors, whole
 from eqsat.rules.examples import Maker
+from eqsat.rules.rule import mistakes
 from eqsat_rules import RULES, arithmetic
 
 a, b, c, x = tensors("a b c x")
 p = numbers("p")
 
-CHECKED = [rule for rule in RULES if not rule.builtin]
+CHECKED = [rule for rule in RULES if rule.ways]
 
 
 @pytest.mark.parametrize("rule", CHECKED, ids=lambda rule: rule.id)
@@ -217,11 +219,71 @@ def test_rule_prints_as_its_sides() -> None:
     assert str(rule) == "assoc: matmul(matmul(a, b), c) = matmul(a, matmul(b, c))"
 
 
-def test_missing_variable_in_a_guard_is_named() -> None:
-    rule = rewrite(np.exp(a), a, id="bad", where=lambda m: m.z.shape == ())
-    maker = Maker(0)
-    with pytest.raises(RuleError, match=r"'bad' .*test_rules\.py.*no variable 'z'; it has"):
-        saturate([call("exp", maker.tensor(2))], rules=[rule])
+def _square(m: Match) -> bool:
+    """the matrix is square"""
+    return bool(
+        m.a.shape == m.matrix.shape  # a variable that no left side has
+    )
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "unbound on the right": (lambda: rewrite(a + b, a + c, id="bad"), "'c', unbound on the left"),
+    "an operator there is not": (lambda: op("tahn", a), r"unknown operator 'tahn' in a pattern; did you mean tanh"),
+    "too many tensors": (lambda: op("exp", a, b), "exp takes 1 tensor in a pattern, not 2"),
+    "too few tensors": (lambda: op("where", a, b), "where takes 3 tensors in a pattern, not 2"),
+    "too many to add": (lambda: op("add", a, b, c), "add takes 2 tensors in a pattern, not 3"),
+    "of a view": (lambda: rules.view(a, b) + op("view", a, b), "view takes 1 tensor in a pattern, not 2"),
+    "no part of a pattern": (lambda: a + "text", "a pattern is made of pattern variables and numbers, not str"),
+    "a function for patterns": (lambda: np.sort(a), r"np\.sort cannot stand in a pattern"),
+    "no both ways": (lambda: rewrite(a + b, lambda m: m.a, id="bad", both_ways=True), "both_ways needs a pattern"),
+    "a guard's variable": (
+        lambda: rewrite(np.exp(a), a, id="bad", where=lambda m: m.z.shape == ()),
+        r"its guard 'lambda' reads 'z' at .*test_rules\.py:\d+: the left side has no such variable \(bound: a\)",
+    ),
+    "a guard's variable further down": (
+        lambda: rewrite(a @ b, a, id="bad", where=[lambda m: m.known(m.b), _square]),
+        r"its guard 'the matrix is square' reads 'matrix' at .*test_rules\.py:\d+",
+    ),
+    "a variable in a comprehension": (
+        lambda: rewrite(a @ b, a, id="bad", where=lambda m: all(m.c.shape == t.shape for t in (m.a, m.b))),
+        "reads 'c'",
+    ),
+    "a right side's variable": (lambda: rewrite(np.exp(a), lambda m: m.b, id="bad"), "its right side reads 'b'"),
+    "a guard of two arguments": (
+        lambda: rewrite(np.exp(a), a, id="bad", where=lambda m, n: True),
+        "its guard 'lambda' takes one argument, the match: missing a required argument: 'n'",
+    ),
+    "a right side of none": (lambda: rewrite(np.exp(a), lambda: a, id="bad"), "its right side takes one argument"),
+    "another type": (
+        lambda: rewrite(np.exp(a), np.isnan(a), id="bad"),
+        "left side is of type float.*, where the right side is of type bool.*differ in all programs",
+    ),
+    "another shape": (lambda: rewrite(np.exp(a).sum(axis=0), np.exp(a), id="bad"), "the types differ in all programs"),
+    "no type": (lambda: rewrite(np.exp(a), op("logical_not", a), id="bad"), "right side fails: logical_not is not"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_refused_where_they_are_made(name: str) -> None:
+    """At the definition, with the file and line of the user's code."""
+    make, said = MISTAKES[name]
+    line = make.__code__.co_firstlineno
+    with pytest.raises(RuleError, match=rf"(?s){said}") as raised:
+        make()
+    at = re.search(r"test_rules\.py:(\d+)", str(raised.value))
+    assert at and line <= int(at[1]) <= line + 2, raised.value
+
+
+def test_rules_of_the_library_have_no_such_mistakes() -> None:
+    """What is told at definition is told of users' rules alone: eqsat's are looked at here, not at each start."""
+    for rule in RULES:
+        assert not list(mistakes(rule.ways, rule.where, rule.together)), rule
+
+
+def test_what_a_guard_raises_names_rule_and_line() -> None:
+    rule = rewrite(np.exp(a), a, id="bad", where=lambda m: {}["key"])
+    with pytest.raises(RuleError, match=r"'bad' \(.*test_rules\.py:\d+\).*KeyError\('key'\) \(.*test_rules\.py:\d+\)"):
+        saturate([call("exp", Maker(0).tensor(2))], rules=[rule])
 
 
 # Choosing rules

@@ -40,7 +40,15 @@ def test_serialized_egraphs(ilp: bool) -> None:
         ({"nodes": {"a": {"op": "f"}}}, "node 'a'"),
         ({"nodes": {"a": {"op": "f", "eclass": "r", "children": ["b"]}}}, "child 'b'"),
         ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": -1}}}, "cost -1"),
+        ({"nodes": {"a": {"op": "f"}}}, "node 'a' has no 'eclass'"),
+        ({"nodes": {"a": "f"}}, "node 'a': 'str' object"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "children": "a"}}}, "node 'a': its children are a list"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "children": 5}}}, "node 'a': its children are a list"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": "dear"}}}, "node 'a': .*'dear'"),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": None}}}, "node 'a': "),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": float("nan")}}}, "node 'a': cost nan"),
         ({"root_eclasses": ["z"]}, "root e-class 'z'"),
+        ({"root_eclasses": 5}, "is a list of e-classes, not 5"),
     ],
 )
 def test_broken_documents_are_refused(change: dict[str, object], message: str) -> None:
@@ -49,8 +57,9 @@ def test_broken_documents_are_refused(change: dict[str, object], message: str) -
 
 
 def test_text_that_is_no_json_and_roots_without_terms_are_refused() -> None:
-    with pytest.raises(SerializedError, match="not JSON"):
-        from_json("{")
+    for text in ("{", "", "[" * 100_000):
+        with pytest.raises(SerializedError, match="not JSON"):
+            from_json(text)
     nodes = {"a": {"op": "f", "eclass": "r", "cost": 1, "children": ["a"]}}
     with pytest.raises(SerializedError, match="no finite term"):
         extract_serialized(from_json(json.dumps({"nodes": nodes, "root_eclasses": ["r"]})))

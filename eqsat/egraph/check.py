@@ -14,6 +14,7 @@ from eqsat.egraph.evaluate import Disagreement, disagreements
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import RuleError
+from eqsat.ir.defined import Applied
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.rules.examples import DTYPES, SHAPES, Maker, Regime
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
@@ -334,7 +335,8 @@ def paste(
         "from eqsat.ir.spec import Spec",
         "from eqsat.ir.joins import PadAttrs",
         "from eqsat.ir.sources import InputAttrs, IotaAttrs",
-        "from eqsat.ir.table import make",
+        "from eqsat.ir.defined import Applied",
+        "from eqsat.ir.table import OPS, make",
         "from eqsat.ir.types import DType, TensorType",
         "from eqsat.ir.views import ViewMap",
     ]
@@ -348,7 +350,10 @@ def paste(
             )
             continue
         args = ", ".join(numbers[i] for i in node.inputs)
-        lines.append(f"{name} = make({node.op!r}, [{args}], {node.attrs!r})")
+        text = repr(node.attrs)
+        if isinstance(node.attrs, Applied):
+            text = f"Applied(OPS[{node.op!r}].attrs.definition, {node.attrs.settings!r})"
+        lines.append(f"{name} = make({node.op!r}, [{args}], {text})")
     bound = ", ".join(
         f"{numbers[n]}: np.array({v.tolist()!r}, {str(v.dtype)!r}).reshape({v.shape})"
         for n, v in values.items()

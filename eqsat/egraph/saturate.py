@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from eqsat.egraph.culprits import bearable
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, engine_for, usable
 from eqsat.egraph.match import Names, Query, decode, holds, queries_of
@@ -16,11 +19,13 @@ from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import FULL, RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
 from eqsat.errors import RuleError
+from eqsat.frontends.source import is_users
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.rules.rule import Match, Rule, Way
 
 log = logging.getLogger("eqsat")
+_INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -146,7 +151,7 @@ class _Search:
             raise
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, ValueError) else repr(error)
-            raise RuleError(f"{_named(rule)}: {what} failed: {said}") from error
+            raise RuleError(f"{_named(rule)}: {what} failed: {said}{_raised_at(error)}") from error
         except Overlong:
             raise RuleError(f"{_named(rule)}: {what} does not return") from None
 
@@ -332,6 +337,13 @@ def _named(rule: Rule) -> str:
     return f"rule {rule.id!r} ({rule.file}:{rule.line})"
 
 
+def _raised_at(error: BaseException) -> str:
+    """The last line outside of this package that an error came through."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    outside = [f"{file}:{line}" for file, line in frames if is_users(file) and not file.startswith(_INSIDE)]
+    return f" ({outside[-1]})" if outside else ""
+
+
 def _nodes(made: Node | Iterable[Node] | None) -> list[Node] | None:
     """The nodes that a right side returned. ``TypeError`` for anything else."""
     if made is None:
@@ -368,12 +380,17 @@ def saturate(
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
-    search = _Search(rules, const, nodes, work, seconds, memory, room)
-    search.store.mark_original(outputs)
-    stop = search.run(iterations)
+
+    def started(rules: Sequence[Rule]) -> tuple[_Search, str]:
+        search = _Search(rules, const, nodes, work, seconds, memory, room)
+        search.store.mark_original(outputs)
+        return search, search.run(iterations)
+
+    search, stop = bearable(rules, started)
     report = search.report
     report.stop = stop
     report.seconds = time.perf_counter() - search.start
+    report.rules.update((rule.id, RuleStats()) for rule in rules if rule.id not in report.rules)
     for active in search.active:
         active.stats.pending += len(active.queue)
     graph = read_out(search.store, outputs, report)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eqsat.ir import views
+from eqsat.ir.defined import Applied
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node
@@ -156,6 +157,8 @@ def expression(node: Node, args: Sequence[str]) -> str:
             return f"{args[0]}.astype({_type(attrs)})"
         case Result():
             return _call(attrs, args)
+        case Applied():
+            return attrs.call(args)
     if node.op == "concat":
         return f"np.concatenate([{', '.join(args)}], axis={attrs})"
     if node.op == "add_n":

@@ -42,25 +42,33 @@ def from_json(text: str) -> SerializedEGraph:
     """The e-graph in a document. Raises ``SerializedError`` where it is none."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SerializedError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
         raise SerializedError('an e-graph document is an object with "nodes", an object')
     nodes: dict[str, SerializedNode] = {}
     for name, entry in document["nodes"].items():
         try:
-            children = tuple(str(child) for child in entry.get("children", ()))
+            given = entry.get("children", ())
+            if not isinstance(given, (list, tuple)):
+                raise TypeError(f"its children are a list of nodes, not {given!r}")
+            children = tuple(map(str, given))
             cost = float(entry.get("cost", 1.0))
             nodes[name] = SerializedNode(str(entry["op"]), str(entry["eclass"]), children, cost)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SerializedError(f"node {name!r}: {error!r}") from error
+        except KeyError as error:
+            raise SerializedError(f"node {name!r} has no {error.args[0]!r}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise SerializedError(f"node {name!r}: {error}") from error
         if not 0 <= cost < float("inf"):
             raise SerializedError(f"node {name!r}: cost {cost} is not a finite number from 0 up")
     for name, node in nodes.items():
         for child in node.children:
             if child not in nodes:
                 raise SerializedError(f"node {name!r}: its child {child!r} is not a node")
-    roots = tuple(str(root) for root in document.get("root_eclasses", ()))
+    given_roots = document.get("root_eclasses", ())
+    if not isinstance(given_roots, (list, tuple)):
+        raise SerializedError(f'"root_eclasses" is a list of e-classes, not {given_roots!r}')
+    roots = tuple(map(str, given_roots))
     known = {node.eclass for node in nodes.values()}
     for root in roots:
         if root not in known:

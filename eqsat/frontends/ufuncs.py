@@ -16,7 +16,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.table import make
+from eqsat.ir.table import OPS, make
 from eqsat.ir.types import NotOfThisType, bfloat16, bool_, finfo, float32, uint64
 
 Builder = Callable[..., Node]
@@ -176,29 +176,18 @@ def _reciprocal(x: Node) -> Node:
     return call("reciprocal", x)
 
 
+UFUNCS.update({row.ufunc: _op(row.name) for row in OPS.values() if row.ufunc is not None})
 UFUNCS.update(
     {
-        np.negative: _op("neg"),
         np.positive: _same,
         np.conjugate: _conjugate,
-        np.absolute: _op("abs"),
         np.fabs: _op("abs"),
-        np.sign: _op("sign"),
-        np.exp: _op("exp"),
         np.exp2: lambda x: call("pow", scalar(2, x), x),
-        np.log: _op("log"),
         np.log2: _log(2),
         np.log10: _log(10),
-        np.log1p: _op("log1p"),
-        np.expm1: _op("expm1"),
-        np.sqrt: _op("sqrt"),
         np.cbrt: _cbrt,
         np.reciprocal: _reciprocal,
-        np.square: _op("square"),
-        np.sin: _op("sin"),
-        np.cos: _op("cos"),
         np.tan: lambda x: call("div", call("sin", x), call("cos", x)),
-        np.tanh: _op("tanh"),
         np.deg2rad: lambda x: call("mul", x, scalar(math.pi / 180, x)),
         np.radians: lambda x: call("mul", x, scalar(math.pi / 180, x)),
         np.rad2deg: lambda x: call("mul", x, scalar(180 / math.pi, x)),
@@ -206,7 +195,6 @@ UFUNCS.update(
         np.floor: _unless_float(_same, _op("floor")),
         np.ceil: _unless_float(_same, _op("ceil")),
         np.trunc: _unless_float(_same, _trunc),
-        np.rint: _op("round"),
         np.isnan: _unless_float(_never, _op("isnan")),
         np.isinf: _unless_float(_never, _isinf),
         np.isfinite: _unless_float(_always, _op("isfinite")),
@@ -218,18 +206,10 @@ UFUNCS.update(
         np.bitwise_and: _bools("logical_and", "bitwise_and"),
         np.bitwise_or: _bools("logical_or", "bitwise_or"),
         np.bitwise_xor: _bools("logical_xor", "bitwise_xor"),
-        np.left_shift: _op("left_shift"),
-        np.right_shift: _op("right_shift"),
         np.add: _bools("logical_or", "add"),
-        np.subtract: _op("sub"),
         np.multiply: _bools("logical_and", "mul"),
-        np.divide: _op("div"),
-        np.floor_divide: _op("floor_divide"),
-        np.remainder: _op("remainder"),
         np.power: _power,
         np.float_power: _power,
-        np.maximum: _op("maximum"),
-        np.minimum: _op("minimum"),
         np.fmax: _ignoring_nan("maximum"),
         np.fmin: _ignoring_nan("minimum"),
         np.hypot: complexes.hypot,

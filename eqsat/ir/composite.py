@@ -20,7 +20,7 @@ def _float(name: str, t: TensorType) -> TensorType:
     return t
 
 
-def _by_expansion(expansion: Callable[[Sequence[Node], object], Node]) -> Callable[..., np.ndarray]:
+def by_expansion(expansion: Callable[[Sequence[Node], object], Node]) -> Callable[..., np.ndarray]:
     """The reference of a composite: its expansion, node by node."""
 
     def reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
@@ -49,7 +49,7 @@ def _composite(name: str, arity: int, expansion: Callable[[Sequence[Node], objec
                 raise ValueError(f"{name}: scale and shift must be {x.dtype} of shape {x.shape[-1:]}, not {t}")
         return x
 
-    register(Op(name, "composite", type_rule, _by_expansion(expansion), expansion=expansion, doc=doc))
+    register(Op(name, "composite", type_rule, by_expansion(expansion), expansion=expansion, arity=arity, doc=doc))
 
 
 def _mean_last(x: Node) -> Node:

@@ -62,6 +62,7 @@ def _map(
     result: DType | None = None,
     cost: float = 1.0,
     commutes: bool = False,
+    traits: Sequence[str] = (),
     doc: str = "",
 ) -> None:
     def type_rule(types: Sequence[TensorType], attrs: object) -> TensorType:
@@ -81,7 +82,23 @@ def _map(
     def reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
         return fn(*arrays)
 
-    register(Op(name, "map", type_rule, reference, definition, cost=cost, commutes=commutes, doc=doc))
+    ufunc = fn if isinstance(fn, np.ufunc) else None
+    had = frozenset(traits)
+    register(
+        Op(
+            name,
+            "map",
+            type_rule,
+            reference,
+            definition,
+            cost=cost,
+            commutes=commutes,
+            arity=arity,
+            traits=had,
+            ufunc=ufunc,
+            doc=doc,
+        )
+    )
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -111,7 +128,7 @@ def _reciprocal(x: np.ndarray) -> np.ndarray:
 _map("neg", np.negative, 1, NUMBER)
 _map("abs", np.abs, 1, ANY)
 _map("sign", np.sign, 1, NUMBER, cost=2)
-_map("exp", np.exp, 1, FLOAT, cost=12)
+_map("exp", np.exp, 1, FLOAT, cost=12, traits=("increasing",))
 _map("log", np.log, 1, FLOAT, cost=16)
 _map("log1p", np.log1p, 1, FLOAT, cost=20)
 _map("expm1", np.expm1, 1, FLOAT, cost=18)
@@ -119,12 +136,12 @@ _map("sqrt", np.sqrt, 1, FLOAT, cost=10)
 _map("rsqrt", _rsqrt, 1, FLOAT, cost=14)
 _map("reciprocal", _reciprocal, 1, FLOAT, cost=8)
 _map("square", np.square, 1, NUMBER)
-_map("sin", np.sin, 1, FLOAT, cost=24)
-_map("cos", np.cos, 1, FLOAT, cost=24)
-_map("tanh", np.tanh, 1, FLOAT, cost=20)
-_map("erf", _erf, 1, FLOAT, cost=22)
-_map("sigmoid", _sigmoid, 1, FLOAT, cost=18)
-_map("relu", _relu, 1, NUMBER)
+_map("sin", np.sin, 1, FLOAT, cost=24, traits=("odd",))
+_map("cos", np.cos, 1, FLOAT, cost=24, traits=("even",))
+_map("tanh", np.tanh, 1, FLOAT, cost=20, traits=("odd", "increasing"))
+_map("erf", _erf, 1, FLOAT, cost=22, traits=("odd",))
+_map("sigmoid", _sigmoid, 1, FLOAT, cost=18, traits=("increasing",))
+_map("relu", _relu, 1, NUMBER, traits=("increasing",))
 _map("floor", np.floor, 1, FLOAT)
 _map("ceil", np.ceil, 1, FLOAT)
 _map("round", np.rint, 1, FLOAT, doc="to the nearest integer, halves to even")
@@ -181,6 +198,7 @@ register(
         _where_type,
         lambda arrays, attrs: np.where(*arrays),
         lambda types, attrs: define_map(types, _where_type(types, attrs), "where", attrs),
+        arity=3,
     )
 )
 
@@ -204,6 +222,7 @@ register(
         _cast_type,
         _cast,
         lambda types, attrs: define_map(types, _cast_type(types, attrs), "cast", None),
+        arity=1,
         doc="to the element type given, as ndarray.astype",
     )
 )

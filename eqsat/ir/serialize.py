@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.composite import without_composites
+from eqsat.ir.defined import Applied
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult
 from eqsat.ir.node import ConstArray, Graph, Node, topological
@@ -121,9 +123,12 @@ def nodes_to_json(outputs: Sequence[Node], named: Container[str] | None = None) 
     """Every node that the outputs need, as rows [op, operand rows, attributes].
 
     ``named``: digests of the arrays that are given again when the rows are read (None: all are); any other array,
-    such as one that the search folded, is written out.
+    such as one that the search folded, is written out. Operators that users defined are written as what they mean.
     """
     order = topological(outputs)
+    if any(isinstance(node.attrs, Applied) for node in order):
+        outputs = without_composites(outputs)
+        order = topological(outputs)
     row = {node: n for n, node in enumerate(order)}
     rows = [[node.op, [row[i] for i in node.inputs], _attrs_to_json(node.attrs, named)] for node in order]
     return {"nodes": rows, "outputs": [row[o] for o in outputs]}

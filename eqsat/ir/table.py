@@ -39,7 +39,9 @@ class Op:
     ``expansion`` rewrites a composite in simpler operators. ``cost`` is the price of one element in
     vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
     attribute), for each doubling of that axis. ``running``: how an opaque operator combines an axis, each element with
-    all before it, in order: backends may have kernels for it.
+    all before it, in order: backends may have kernels for it. ``arity``: how many tensors it takes, if that is fixed.
+    ``traits`` are what rules iterate over, see ``TRAITS``. ``ufunc``: NumPy's function that it is on numbers.
+    ``attrs``: the attribute where none is given, of operators that users define.
     """
 
     name: str
@@ -52,10 +54,24 @@ class Op:
     commutes: bool = False
     sorts: bool = False
     running: Combine | None = None
+    arity: int | None = None
+    traits: frozenset[str] = frozenset()
+    ufunc: np.ufunc | None = None
+    attrs: object = None
     doc: str = ""
 
 
 OPS: dict[str, Op] = {}
+
+TRAITS = ("odd", "even", "increasing", "decreasing")
+"""Of elementwise functions of one argument, on all numbers: ``f(-x) = -f(x)``, ``f(-x) = f(x)``, and order kept or
+turned round, if not strictly."""
+
+
+def having(trait: str) -> list[str]:
+    """The operators with a trait, in the table's order."""
+    return [row.name for row in OPS.values() if trait in row.traits]
+
 
 COMPLEX: dict[str, Callable[[Sequence[Node], object], Node]] = {}
 """What operators mean on complex tensors, which are pairs of real ones (``ir.complexes``)."""

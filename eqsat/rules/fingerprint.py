@@ -28,7 +28,10 @@ _FRESH = re.compile(r"_(axes)?\d+")
 def _installed() -> str:
     digest = hashlib.blake2b(digest_size=12)
     for point in entry_points("eqsat.rules"):
-        spec = find_spec(point.module)
+        try:
+            spec = find_spec(point.module)
+        except (ImportError, ValueError):  # a library that cannot be imported is left out
+            spec = None
         places = list(spec.submodule_search_locations or []) if spec is not None else []
         files = [file for place in places for file in code_files(place)]
         if spec is not None and spec.origin and not files:
@@ -52,12 +55,16 @@ def rule_digest(rule: Rule) -> str:
 
 
 def _renaming() -> Callable[[object], object]:
-    """Patterns stand for themselves, but for names that were made up and depend on the patterns made before."""
+    """Patterns stand for themselves, but for names that were made up and depend on the patterns made before; operators
+    that users defined for their content."""
+    from eqsat.ir.defined import Applied
     from eqsat.rules.pattern import Attribute, NumberVar, Parts, Pattern, Terms, Var
 
     numbers: dict[str, int] = {}
 
     def stand_in(value: object) -> object:
+        if isinstance(value, Applied):
+            return value.key
         if not isinstance(value, (Pattern, Attribute)) or not dataclasses.is_dataclass(value):
             return value
         given = isinstance(value, (Var, NumberVar, Terms, Parts))  # names that guards may use

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from eqsat.errors import RuleError
 from eqsat.frontends.operators import power_function
+from eqsat.ir.defined import Applied
 from eqsat.ir.table import OPS
 
 Number = float | int | bool
 
-UFUNCS = {
-    "absolute": "abs",
-    "add": "add",
+_INSIDE = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.path.dirname(__file__), np.__file__) if file
+)
+
+UFUNCS = {row.ufunc.__name__: row.name for row in OPS.values() if row.ufunc is not None} | {
     "bitwise_and": "logical_and",
     "bitwise_or": "logical_or",
-    "divide": "div",
-    "equal": "eq",
     "expit": "sigmoid",
     "fabs": "abs",
     "float_power": "pow",
-    "greater": "gt",
-    "greater_equal": "ge",
     "invert": "logical_not",
-    "less": "lt",
-    "less_equal": "le",
-    "matmul": "matmul",
-    "multiply": "mul",
-    "negative": "neg",
-    "not_equal": "ne",
-    "power": "pow",
-    "rint": "round",
-    "subtract": "sub",
 }
-"""Ufuncs whose operator has another name here; the others go by their own."""
+"""The operators that ufuncs are; others go by their own name."""
 
 REDUCTIONS = {"sum": "reduce_sum", "prod": "reduce_prod", "max": "reduce_max", "min": "reduce_min"}
 
@@ -49,7 +43,7 @@ def _lift(value: object) -> Pattern:
         return value
     if isinstance(value, (bool, int, float)):
         return Literal(value)
-    raise TypeError(f"a pattern is made of pattern variables and numbers, not {type(value).__name__}")
+    raise RuleError(f"{place()}: a pattern is made of pattern variables and numbers, not {type(value).__name__}")
 
 
 class Pattern:
@@ -160,7 +154,7 @@ class Pattern:
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Pattern:
         if method != "__call__" or options:
-            raise TypeError(f"np.{ufunc.__name__}.{method} with options cannot stand in a pattern")
+            raise RuleError(f"{place()}: np.{ufunc.__name__}.{method} with options cannot stand in a pattern")
         name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if name in ("positive", "conjugate"):
             return _lift(inputs[0])
@@ -181,7 +175,7 @@ class Pattern:
             return Swapped(_lift(args[0]))
         if name == "concatenate":
             return concat(*args, **kwargs)  # type: ignore[arg-type]
-        raise TypeError(f"np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
+        raise RuleError(f"{place()}: np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +229,8 @@ class Apply(Pattern):
 
     def __repr__(self) -> str:
         inside = ", ".join(map(repr, self.args))
+        if isinstance(self.attrs, Applied):
+            return self.attrs.call(list(map(repr, self.args)))
         return f"{self.op}({inside})" if self.attrs is None else f"{self.op}({inside}, {self.attrs!r})"
 
 
@@ -361,14 +357,34 @@ def whole(pattern: Pattern) -> Pattern:
 def op(name: str, *args: object, attrs: object = None) -> Pattern:
     """An operator of the table by name, such as ``op("rsqrt", x)`` or ``op("softmax", x, attrs=axis)``.
 
-    Raises ``ValueError`` for a name that is neither in the table nor ``matmul``.
+    Raises ``RuleError``, with file and line, for a name that is neither in the table nor ``matmul``, and for another
+    number of tensors than it takes.
     """
+    if name != "matmul" and name not in OPS:
+        near = difflib.get_close_matches(name, OPS)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise RuleError(f"{place()}: unknown operator {name!r} in a pattern; {hint}the table has {', '.join(OPS)}")
+    arity = 2 if name == "matmul" else OPS[name].arity or OF_KIND.get(OPS[name].kind, len(args))
+    if len(args) != arity:
+        raise RuleError(f"{place()}: {name} takes {arity} tensor{'s' * (arity > 1)} in a pattern, not {len(args)}")
     if name in ("add", "sub"):
         a, b = args
         return signed((1, _lift(a)), (1 if name == "add" else -1, _lift(b)))
-    if name != "matmul" and name not in OPS:
-        raise ValueError(f"unknown operator {name!r} in a pattern; the table has {', '.join(OPS)}")
+    if attrs is None and name != "matmul":
+        attrs = OPS[name].attrs
     return Apply(name, tuple(_lift(a) for a in args), attrs)
+
+
+OF_KIND = {"view": 1, "reduce": 1, "pad": 1, "contract": 2, "gather": 2}
+"""How many tensors operators of a kind take."""
+
+
+def place() -> str:
+    """The file and line outside of this package and of NumPy that called into here."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def contract(a: object, b: object, spec: object) -> Pattern:

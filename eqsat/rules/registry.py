@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from types import ModuleType
 
-from eqsat.errors import RuleError
+from eqsat.errors import EqsatWarning, RuleError
 from eqsat.forks import IMPORTING
 from eqsat.installed import entry_points
-from eqsat.rules.rule import NUMERICS, Numerics, Rule
+from eqsat.ir.table import OPS
+from eqsat.rules.rule import NUMERICS, Numerics, Rule, spread
 
 _added: dict[str, tuple[Rule, int]] = {}
 """Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
@@ -37,13 +42,47 @@ def unique(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 @cache
+def _libraries() -> tuple[tuple[Rule, ...], tuple[str, ...]]:
+    """The rules of the installed libraries, and the modules that they are from.
+
+    Another package's library that cannot be imported, holds no rules, or has an id that is taken is left out, with a
+    warning: programs are compiled without it.
+    """
+    rules: tuple[Rule, ...] = ()
+    modules = []
+    for point in sorted(entry_points("eqsat.rules"), key=lambda point: not _is_own(point)):
+        try:
+            with IMPORTING:
+                library = point.load()
+            found = tuple(getattr(library, "RULES", library))
+            strange = next((rule for rule in found if not isinstance(rule, Rule)), None)
+            if strange is not None:
+                raise RuleError(f"RULES holds {strange!r}, which is no rule")
+            rules = unique([*rules, *found])
+        except (Exception, SystemExit) as error:  # the library's own code: it may raise anything
+            if _is_own(point):
+                raise
+            warnings.warn(
+                f"the rule library {point.name!r} ({point.value}) is left out: {type(error).__name__}: {error}",
+                EqsatWarning,
+                stacklevel=2,
+            )
+        else:
+            modules.append(point.module)
+    return rules, tuple(modules)
+
+
+def _is_own(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == "eqsat"
+
+
 def _installed() -> tuple[Rule, ...]:
-    rules: list[Rule] = []
-    for point in entry_points("eqsat.rules"):
-        with IMPORTING:
-            library = point.load()
-        rules.extend(getattr(library, "RULES", library))
-    return unique(rules)
+    return _libraries()[0]
+
+
+def submodules(name: str) -> list[str]:
+    """The modules of this name in the libraries that are packages, in order."""
+    return [f"{module}.{name}" for module in sorted(set(_libraries()[1])) if _is_module(f"{module}.{name}")]
 
 
 def add(*rules: Rule, check: bool = True) -> None:
@@ -75,12 +114,22 @@ def remove(id: str) -> None:
     del _added[id]
 
 
+@lru_cache(maxsize=4)
+def _spread(rules: tuple[Rule, ...], operators: tuple[object, ...]) -> tuple[Rule, ...]:
+    return spread(rules)
+
+
+def _of_operators(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules, those for each operator of a trait with all that users defined by now."""
+    return _spread(rules, tuple((row.name, row.attrs, row.traits) for row in OPS.values() if row.traits))
+
+
 def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
     """The rules of the installed libraries (entry-point group ``eqsat.rules``) and those given to ``add``.
 
     With ``numerics``, those at most that loose.
     """
-    rules = (*_installed(), *(rule for rule, _ in _added.values()))
+    rules = _of_operators((*_installed(), *(rule for rule, _ in _added.values())))
     if numerics is None:
         return rules
     return tuple(r for r in rules if NUMERICS.index(r.numerics) <= NUMERICS.index(numerics))
@@ -89,7 +138,7 @@ def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
 @cache
 def _other_libraries() -> tuple[str, ...]:
     points = (*entry_points("eqsat.rules"), *entry_points("eqsat.backends"))
-    return tuple(point.name for point in points if point.dist is None or point.dist.name != "eqsat")
+    return tuple(point.name for point in points if not _is_own(point))
 
 
 def strangers() -> tuple[str, ...]:
@@ -119,12 +168,16 @@ def suggest(id: str) -> str:
 @cache
 def _loop_rules() -> frozenset[str]:
     """Ids of the libraries' rules over loop nests (``LOOP_RULES`` of a submodule ``loops``), disabled alike."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    names = sorted({f"{point.module}.loops" for point in entry_points("eqsat.rules")})
+    names = submodules("loops")
     with IMPORTING:
-        return frozenset(rule.id for name in names if find_spec(name) for rule in import_module(name).LOOP_RULES)
+        return frozenset(rule.id for name in names for rule in import_module(name).LOOP_RULES)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # a library of one file has no submodules
+        return False
 
 
 def select(
@@ -136,7 +189,7 @@ def select(
     """
     if numerics not in NUMERICS:
         raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
-    given = listed() if rules is None else unique(rules)
+    given = listed() if rules is None else _of_operators(unique(rules))
     ids = {rule.id for rule in given} | _loop_rules()
     for id in disable:
         if id not in ids:

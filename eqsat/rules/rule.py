@@ -5,14 +5,16 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
+from eqsat.contents import OWN
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
+from eqsat.ir.table import TRAITS, having
 from eqsat.rules.pattern import Literal as Number
-from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names
+from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names, place
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -98,6 +100,7 @@ class Guard:
 
 RightSide = Callable[[Match], "Node | Sequence[Node] | None"]
 Gather = Callable[[Sequence[Match]], "Sequence[Node] | None"]
+Schema = Callable[[str], "Sequence[tuple[object, object]]"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ class Rule:
     """A rewrite rule. Made by ``rewrite``, ``rewrite_together``, ``gather`` or ``builtin``.
 
     ``key`` and ``together`` are set on gathering rules: matches that agree on the variables ``key`` are given to
-    ``together`` at once, original tensors first. ``builtin`` names work that a later stage does.
+    ``together`` at once, original tensors first. ``builtin`` names work that a later stage does. ``each``: a trait of
+    operators, and the sides that the rule has for each that has it.
     """
 
     id: str
@@ -127,6 +131,7 @@ class Rule:
     together: Gather | None = None
     builtin: str = ""
     example: Callable[[Any], Any] | None = None
+    each: tuple[str, Schema] | None = None
 
     def __str__(self) -> str:
         if not self.ways:
@@ -139,13 +144,32 @@ class Rule:
         return f"{self.id}: {left} {arrow} {right}{guards}"
 
 
-def _caller(depth: int = 2) -> tuple[str, int, str]:
-    """File, line and the assigned name of the statement that called into here."""
+def mistakes(ways: Sequence[Way], guards: Sequence[Guard], together: Gather | None = None) -> Iterator[str]:
+    """What is wrong with a rule's functions and types, as far as that can be told without an e-graph."""
+    from eqsat.rules import definition
+
+    own = {name for name in vars(Match) if not name.startswith("_")}
+    lefts = [way.left for way in ways]
+    functions: list[tuple[Callable[..., Any], str, list[tuple[Pattern, ...]]]]
+    functions = [(guard.test, f"its guard {guard.name!r}", lefts) for guard in guards]
+    if together is None:
+        functions += [(way.right, "its right side", [way.left]) for way in ways if not isinstance(way.right, tuple)]
+    for function, what, of in functions:
+        yield from filter(None, [definition.wrong_signature(function, what)])
+        yield from filter(None, [definition.unknown_variable(function, what, of, own)])
+    for way in ways:
+        if isinstance(way.right, tuple):
+            yield from filter(None, [definition.other_type(way.left, way.right)])
+
+
+def _caller(depth: int = 2) -> tuple[str, int, str, bool]:
+    """File, line and the assigned name of the statement that called into here, and whether it is eqsat's own."""
     frame = sys._getframe(depth)
     file, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals)
     found = re.match(r"\s*(\w+)\s*(?::[^=]*)?=[^=]", text)
-    return file, line, found.group(1) if found else ""
+    ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] in OWN
+    return file, line, found.group(1) if found else "", ours
 
 
 def _guards(where: object, at: str) -> tuple[Guard, ...]:
@@ -171,7 +195,7 @@ def _define(
     example: Callable[[Any], Any] | None,
     **more: Any,
 ) -> Rule:
-    file, line, assigned = _caller(3)
+    file, line, assigned, ours = _caller(3)
     name = id or assigned
     at = f"rule {name!r} ({file}:{line})"
     if not name:
@@ -180,7 +204,11 @@ def _define(
         raise RuleError(f"{at}: numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
     for way in ways:
         _check_way(way, at)
-    return Rule(name, tuple(ways), _guards(where, at), numerics, doc, file, line, example=example, **more)
+    guards = _guards(where, at)
+    if not ours:
+        for problem in mistakes(ways, guards, more.get("together")):
+            raise RuleError(f"{at}: {problem}")
+    return Rule(name, tuple(ways), guards, numerics, doc, file, line, example=example, **more)
 
 
 def _check_way(way: Way, at: str) -> None:
@@ -245,7 +273,7 @@ def rewrite(
     ways = [Way(left, right)]
     if both_ways:
         if not isinstance(right, tuple):
-            raise RuleError("both_ways needs a pattern on the right side, not a function")
+            raise RuleError(f"{place()}: both_ways needs a pattern on the right side, not a function")
         ways.append(Way(right, left))
     return _define(id, ways, where, numerics, doc, example)
 
@@ -261,6 +289,39 @@ def family(
 ) -> Rule:
     """One rule of several left sides, each with its right side: the same law for several operators."""
     return _define(id, [Way((cast(Pattern, lhs),), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
+
+
+def for_each(
+    trait: str,
+    sides: Schema,
+    *,
+    id: str | None = None,
+    where: object = None,
+    numerics: Numerics = "reassociates",
+    doc: str = "",
+) -> Rule:
+    """One law for every operator with a trait of ``eqsat.ir.table.TRAITS``, those that users define later among them.
+
+    ``sides``: of an operator's name, the left and right sides that it gives.
+    """
+    if trait not in TRAITS:
+        raise RuleError(f"{place()}: a trait is one of {', '.join(TRAITS)}, not {trait!r}")
+    return _define(id, _ways(sides, having(trait)), where, numerics, doc, None, each=(trait, sides))
+
+
+def _ways(sides: Schema, names: Sequence[str]) -> list[Way]:
+    return [Way((cast(Pattern, lhs),), _side(rhs)) for name in names for lhs, rhs in sides(name)]
+
+
+def spread(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The rules, with ways for all operators that there are by now."""
+    found = []
+    for rule in rules:
+        if rule.each is not None:
+            trait, sides = rule.each
+            rule = replace(rule, ways=tuple(_ways(sides, having(trait))))
+        found.append(rule)
+    return tuple(found)
 
 
 def rewrite_together(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from functools import cache
 
 from eqsat.forks import IMPORTING
-from eqsat.installed import entry_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +34,13 @@ def installed_loop_rules() -> tuple[LoopRule, ...]:
     A library is a package under the entry-point group ``eqsat.rules``; its loop rules are ``LOOP_RULES`` in
     its submodule ``loops``, if it has one. Raises ``ValueError`` when two rules share an id.
     """
+    from eqsat.rules.registry import submodules  # warm starts have no use for it
+
     found: dict[str, LoopRule] = {}
-    for module in sorted({entry.module for entry in entry_points("eqsat.rules")}):
-        name = f"{module}.loops"
+    for name in submodules("loops"):
         with IMPORTING:
-            library = importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
-        for rule in library.LOOP_RULES if library is not None else ():
+            library = importlib.import_module(name)
+        for rule in library.LOOP_RULES:
             if rule.id in found:
                 raise ValueError(f"two loop rules are called {rule.id!r}; ids must differ")
             found[rule.id] = rule

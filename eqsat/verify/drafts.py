@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.ir.types import COMPUTED
-from eqsat.verify.programs import REFERENCE, Input, Program, Step, modules, random_expression
+from eqsat.verify.programs import REFERENCE, Input, Program, Step, modules, operators, random_expression
 
 Array = NDArray[Any]
 DTYPES = (*(d.name for d in COMPUTED), "complex64", "complex128")
@@ -260,7 +260,7 @@ class Draft:
 
     def _run(self, made: Made, expression: str, *, write: bool = False) -> Any:
         """Run an expression, or a statement, on the values so far."""
-        scope = {**modules(), **REFERENCE, **{v.name: v.array for v in self.values}}
+        scope = {**modules(), **operators(), **REFERENCE, **{v.name: v.array for v in self.values}}
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exec(f"{made.before}\n{expression if write else f'made = {expression}'}", scope)

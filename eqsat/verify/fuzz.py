@@ -32,6 +32,7 @@ from eqsat.errors import SharedMemoryError
 from eqsat.verify.minimise import minimise
 from eqsat.verify.program_check import Failure, check
 from eqsat.verify.programs import REFERENCE, Array, Function, Optimizer, Program
+from eqsat.verify.user_operators import draw_those_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -192,8 +193,10 @@ def _warnings(into: Counter[str]) -> Iterator[None]:
         logger.propagate = propagates
 
 
-def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Program]:
-    """Random programs, no two alike, the same for the same seed."""
+def different_programs(
+    examples: int, seed: int, max_ops: int, operators: Sequence[str] | None = None
+) -> Iterator[Program]:
+    """Random programs, no two alike, the same for the same seed; of these operators alone, if any are named."""
     try:
         import hypothesis
     except ImportError:
@@ -212,7 +215,7 @@ def different_programs(examples: int, seed: int, max_ops: int) -> Iterator[Progr
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        @hypothesis.given(programs(min_ops=min(3, max_ops), max_ops=max_ops))
+        @hypothesis.given(programs(min_ops=min(3, max_ops), max_ops=max_ops, operators=operators))
         def draw(program: Program) -> None:
             batch.append(program)  # noqa: B023  (called before the next round)
 
@@ -262,7 +265,14 @@ def _names(optimizer: str) -> Mapping[str, object]:
 
 
 def _worker(
-    pipe: Connection, optimizer: str, examples: int, seed: int, max_ops: int, memory: float, vary: bool
+    pipe: Connection,
+    optimizer: str,
+    examples: int,
+    seed: int,
+    max_ops: int,
+    memory: float,
+    vary: bool,
+    operators: Sequence[str],
 ) -> None:
     """Run programs; say through the pipe which one starts, how each ended, and the processor time so far."""
     sending = threading.Lock()
@@ -283,6 +293,7 @@ def _worker(
         limit = int(memory * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
     threading.Thread(target=beat, daemon=True).start()
+    draw_those_of(operators)
     run(
         _load(optimizer),
         _names(optimizer),
@@ -353,12 +364,14 @@ def run_jobs(
     timeout: float,
     memory: float = 16.0,
     vary: bool = False,
+    operators: Sequence[str] = (),
     seconds: float = math.inf,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """The same in worker processes, each of which may map ``memory`` GiB. One that dies, or takes longer than
     ``timeout`` seconds for a program, is a finding, and another goes on with the next seed. ``vary``: with options of
-    :data:`VARIANTS`. Past ``seconds`` by the clock, programs that run are left as they are."""
+    :data:`VARIANTS`; ``operators``: modules whose elementwise operators programs have, too. Past ``seconds`` by the
+    clock, programs that run are left as they are."""
     import multiprocessing
     from multiprocessing.connection import wait
 
@@ -371,7 +384,7 @@ def run_jobs(
         if count > 0:
             ours, theirs = context.Pipe(duplex=False)
             number, now = next(seeds), min(count, BATCH)
-            arguments = theirs, optimizer, now, number, max_ops, memory, vary
+            arguments = theirs, optimizer, now, number, max_ops, memory, vary, operators
             process = context.Process(target=_worker, args=arguments, daemon=True)
             process.start()
             theirs.close()

@@ -32,7 +32,7 @@ from eqsat import nn
 from eqsat.verify.fuzz import compiled
 from eqsat.verify.program_check import check
 from eqsat.verify.programs import Input, Program, Step
-
+{imports}
 PROGRAM = {program}
 
 
@@ -44,6 +44,7 @@ def test_program() -> None:
 
 def as_test(finding: Finding) -> str:
     """A pytest file that fails as long as the finding stands."""
+    from eqsat.ir.defined import defined
     from eqsat.verify.fuzz import written
 
     script = finding.script.replace("\\", "\\\\").replace('"""', "'''").strip()
@@ -54,6 +55,7 @@ def as_test(finding: Finding) -> str:
         message=message,
         script=script,
         program=finding.program,
+        imports="".join(f"import {d.module}  # noqa: F401\n" for _, d in defined() if f"{d.name}(" in finding.program),
         options="".join(f", {option}" for option in [written(finding.options)] if option),
     )
 
@@ -98,6 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=_amount, default=16.0, help="GiB that a process may map (default 16)")
     parser.add_argument("--json", metavar="FILE", help="write the counts and failures here too")
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="write each failure here as a pytest file")
+    parser.add_argument(
+        "--operators", metavar="MODULE", action="append", default=[],
+        help="a module whose operators by eqsat.elementwise programs have, too, on their domains",
+    )  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="do not vary the options of optimize")
     parser.add_argument(
         "--optimizer", default="eqsat:optimize", metavar="MODULE:NAME", help="what to test (default eqsat:optimize)"
@@ -121,7 +127,13 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
     from eqsat.verify.fuzz import keep_machine, run_jobs
+    from eqsat.verify.user_operators import draw_those_of
 
+    try:
+        draw_those_of(options.operators)
+    except (ImportError, ValueError) as error:
+        print(f"--operators: {error}", file=sys.stderr)
+        return 2
     start = time.monotonic()
     shown = [start]
 
@@ -144,6 +156,7 @@ def run(options: argparse.Namespace) -> int:
             timeout=options.timeout,
             memory=options.memory,
             vary=not options.plain and options.optimizer.startswith("eqsat:"),
+            operators=options.operators,
             seconds=60 * options.minutes if options.minutes is not None else float("inf"),
             progress=progress,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.verify.programs import REFERENCE, Array, Program, Step, in_numbers, modules, with_numbers
+from eqsat.verify.programs import REFERENCE, Array, Program, Step, in_numbers, modules, operators, with_numbers
 from eqsat.verify.rounding import sum_reach
 
 NOISE_RUNS = 3
@@ -145,7 +145,7 @@ def _types(program: Program) -> tuple[dict[str, float], list[float], frozenset[s
     moves = _Moves(0)
     values: dict[str, Any] = {name: moving(array, moves) for name, array in program.arrays().items()}
     views, inside = set(), []
-    scope = {**modules(), **REFERENCE, **values}
+    scope = {**modules(), **operators(), **REFERENCE, **values}
     for step in program.steps:
         moves.coarsest = 0.0
         exec(step.text, scope)
@@ -169,7 +169,7 @@ def _evaluated(
     values: dict[str, Any] = {
         name: moving(in_numbers(array, DOUBLE, COMPLEX), moves) for name, array in program.arrays().items()
     }
-    names = {**modules(), **REFERENCE}
+    names = {**modules(), **operators(), **REFERENCE}
     for step, code, least in zip(program.steps, codes, inside, strict=True):
         moves.unit = _unit(step, units, least)
         shared = step.arguments if step.name in views else step.changes

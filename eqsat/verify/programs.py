@@ -11,11 +11,13 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eqsat.ir.defined import defined
 from eqsat.verify.stand_ins import LOOPS, NN, WIDE, WIDE_COMPLEX, Widened
 
 Array = NDArray[Any]
@@ -105,10 +107,12 @@ class Program:
     def function(self, names: Mapping[str, object], captured: Mapping[str, Array], *, wide: bool = False) -> Function:
         """The program as a Python function of its parameters; ``names`` are what it calls besides NumPy."""
         text = self.body()
-        scope: dict[str, Any] = {**modules(), **names}
+        scope: dict[str, Any] = {**modules(), **operators(), **names}
         if wide:
             text = with_numbers(text, WIDE, WIDE_COMPLEX)
             scope |= {name: Widened(module) for name, module in modules().items()}
+            own = Widened(SimpleNamespace(**operators()))
+            scope |= {name: getattr(own, name) for name in operators()}
         for i in self.inputs:
             if i.captured:
                 scope[i.name] = captured[i.name]
@@ -128,6 +132,7 @@ class Program:
         lines += ["", "import eqsat"]
         if "nn." in body:
             lines.append("from eqsat import nn")
+        lines += [f"from {d.module} import {d.attribute} as {d.name}" for _, d in defined() if f"{d.name}(" in body]
         lines += ["", *(f"{i.name} = {i.expression}" for i in self.inputs), "", "", body, "", ""]
         copies = ", ".join(f"{name}.copy()" for name in self.parameters)
         lines.append(f"one, two = [({copies}{',' if len(self.parameters) == 1 else ''}) for _ in range(2)]")
@@ -161,6 +166,11 @@ def modules() -> dict[str, Any]:
 
         found["ml_dtypes"] = ml_dtypes
     return found
+
+
+def operators() -> dict[str, Any]:
+    """The operators that users defined."""
+    return {definition.name: definition.call for _, definition in defined()}
 
 
 REFERENCE: dict[str, object] = {"nn": NN, "eqsat": LOOPS}

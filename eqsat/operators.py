@@ -1,0 +1,300 @@
+"""Operators of one's own that rules can name.
+
+    @eqsat.elementwise(odd=True, increasing=True)
+    def softsign(x):
+        return x / (1 + np.abs(x))
+
+    @eqsat.op(name="correlate")                            # x: (n,), w: (k,)
+    def correlate(x, w): …
+
+Each is a row of the op table, equal to what its function traces to: from that come its types, kernel, cost and
+reference. It is called on arrays, in optimized functions, on pattern variables, and on nodes in a rule's right side.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eqsat.contents import UnknownContent, content_digest
+from eqsat.errors import EqsatError, OptionError
+from eqsat.frontends.convert import lift, promote
+from eqsat.frontends.registry import located
+from eqsat.frontends.source import user_line
+from eqsat.frontends.trace import run_by_reference, trace
+from eqsat.frontends.tracer import TracedArray
+from eqsat.frontends.tracing import CURRENT
+from eqsat.frontends.ufuncs import UFUNCS, of_reals
+from eqsat.ir import build, views
+from eqsat.ir.composite import without_composites
+from eqsat.ir.defined import Applied, Definition, Lowered, Settings, define
+from eqsat.ir.node import Node, topological
+from eqsat.ir.table import OPS, TRAITS
+from eqsat.ir.types import TensorType, float32, float64
+
+__all__ = ["Operator", "elementwise", "named"]
+
+TOLERANCE = 1e-9
+"""How far a function may be from its reference, as a part of it or of 1, whichever is larger."""
+SINGLE = 1e-4
+"""Likewise in float32."""
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class Operator:
+    """An operator that was defined by :func:`elementwise` or ``eqsat.op(name=…)``."""
+
+    def __init__(self, function: Callable[..., Any], definition: Definition, run: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.definition = definition
+        definition.call, definition.attribute = self, function.__qualname__
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<operator {self.definition.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _operator, (self.definition.name, self.definition.digest)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        from eqsat.rules.pattern import Pattern, op
+
+        name, of_arrays = self.definition.name, any(isinstance(a, TracedArray) for a in args)
+        if not of_arrays and not any(isinstance(a, (Node, Pattern)) for a in args):
+            if CURRENT.get() is None:
+                return self._run(*args, **settings)
+            of_arrays = True
+        strange = [key for key, value in settings.items() if not _is_setting(value)]
+        if strange:
+            raise OptionError(f"{name}: settings by keyword are no arrays: {', '.join(strange)}", user_line())
+        applied = Applied(self.definition, tuple(sorted(settings.items())))
+        if any(isinstance(a, Pattern) for a in args):
+            return op(name, *args, attrs=applied)
+        if of_arrays:
+            return located(name, lambda: TracedArray(build.rounded(name, self._lifted(args), applied)))
+        return build.rounded(name, args, applied)
+
+    def _lifted(self, args: Sequence[Any]) -> list[Node]:
+        if not self.definition.elementwise:
+            if any(isinstance(a, (bool, int, float)) and not isinstance(a, np.generic) for a in args):
+                raise ValueError("numbers that are no arrays are given by keyword")
+            return [lift(a) for a in args]
+        dtype = promote(*args)
+        return [lift(a, dtype if dtype.is_float else float64) for a in args]
+
+
+def _is_setting(value: object) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_setting, value)))
+
+
+def _operator(name: str, digest: str) -> Operator:
+    raise TypeError(f"operator {name} ({digest}) is defined where its module is imported, it cannot be unpickled")
+
+
+def _digest(content: object) -> str:
+    try:
+        return content_digest(content)[:12]
+    except UnknownContent:
+        return secrets.token_hex(6)  # as no other process has it
+
+
+def _arity(function: Callable[..., Any]) -> int:
+    """How many arrays a function takes: its parameters that may be given by place."""
+    parameters = inspect.signature(function).parameters.values()
+    strange = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    if strange or not count:
+        raise OptionError(
+            f"{function.__name__}: an operator takes one array or more, each by a name of its own", user_line()
+        )
+    return count
+
+
+def _definition(
+    function: Callable[..., Any], name: str, traits: frozenset[str] = frozenset(), **more: Any
+) -> Definition:
+    inside: list[bool] = []
+
+    def lower(types: Sequence[TensorType], settings: Settings) -> Lowered:
+        if inside:
+            raise ValueError(f"{name} is defined by itself")
+        if more and (len({t.dtype for t in types}) != 1 or not types[0].dtype.is_float):
+            raise ValueError(f"{name} is defined for floats of one type, not {', '.join(str(t.dtype) for t in types)}")
+        inside.append(True)
+        try:
+            traced = trace(function, tuple(np.zeros(t.shape, t.dtype.numpy) for t in types), dict(settings))
+        except EqsatError as error:
+            raise ValueError(str(error)) from error
+        except Exception as error:  # the user's own code: it may raise anything
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{name} does not take {', '.join(map(str, types))}: {said}") from error
+        finally:
+            inside.pop()
+        if len(traced.graph.outputs) != 1 or traced.written or traced.complex:
+            raise ValueError(f"{name}: an operator returns one real array, and writes to none of its arguments")
+        return traced.graph.inputs, traced.graph.outputs[0]
+
+    arity = _arity(function)
+    digest = _digest((function, tuple(sorted(traits))))
+    return Definition(name, arity, lower, digest, user_line(), function.__module__, **more)
+
+
+def named(function: Callable[..., Any], name: str) -> Operator:
+    """``eqsat.op(name=…)``: an operator of tensors, written with ``eqsat.compute`` or NumPy's functions.
+
+    Parameters that may be given by place are arrays; those by keyword alone are numbers, strings, or tuples of these.
+    """
+    definition = _definition(function, name)
+    define(definition, doc=(function.__doc__ or "").strip().split("\n")[0])
+    return Operator(function, definition, lambda *args, **kwargs: run_by_reference(function, args, kwargs))
+
+
+def elementwise(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str = "",
+    reference: Callable[..., Any] | None = None,
+    ufunc: np.ufunc | None = None,
+    odd: bool = False,
+    even: bool = False,
+    increasing: bool = False,
+    decreasing: bool = False,
+    domain: tuple[float, float] = (-np.inf, np.inf),
+    tolerance: float = TOLERANCE,
+) -> Any:
+    """A new elementwise function, as a decorator of a function of floats written with NumPy's.
+
+    Everything but the function may be left out. ``name``: that of the function. ``reference``: computes the same with
+    NumPy or SciPy; it is what the operator runs on arrays, and the function is held to it on ``domain`` (bounds
+    included), within ``tolerance`` of its value or of 1. ``ufunc``: one that this operator is in optimized functions,
+    and the reference where none is given. ``odd``, ``even``, ``increasing``, ``decreasing``: what rules of the library
+    may take for granted, for one argument, on all numbers. Arguments broadcast; integers are computed in float64.
+
+    The kernel is the function's, inlined where it is used; the cost is that of its operators.
+
+    Raises:
+        OptionError: with the line: the function is not elementwise, has not a trait or is not its reference, with a
+            number that shows it; the name is another operator's.
+    """
+    if function is None:
+        return functools.partial(
+            elementwise, name=name, reference=reference, ufunc=ufunc, odd=odd, even=even, increasing=increasing,
+            decreasing=decreasing, domain=domain, tolerance=tolerance,
+        )  # fmt: skip
+    reference = reference or ufunc
+    traits = frozenset(t for t, has in zip(TRAITS, (odd, even, increasing, decreasing), strict=True) if has)
+    definition = _definition(function, name or function.__name__, traits, elementwise=True, domain=domain)
+    _check_elementwise(definition)
+    _check_traits(function, definition, traits)
+    if reference is not None:
+        _check_reference(function, reference, definition, tolerance)
+    define(definition, traits, (function.__doc__ or "").strip().split("\n")[0])
+    if ufunc is not None:
+        UFUNCS[ufunc] = of_reals(lambda *nodes: build.rounded(definition.name, nodes, Applied(definition)))
+    return Operator(function, definition, reference or _as_floats(function))
+
+
+def _as_floats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """On arrays: integers as float64, as in programs."""
+
+    def run(*args: Any) -> Any:
+        if np.result_type(*args).kind in "iub":
+            args = tuple(np.asarray(a, np.float64) for a in args)
+        return function(*args)
+
+    return run
+
+
+def _refused(definition: Definition, why: str) -> OptionError:
+    return OptionError(f"operator {definition.name!r}: {why}", definition.where)
+
+
+def _check_elementwise(definition: Definition) -> None:
+    shapes = ((2, 3), (3,), (2, 1))
+    for dtype in (float64, float32):
+        types = [TensorType(shapes[n % 3], dtype) for n in range(definition.arity)]
+        try:
+            given, result = definition.meaning(types, ())
+        except (ValueError, IndexError) as error:
+            raise _refused(definition, str(error)) from error
+        wanted = TensorType(np.broadcast_shapes(*(t.shape for t in types)), dtype)
+        if result.type != wanted:
+            raise _refused(definition, f"it makes {result.type} of {', '.join(map(str, types))}, not {wanted}")
+        (simple,) = without_composites([result])
+        of_arguments = set(given)
+        for node in topological([simple], given):
+            if of_arguments.isdisjoint(node.inputs):
+                continue
+            of_arguments.add(node)
+            spread = node.op == "view" and node.attrs == views.broadcast(node.inputs[0].shape, node.shape)
+            if OPS[node.op].kind != "map" and not spread:
+                raise _refused(definition, f"{node.op} is not elementwise; eqsat.op(name=…) takes any operator")
+
+
+def _samples(domain: tuple[float, float], arity: int) -> list[np.ndarray]:
+    """Numbers of all magnitudes in a domain, in order where it is one argument."""
+    rng = np.random.default_rng(0)
+    low, high = domain
+    wide = rng.choice([-1.0, 1.0], 400) * 10.0 ** rng.uniform(-12, 12, 400)
+    inside = rng.uniform(max(low, -20.0), min(high, 20.0), 400) if max(low, -20.0) < min(high, 20.0) else wide[:0]
+    special = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, *(b for b in domain if np.isfinite(b))]
+    numbers = np.concatenate([wide, inside, special])
+    numbers = np.sort(numbers[(numbers >= low) & (numbers <= high)])
+    return [numbers] if arity == 1 else [rng.permutation(numbers) for _ in range(arity)]
+
+
+def _run(function: Callable[..., Any], args: Sequence[np.ndarray]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*args), np.float64)
+
+
+def _check_traits(function: Callable[..., Any], definition: Definition, traits: frozenset[str]) -> None:
+    if not traits:
+        return
+    if definition.arity != 1:
+        raise _refused(definition, f"{', '.join(sorted(traits))}: traits are of functions of one argument")
+    (x,) = _samples((-np.inf, np.inf), 1)
+    y, turned = _run(function, [x]), _run(function, [-x])
+    if np.isnan(y).any():
+        at = x[np.isnan(y)][0]
+        raise _refused(definition, f"{', '.join(sorted(traits))}: traits hold on all numbers, but f({at:g}) is nan")
+    step = 1e-12 * np.maximum(np.abs(y[1:]), np.abs(y[:-1]))
+    broken = {
+        "odd": (turned != -y) & ~np.isclose(turned, -y, rtol=1e-12, atol=0),
+        "even": (turned != y) & ~np.isclose(turned, y, rtol=1e-12, atol=0),
+        "increasing": np.append(y[1:] < y[:-1] - step, False),
+        "decreasing": np.append(y[1:] > y[:-1] + step, False),
+    }
+    for trait in sorted(traits):
+        if broken[trait].any():
+            at = int(np.argmax(broken[trait]))
+            other = -x[at] if trait in ("odd", "even") else x[at + 1]
+            shown = f"f({x[at]:g}) = {y[at]:g}, f({other:g}) = {_run(function, [np.array([other])])[0]:g}"
+            raise _refused(definition, f"it is not {trait}: {shown}")
+
+
+def _check_reference(
+    function: Callable[..., Any], reference: Callable[..., Any], definition: Definition, tolerance: float
+) -> None:
+    exact_of = _samples(definition.domain, definition.arity)
+    for dtype, allowed in ((np.float64, tolerance), (np.float32, max(SINGLE, tolerance))):
+        args = [a.astype(dtype) for a in exact_of]
+        exact = _run(reference, [a.astype(np.float64) for a in args])
+        found = _run(function, args)
+        with np.errstate(all="ignore"):
+            error = np.abs(found - exact) / np.maximum(1.0, np.abs(exact))
+        wrong = (np.isnan(found) != np.isnan(exact)) | (error > allowed) | (np.isinf(found) & np.isfinite(exact))
+        wrong &= ~((found == exact) | (np.isnan(found) & np.isnan(exact)))
+        wrong &= np.isfinite(exact) & (np.abs(exact) < np.finfo(dtype).max) | np.isnan(exact)
+        if wrong.any():
+            at = int(np.argmax(np.where(wrong, np.nan_to_num(error, nan=np.inf), -1)))
+            given = ", ".join(f"{a[at]:g}" for a in args)
+            raise _refused(
+                definition,
+                f"in {np.dtype(dtype)} f({given}) = {found[at]:.17g}, where its reference is {exact[at]:.17g}",
+            )

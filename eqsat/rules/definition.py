@@ -1,0 +1,97 @@
+"""What can be told of a rule's mistakes when it is defined: without an e-graph, in about a millisecond.
+
+Each finding is a text without the rule's name and place, which the definition adds. That a rule *holds* is for
+``eqsat.check`` and ``rules.add`` to say.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from eqsat.ir.node import Node
+from eqsat.rules.examples import Maker
+from eqsat.rules.instantiate import fit, instantiate
+from eqsat.rules.pattern import Pattern, Sum, bound_names, walk
+
+PROGRAMS, ENOUGH = 60, 6
+"""Random programs that a left side is tried to match, and of those that it does how many are looked at."""
+
+
+def wrong_signature(function: Callable[..., Any], what: str) -> str:
+    """Why a function cannot be called with one argument, the match."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        return f"{what} takes one argument, {'the matches' if 'group' in what else 'the match'}: {error}"
+    except ValueError:  # a builtin without a signature
+        return ""
+    return ""
+
+
+def unknown_variable(function: Callable[..., Any], what: str, lefts: Sequence[Sequence[Pattern]], own: set[str]) -> str:
+    """A variable that a function of the match reads, and none of the left sides binds, with its line."""
+    if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
+        return ""
+    bound = [name for left in lefts for pattern in left for name, _ in bound_names(pattern)]
+    if any(isinstance(part, Sum) for left in lefts for pattern in left for part in walk(pattern)):
+        bound += ["signs", "rest", "flip"]
+    roots = {f"root{number or ''}" for left in lefts for number in range(len(left))}
+    for name, line in _reads(function.__code__, function.__code__.co_varnames[0]):
+        if not name.startswith("_") and name not in own and name not in roots and name not in bound:
+            has = ", ".join(dict.fromkeys(n for n in bound if not n.startswith("_"))) or "none"
+            return (
+                f"{what} reads {name!r} at {function.__code__.co_filename}:{line}: the left side has no such variable "
+                f"(bound: {has})"
+            )
+    return ""
+
+
+def _reads(code: CodeType, parameter: str) -> Iterator[tuple[str, int]]:
+    """Attributes that a function reads of its parameter, each with its line; nothing where it assigns to it."""
+    found = []
+    loaded, line = False, code.co_firstlineno
+    for at in dis.get_instructions(code):
+        line = at.positions.lineno if at.positions and at.positions.lineno else line
+        if at.opname.startswith(("STORE_", "DELETE_")) and at.argval == parameter:
+            return
+        if at.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded:
+            found.append((str(at.argval), line))
+        if at.opname not in ("CACHE", "EXTENDED_ARG"):
+            last = at.argval[-1] if isinstance(at.argval, tuple) and at.argval else at.argval
+            loaded = at.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")) and last == parameter
+    yield from found
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and parameter in inner.co_freevars:
+            yield from _reads(inner, parameter)
+
+
+def other_type(left: Sequence[Pattern], right: Sequence[Pattern]) -> str:
+    """How a right side's type differs from its left's, where it does in every program that was tried."""
+    seen, said = 0, ""
+    for seed in range(PROGRAMS):
+        maker = Maker(seed)
+        try:
+            roots = maker.from_patterns(left, longer=False)
+        except (ValueError, IndexError, ZeroDivisionError, OverflowError, KeyError, AssertionError):
+            continue  # the dice do not fit
+        for pattern, root in zip(right, roots, strict=True):
+            try:
+                made: Node | None = instantiate(pattern, maker.names, root.dtype)
+            except (KeyError, AssertionError):
+                return ""  # attributes that only a match has
+            except (ValueError, IndexError, OverflowError) as error:
+                made, problem = None, f"fails: {error}"
+            if made is not None:
+                made = fit(made, root.shape)
+                if made.type == root.type:
+                    return ""
+                problem = f"is of type {made.type}"
+            said = said or f"the left side is of type {root.type}, where the right side {problem}"
+        seen += 1
+        if seen == ENOUGH:
+            break
+    return f"{said}; the types differ in all programs tried" if seen == ENOUGH else ""

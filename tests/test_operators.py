@@ -1,0 +1,220 @@
+"""Operators of one's own: what they compute, that rules name them, what is refused where they are defined."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+import eqsat
+from eqsat import rules
+from eqsat.egraph.check import check_rule
+from eqsat.errors import OptionError
+from eqsat.ir.build import call
+from eqsat.ir.defined import Applied
+from eqsat.ir.table import OPS, having
+from eqsat.rules import op, rewrite, tensors
+
+a, b, u, v = tensors("a b u v")
+X = np.random.default_rng(0).standard_normal((3, 5))
+
+
+@eqsat.op(name="test_correlate")
+def correlate(x: Any, w: Any, *, step: int = 1) -> Any:
+    """The correlation of two vectors."""
+    d = eqsat.axis(w.shape[0])
+    n = (x.shape[0] - w.shape[0]) // step + 1
+    return eqsat.compute((n,), lambda i: eqsat.sum(x[step * i + d] * w[d], over=d))
+
+
+@eqsat.elementwise(name="test_softsign", odd=True, increasing=True)
+def softsign(x: Any) -> Any:
+    return x / (1 + np.abs(x))
+
+
+@eqsat.elementwise(name="test_cauchy", even=True)
+def cauchy(x: Any, /) -> Any:
+    return 1 / (1 + x * x)
+
+
+@eqsat.elementwise(name="test_logistic_loss", decreasing=True, reference=lambda x: -special.log_expit(x))
+def loss(x: Any) -> Any:
+    return np.maximum(-x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+@eqsat.elementwise(name="test_smoothed")
+def smoothed(x: Any, width: Any) -> Any:
+    return np.sqrt(x * x + width * width)
+
+
+def test_what_they_compute() -> None:
+    """On arrays, and all in one program with rules over them."""
+    x, w = np.arange(9.0), np.array([1.0, -2.0, 3.0])
+
+    def program(x: Any, w: Any, y: Any) -> Any:
+        return (
+            correlate(x, w), correlate(x, w, step=2), softsign(-y), cauchy(-y), loss(y).max(), softsign(y).min(axis=0),
+            smoothed(y, 2.0), smoothed(y, y[:1]),
+        )  # fmt: skip
+
+    exact = np.correlate(x, w)
+    z = X / (1 + np.abs(X))
+    expected = (
+        exact, exact[::2], -z, 1 / (1 + X**2), np.log1p(np.exp(-X)).max(), z.min(axis=0),
+        np.sqrt(X**2 + 4), np.sqrt(X**2 + X[:1] ** 2),
+    )  # fmt: skip
+    for found in (program(x, w, X), eqsat.optimize(program, strict=True)(x, w, X)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+    single = eqsat.optimize(lambda y: smoothed(y, 2), strict=True)(X.astype(np.float32))
+    assert single.dtype == smoothed(X.astype(np.float32), 2).dtype == np.float32
+    assert softsign(np.array([1, -3])).tolist() == [0.5, -0.75]
+
+
+def test_rules_name_them() -> None:
+    both = rewrite(
+        correlate(a, u) + correlate(a, v), correlate(a, u + v), id="t.both",
+        where=lambda m: m.u.type == m.v.type and m.root.dtype.is_float,
+    )  # fmt: skip
+    assert str(both).startswith("t.both: (test_correlate(a, u) + test_correlate(a, v)) -> test_correlate(a, (u + v))")
+    assert eqsat.check(both, seconds=1.5).word == "proved"
+    wrong = rewrite(correlate(a, u), correlate(u, a), id="t.wrong", where=lambda m: m.a.type == m.u.type)
+    assert check_rule(rewrite(softsign(a), cauchy(a), id="t.other")).counterexample is not None
+    assert check_rule(wrong, seconds=1).counterexample is None  # of equal lengths it commutes
+    built = rewrite(softsign(abs(a)), lambda m: call("abs", softsign(m.a)), id="t.built")
+    assert check_rule(built, enough=5).counterexample is None
+    other_step = rewrite(correlate(a, u, step=2), a, id="t.step")
+    assert "step=2" in str(other_step)
+
+
+def test_rules_of_the_library_know_their_traits() -> None:
+    """Their rules have ways for an operator from where it is defined."""
+    assert {"test_softsign"} <= set(having("odd")) & set(having("increasing"))
+    for id, name in (
+        ("odd_functions", "test_softsign"), ("even_functions", "test_cauchy"),
+        ("max_of_monotone", "test_softsign"), ("max_of_decreasing", "test_logistic_loss"),
+    ):  # fmt: skip
+        rule = rules.get(id)
+        of_it = [way for way in rule.ways if name in repr(way.left)]
+        assert of_it, id
+        result = check_rule(rules.Rule(**{**vars(rule), "ways": tuple(of_it)}), enough=5)
+        assert result.fired and result.counterexample is None
+    report = eqsat.optimize(lambda x: loss(x).max(), strict=True).explain(X)
+    assert "max_of_decreasing" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("says", "function", "options"),
+    [
+        ("not elementwise", lambda x: x - x.max(), {}),
+        ("not elementwise", lambda x: np.sort(x, axis=-1), {}),
+        ("makes bool", lambda x: x > 0, {}),
+        ("not odd: f", lambda x: x * x, {"odd": True}),
+        ("not even: f", lambda x: x * x * x, {"even": True}),
+        ("not increasing: f", lambda x: np.sin(x), {"increasing": True}),
+        ("not decreasing: f", lambda x: x, {"decreasing": True}),
+        ("is nan", lambda x: np.log(x), {"increasing": True}),
+        ("one argument", lambda x, y: x + y, {"odd": True}),
+        ("reference", lambda x: np.log(x + np.sqrt(x * x + 1)), {"reference": np.arcsinh}),
+        ("float32", lambda x: np.exp(x + 80) / np.exp(80.0), {"reference": np.exp, "domain": (0, 20)}),
+        ("takes one array or more", lambda *x: x[0], {}),
+        ("own", lambda x: x, {"name": "exp"}),
+        ("positional|cannot|truth|condition|is not known", lambda x: x if x.sum() > 0 else -x, {}),
+    ],
+)  # fmt: skip
+def test_mistakes_are_refused_where_they_are_defined(says: str, function: Any, options: dict[str, Any]) -> None:
+    before = list(OPS)
+    with pytest.raises(OptionError, match=rf"(?s){says}.*test_operators\.py"):
+        eqsat.elementwise(function, **{"name": "test_refused", **options})
+    assert list(OPS) == before
+
+
+def test_a_name_is_one_modules() -> None:
+    scope: dict[str, Any] = {"__name__": "another", "eqsat": eqsat}
+    with pytest.raises(OptionError, match=r"(?s)'test_cauchy' is defined already, at .*test_operators\.py"):
+        exec("@eqsat.elementwise\ndef test_cauchy(x): return x", scope)
+
+
+def test_defined_anew_it_is_another_operator() -> None:
+    """As when a cell of a notebook runs again."""
+    first = eqsat.elementwise(lambda x: x + 1, name="test_again")
+    rule = rewrite(first(a), a, id="t.again")
+    second = eqsat.elementwise(lambda x: x + 2, name="test_again")
+    try:
+        found = eqsat.optimize(lambda x: (first(x), second(x)), strict=True)(X)
+        np.testing.assert_array_equal(found[0], X + 1)
+        np.testing.assert_array_equal(found[1], X + 2)
+        assert Applied(first.definition) != Applied(second.definition) == OPS["test_again"].attrs
+        assert check_rule(rewrite(second(a), first(a) + 1, id="t.second"), enough=3).counterexample is None
+        assert rule.ways[0].left[0].attrs == Applied(first.definition)  # type: ignore[attr-defined]
+    finally:
+        del OPS["test_again"]
+
+
+def test_a_ufunc_is_the_operator() -> None:
+    """One that programs had as a step that SciPy runs."""
+    from eqsat.frontends.ufuncs import UFUNCS
+
+    def rel_entr(x: Any, y: Any) -> Any:
+        inside = np.where((x > 0) & (y > 0), x * np.log(x / y), np.inf)
+        return np.where((x == 0) & (y >= 0), 0, inside)
+
+    eqsat.elementwise(rel_entr, name="test_rel_entr", ufunc=special.rel_entr, domain=(0.01, 100))
+    try:
+        optimized = eqsat.optimize(lambda x, y: special.rel_entr(x, y) + 1, strict=True)
+        x, y = np.abs(X) + 0.1, np.abs(X[:1]) + 0.2
+        np.testing.assert_allclose(optimized(x, y), special.rel_entr(x, y) + 1, rtol=1e-12)
+        assert not any("rel_entr" in step.name for step in optimized.explain(x, y).steps if hasattr(step, "name"))
+    finally:
+        del OPS["test_rel_entr"], UFUNCS[special.rel_entr]
+
+
+def test_their_content_is_the_same_in_every_process() -> None:
+    """So that plans are remembered."""
+    code = "from tests.test_operators import cauchy; print(cauchy.definition.digest)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == cauchy.definition.digest
+
+
+def test_numbers_are_settings_of_operators_of_tensors() -> None:
+    def program(x: Any) -> Any:
+        return correlate(x, 2.0)
+
+    with pytest.raises(ValueError, match="by keyword"):
+        eqsat.optimize(program, strict=True)(X[0])
+    with pytest.raises(OptionError, match="no arrays: step"):
+        correlate(a, u, step=b)
+    with pytest.raises(
+        rules.RuleError, match=r"test_operators\.py:\d+: test_cauchy takes 1 tensor in a pattern, not 2"
+    ):
+        cauchy(a, b)
+    with pytest.raises(rules.RuleError, match="takes 1 tensor"):
+        op("test_cauchy", a, b)
+    assert repr(op("test_cauchy", a)) == "test_cauchy(a)"
+
+
+def test_random_programs_have_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On their domains, and as scripts that run where they are pasted."""
+    from eqsat.verify import fuzz, fuzz_command, strategies
+    from eqsat.verify.operators import OPERATORS
+    from eqsat.verify.user_operators import draw_those_of
+
+    monkeypatch.setattr("eqsat.verify.user_operators.OPERATORS", own := dict(OPERATORS))
+    monkeypatch.setattr(strategies, "OPERATORS", own)
+    names = draw_those_of([__name__])
+    assert {"test_softsign", "test_smoothed"} <= set(names) and "test_correlate" not in names
+    monkeypatch.setattr(strategies, "FALLBACK", tuple(names))
+    wanted = {name: own[name] for name in names}
+    own.clear()
+    own.update(wanted)
+    report = fuzz.run(lambda f, **_: f, fuzz.REFERENCE, examples=30, max_ops=5)
+    assert not report.findings and set(names) <= set(report.operators)
+    (program,) = fuzz.different_programs(1, 3, 3)
+    assert f"from {__name__} import" in program.source()
+    exec(compile(program.source().replace("eqsat.optimize", ""), "pasted", "exec"), {})
+    assert fuzz_command.main(["--operators", "json"]) == 2
+    assert "defines no operator" in capsys.readouterr().err
