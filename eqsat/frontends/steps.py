@@ -18,6 +18,7 @@ from typing import Any
 from eqsat.frontends.loop_code import LoopCode, loop_code, range_loops
 from eqsat.frontends.loop_state import State, Unseen
 from eqsat.frontends.memory import LEVEL
+from eqsat.frontends.numbered import LEAST_NUMBERED, Numbered, Unlike, same
 from eqsat.frontends.pytree import Static
 from eqsat.frontends.traced_loops import Closing, TracedBody, fresh_input, on_users_line
 from eqsat.frontends.tracing import CURRENT, Trace
@@ -39,10 +40,6 @@ GET_ITER_BYTES = 2
 Site = tuple[CodeType, int]
 
 
-class Unlike(BaseException):
-    """Steps were taken for alike that are not, or may not be."""
-
-
 class Retraced(Exception):
     """The function is to be traced again, with these loops step by step."""
 
@@ -62,11 +59,16 @@ class Steps:
     def __iter__(self) -> Iterator[Any]:
         trace = CURRENT.get()
         frame = sys._getframe(1)
-        if len(self._numbers) < LEAST_STEPS or trace is None or LEVEL.get():
+        if len(self._numbers) < LEAST_NUMBERED or trace is None or LEVEL.get():
             return iter(self._numbers)
         site = frame.f_code, frame.f_lasti + GET_ITER_BYTES
         code = None if site in trace.barred else loop_code(*site)
-        return iter(self._numbers) if code is None else _Iterator(self._numbers, trace, site, code)
+        if code is None or (code.numbered and trace.standing):
+            return iter(self._numbers)
+        if code.numbered:
+            return Numbered(self._numbers, trace, site, code)
+        long = len(self._numbers) >= LEAST_STEPS
+        return _Iterator(self._numbers, trace, site, code) if long else iter(self._numbers)
 
 
 def shown_range(frame: FrameType) -> Any:
@@ -126,7 +128,7 @@ class _Iterator:
             return False
         *earlier, now = self._states
         for period in range(1, min(PERIODS, len(earlier)) + 1):
-            if _same(earlier[-period], now, earlier[0]):
+            if same(earlier[-period], now, earlier[0]):
                 trips = (len(self._numbers) - self._next - 1) // period
                 return self._stand(earlier[0], now, earlier[-period], period, trips)
         return False
@@ -158,7 +160,7 @@ class _Iterator:
             after = State(frame, self._code, self._trace)
         except Unseen:
             raise Unlike from None
-        if not _same(before, after, standing.first):
+        if not same(before, after, standing.first):
             raise Unlike
         changed = [after.memories[n] for n in standing.changed]
         for n, (new, old) in enumerate(zip(after.memories, before.memories, strict=True)):
@@ -181,13 +183,3 @@ class _Iterator:
         self._trace.stood.append(self._site)
         self._standing = None
         self._next += standing.period * standing.trips
-
-
-def _same(state: State, other: State, first: State) -> bool:
-    """Whether two steps begin with the same, and what was there before the ``first`` is where it was."""
-    if state.token != other.token:
-        return False
-    old = {id(value) for value in first.objects}
-    return all(
-        a is b or (id(a) not in old and id(b) not in old) for a, b in zip(state.objects, other.objects, strict=True)
-    )
