@@ -7,6 +7,7 @@ came before. Those that are alike but for lengths, offsets and constants are tri
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -85,10 +86,10 @@ class Numbered:
             self._watching = False
 
     def _ragged(self) -> bool:
-        """Whether the last two steps computed values of different types."""
+        """Whether each of the last two steps had values of types that the other had not."""
         a, b, c = self._marks[-3:]
-        nodes = self._trace.nodes
-        return [(n.op, n.type) for n in nodes[a:b]] != [(n.op, n.type) for n in nodes[b:c]]
+        one, other = ({node.type for node in self._trace.nodes[i:j]} for i, j in ((a, b), (b, c)))
+        return bool(one - other) and bool(other - one)
 
     def _begin(self) -> None:
         memories = [memory for memory in self._states[-1].memories if memory.known is None]
@@ -119,7 +120,7 @@ class Numbered:
         self._steps.append(outputs)
         if len(self._steps) == EARLY:
             keys = [signature(step) for step in self._steps]
-            if all(one != other for one, other in zip(keys, keys[1:], strict=False)):
+            if all(one != other for one, other in itertools.pairwise(keys)):
                 raise Unlike
         if self._next < len(self._numbers) - 1:
             self._become(after, self._inputs)

@@ -164,8 +164,8 @@ class _Iterator:
             raise Unlike
         changed = [after.memories[n] for n in standing.changed]
         for n, (new, old) in enumerate(zip(after.memories, before.memories, strict=True)):
-            same = new is old and after.versions[n] == before.versions[n]
-            if n not in standing.changed and new.known is None and not same:
+            kept_as_it_was = new is old and after.versions[n] == before.versions[n]
+            if n not in standing.changed and new.known is None and not kept_as_it_was:
                 raise Unlike
         outputs = [memory.node for memory in changed]
         used = set(topological(outputs))

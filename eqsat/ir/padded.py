@@ -263,7 +263,7 @@ class _Padding:
             return self._whole(None, first.type, first)
         if first.op == "iota":
             longest = max(nodes, key=lambda node: node.type.size)
-            (axis,) = self._all_of(longest.type.size),
+            (axis,) = (self._all_of(longest.type.size),)
             return Value(longest, (replace(axis, lengths=np.array([node.type.size for node in nodes])),))
         if kind == "view":
             return self._view(nodes, args[0])
@@ -347,7 +347,7 @@ class _Padding:
         return Value(make(first.op, (self._node(x),), over, label=first.label), axes)
 
     def _concat(self, nodes: Sequence[Node], args: Sequence[Value]) -> Value:
-        first, along = nodes[0], nodes[0].attrs
+        along = nodes[0].attrs
         assert isinstance(along, int)
         lengths = np.array([node.shape for node in nodes])
         parts = list(args)
@@ -483,7 +483,11 @@ class _Padding:
             assert isinstance(node.attrs, ViewMap)
             shape = shapes[trip].tolist()
             within = by_axes(node.attrs, shape)
-            if within is None or min(within[2], default=0) < 0 or any(h >= n for h, n in zip(within[3], shape, strict=True)):
+            if (
+                within is None
+                or min(within[2], default=0) < 0
+                or any(h >= n for h, n in zip(within[3], shape, strict=True))
+            ):
                 raise Unfit
             starts[trip], atoms = within[:2]
             every.append(atoms)
