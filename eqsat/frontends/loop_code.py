@@ -60,12 +60,15 @@ ADDS = frozenset(("LIST_APPEND", "SET_ADD", "MAP_ADD"))
 class LoopCode:
     """The instructions of one turn: the variables and globals that they name, but for the one that counts.
 
-    ``numbered``: that one is read. Then ``variables`` are those alone that a turn may read before it writes them.
+    ``target``: the one that counts; ``numbered``: it is read. ``live``: variables that a turn may read before it
+    writes them.
     """
 
     variables: tuple[str, ...]
     globals: tuple[str, ...]
-    numbered: bool = False
+    target: str
+    numbered: bool
+    live: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,8 +156,8 @@ def loop_code(code: CodeType, place: int) -> LoopCode | None:
                 return None
             read.update(found)
     numbered = any(target in _read(step) for step in inside)
-    variables = _live(inside, after, after[first]) if numbered else {*names}
-    return LoopCode(tuple(sorted(variables - {target})), tuple(sorted(read)), numbered)
+    live = _live(inside, after, after[first]) - {target}
+    return LoopCode(tuple(sorted({*names} - {target})), tuple(sorted(read)), target, numbered, tuple(sorted(live)))
 
 
 def _live(inside: Sequence[dis.Instruction], after: dict[int, int], first: int) -> set[str]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from eqsat.frontends.loop_code import LoopCode, loop_code, range_loops
 from eqsat.frontends.loop_state import State, Unseen
 from eqsat.frontends.memory import LEVEL
-from eqsat.frontends.numbered import LEAST_NUMBERED, Numbered, Unlike, same
+from eqsat.frontends.numbered import LEAST_NUMBERED, Numbered, Site, Unlike
 from eqsat.frontends.pytree import Static
 from eqsat.frontends.traced_loops import Closing, TracedBody, fresh_input, on_users_line
 from eqsat.frontends.tracing import CURRENT, Trace
@@ -36,8 +36,6 @@ PERIODS = 4
 
 GET_ITER_BYTES = 2
 """Of the instruction before the loop's head."""
-
-Site = tuple[CodeType, int]
 
 
 class Retraced(Exception):
@@ -59,12 +57,14 @@ class Steps:
     def __iter__(self) -> Iterator[Any]:
         trace = CURRENT.get()
         frame = sys._getframe(1)
-        if len(self._numbers) < LEAST_NUMBERED or trace is None or LEVEL.get():
+        if trace is None or LEVEL.get() or (len(self._numbers) < LEAST_NUMBERED and trace.numbered is None):
             return iter(self._numbers)
         site = frame.f_code, frame.f_lasti + GET_ITER_BYTES
         code = None if site in trace.barred else loop_code(*site)
-        if code is None or (code.numbered and trace.standing):
+        if code is None:
             return iter(self._numbers)
+        if trace.numbered is not None:
+            return trace.numbered.inside(self._numbers, site, code)
         if code.numbered:
             return Numbered(self._numbers, trace, site, code)
         long = len(self._numbers) >= LEAST_STEPS
@@ -128,7 +128,7 @@ class _Iterator:
             return False
         *earlier, now = self._states
         for period in range(1, min(PERIODS, len(earlier)) + 1):
-            if same(earlier[-period], now, earlier[0]):
+            if _same(earlier[-period], now, earlier[0]):
                 trips = (len(self._numbers) - self._next - 1) // period
                 return self._stand(earlier[0], now, earlier[-period], period, trips)
         return False
@@ -160,12 +160,12 @@ class _Iterator:
             after = State(frame, self._code, self._trace)
         except Unseen:
             raise Unlike from None
-        if not same(before, after, standing.first):
+        if not _same(before, after, standing.first):
             raise Unlike
         changed = [after.memories[n] for n in standing.changed]
         for n, (new, old) in enumerate(zip(after.memories, before.memories, strict=True)):
-            kept_as_it_was = new is old and after.versions[n] == before.versions[n]
-            if n not in standing.changed and new.known is None and not kept_as_it_was:
+            same = new is old and after.versions[n] == before.versions[n]
+            if n not in standing.changed and new.known is None and not same:
                 raise Unlike
         outputs = [memory.node for memory in changed]
         used = set(topological(outputs))
@@ -183,3 +183,13 @@ class _Iterator:
         self._trace.stood.append(self._site)
         self._standing = None
         self._next += standing.period * standing.trips
+
+
+def _same(state: State, other: State, first: State) -> bool:
+    """Whether two steps begin with the same, and what was there before the ``first`` is where it was."""
+    if state.token != other.token:
+        return False
+    old = {id(value) for value in first.objects}
+    return all(
+        a is b or (id(a) not in old and id(b) not in old) for a, b in zip(state.objects, other.objects, strict=True)
+    )

@@ -9,75 +9,27 @@ into it: sums take zeros for them, writes leave them out. Starts, masks and posi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from eqsat.ir import build
-from eqsat.ir.identity import identity
-from eqsat.ir.joins import PadAttrs
-from eqsat.ir.loop import Loop, loop
 from eqsat.ir.moving import Atom, by_axes
-from eqsat.ir.node import ConstArray, Graph, Node, substitute, topological
-from eqsat.ir.sources import IotaAttrs
+from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import DType, TensorType, int64, row_major
 from eqsat.ir.views import ViewMap, view_map
 
-__all__ = ["Unfit", "signature", "stepped"]
+__all__ = ["Body", "Unfit", "Value"]
 
-LEAST_TRIPS = 8
-"""Of a loop; fewer steps that are alike are put one after the other."""
-MOST_SINGLE = 12
-"""Steps that are in no loop, such as the first and last ones, whose lengths are 0 or 1."""
 TABLE_BYTES = 1 << 22
 """Of a table of positions or masks at most."""
 
 
 class Unfit(Exception):
     """The steps are none of a loop of this kind."""
-
-
-def signature(outputs: Sequence[Node]) -> tuple[object, ...]:
-    """What steps that may be trips of one loop have in common: everything but lengths, offsets and constants."""
-    numbers: dict[Node, int] = {}
-    found: list[object] = []
-    for node in topological(outputs):
-        numbers[node] = len(numbers)
-        about: object = identity(node.attrs)
-        if isinstance(node.attrs, (ViewMap, ConstArray)):
-            about = None
-        elif isinstance(node.attrs, IotaAttrs):
-            about = node.dtype
-        elif isinstance(node.attrs, PadAttrs):
-            about = identity(node.attrs.value)
-        shape = node.shape
-        found.append((node.op, tuple(numbers[i] for i in node.inputs), node.dtype, len(shape), 0 in shape, about))
-    return (*found, *(numbers[node] for node in outputs))
-
-
-def stepped(inputs: Sequence[Node], before: Sequence[Node], steps: Sequence[Sequence[Node]]) -> list[Node]:
-    """The values after all steps. ``steps``: what each makes of the ``inputs``, which are ``before`` at first.
-
-    Raises ``Unfit`` where too few of them are alike.
-    """
-    keys = [signature(outputs) for outputs in steps]
-    now = list(before)
-    single, first = 0, 0
-    while first < len(steps):
-        end = next((t for t in range(first + 1, len(steps)) if keys[t] != keys[first]), len(steps))
-        if end - first >= LEAST_TRIPS:
-            now = _Padding(inputs, now, steps[first:end]).loop()
-        else:
-            single += end - first
-            if single > MOST_SINGLE:
-                raise Unfit
-            for outputs in steps[first:end]:
-                now = substitute(outputs, dict(zip(inputs, now, strict=True)))
-        first = end
-    return now
 
 
 @dataclass(frozen=True)
@@ -126,51 +78,38 @@ class _Reads:
 
 
 @dataclass
-class _Padding:
-    """The loop of ``steps`` that are alike."""
+class Body:
+    """The body of a loop of so many trips, while it is made; ``others``: operands behind what is carried, with the
+    elements that their windows move in ``moved``. ``windows``: whether tensors from outside are read through such."""
 
-    given: Sequence[Node]
-    before: Sequence[Node]
-    steps: Sequence[Sequence[Node]]
+    trips: int
+    windows: bool = True
     inputs: list[Node] = field(default_factory=list)
     others: list[Node] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
     known: dict[tuple[Node, int], Node] = field(default_factory=dict)
 
-    @property
-    def trips(self) -> int:
-        return len(self.steps)
+    def carried(self, type: TensorType) -> Value:
+        """A value that trips hand on; all of them come before any operand."""
+        self.inputs.append(build.input_node(len(self.inputs), type))
+        return self.whole(self.inputs[-1], type)
 
-    def loop(self) -> list[Node]:
-        """The values after these steps."""
-        orders = [topological(outputs) for outputs in self.steps]
-        changed = [n for n, node in enumerate(self.given) if any(step[n] is not node for step in self.steps)]
-        values: dict[Node, Value] = {}
-        for n, node in enumerate(self.given):
-            if n not in changed:
-                values[node] = self._whole(None, node.type, self.before[n])
-                continue
-            self.inputs.append(build.input_node(len(self.inputs), node.type))
-            values[node] = self._whole(self.inputs[-1], node.type)
+    def run(self, steps: Sequence[Sequence[Node]], given: Mapping[Node, Value]) -> list[Value]:
+        """What stands for the outputs of the ``steps``, one of each trip. Raises ``Unfit`` where a length is left."""
+        orders = [topological(outputs) for outputs in steps]
         number = {node: place for place, node in enumerate(orders[0])}
         made: list[Value] = []
         for place, first in enumerate(orders[0]):
-            nodes = [order[place] for order in orders]
             args = [made[number[i]] for i in first.inputs]
-            made.append(values[first] if first in values else self._made(nodes, args))
-        outputs = []
-        for n in changed:
-            found = made[number[self.steps[0][n]]]
-            if found.ragged:
-                raise Unfit
-            outputs.append(self._node(found))
-        body = Loop(self.trips, Graph(tuple(self.inputs), tuple(outputs)), len(changed), tuple(self.moved))
-        results = loop(body, [*(self.before[n] for n in changed), *self.others])
-        return [results[changed.index(n)] if n in changed else node for n, node in enumerate(self.before)]
+            made.append(given[first] if first in given else self._made([order[place] for order in orders], args))
+        outputs = [made[number[node]] for node in steps[0]]
+        if any(value.ragged for value in outputs):
+            raise Unfit
+        return outputs
 
     # operands
 
-    def _operand(self, node: Node, step: int) -> Node:
+    def operand(self, node: Node, step: int) -> Node:
         """The body's input that is a tensor from outside, or a window of it."""
         if (node, step) not in self.known:
             size = node.type.size - (self.trips - 1) * abs(step)
@@ -181,28 +120,30 @@ class _Padding:
             self.known[node, step] = made
         return self.known[node, step]
 
-    def _row(self, table: np.ndarray, dtype: DType | None = None) -> Node:
+    def row(self, table: np.ndarray, dtype: DType | None = None) -> Node:
         """A trip's row of a table."""
         if table.nbytes > TABLE_BYTES or not table.size:
             raise Unfit
         if (table == table[0]).all():
             same = build.const(table[0], dtype)
-            return same if same.type.size == 1 else self._operand(same, 0)
-        made = self._operand(build.const(table, dtype), table[0].size)
+            return same if same.type.size == 1 else self.operand(same, 0)
+        made = self.operand(build.const(table, dtype), table[0].size)
         return build.reshape(made, table.shape[1:])
 
-    def _whole(self, node: Node | None, type: TensorType, fixed: Node | None = None) -> Value:
+    def whole(self, node: Node | None, type: TensorType, fixed: Node | None = None) -> Value:
+        """A value of one type on all trips."""
         return Value(node, tuple(self._all_of(n) for n in type.shape), fixed)
 
     def _all_of(self, size: int) -> Axis:
         return Axis(np.full(self.trips, size), size, np.zeros(self.trips, np.int64))
 
-    def _node(self, value: Value) -> Node:
+    def node(self, value: Value) -> Node:
+        """It in the body."""
         if value.node is not None:
             return value.node
         assert value.fixed is not None
         small = isinstance(value.fixed.attrs, ConstArray) and value.fixed.type.size <= 1
-        return value.fixed if small else self._operand(value.fixed, 0)
+        return value.fixed if small else self.operand(value.fixed, 0)
 
     def _taken(self, node: Node, axis: int, positions: np.ndarray) -> Node:
         """Positions on an axis, a row of them for each trip, as an axis in its place."""
@@ -211,7 +152,7 @@ class _Padding:
         first = positions[0]
         if (positions == first).all() and (np.diff(first) == 1).all():
             return build.take_range(node, axis, int(first[0]), int(first[0]) + first.size)
-        return make("gather", (node, self._row(positions, int64)), axis, label="take")
+        return make("gather", (node, self.row(positions, int64)), axis, label="take")
 
     # axes
 
@@ -220,7 +161,7 @@ class _Padding:
         own = value.axes[at]
         if own.key == axis.key and not own.free:
             return value
-        node = self._node(value)
+        node = self.node(value)
         if own.free:
             if not spread:
                 return value
@@ -234,12 +175,12 @@ class _Padding:
     def _between(self, low: np.ndarray, high: np.ndarray, size: int, at: int, rank: int) -> Node:
         """A mask over an axis: positions from ``low`` on and before ``high`` of each trip."""
         positions = np.arange(size)
-        row = self._row((positions >= low[:, None]) & (positions < high[:, None]))
+        row = self.row((positions >= low[:, None]) & (positions < high[:, None]))
         return build.reshape(row, [size if a == at else 1 for a in range(rank)])
 
     def _counted(self, value: Value, at: int, neutral: float | int | bool) -> Value:
         """The value with a neutral element around what counts on an axis."""
-        axis, node = value.axes[at], self._node(value)
+        axis, node = value.axes[at], self.node(value)
         mask = self._between(axis.start, axis.start + axis.lengths, axis.size, at, node.type.ndim)
         return replace(value, node=build.call("where", mask, node, build.scalar(neutral, node)), fixed=None)
 
@@ -259,8 +200,6 @@ class _Padding:
         kind = OPS[first.op].kind
         if isinstance(first.attrs, ConstArray):
             return self._constant(nodes)
-        if first.op == "input":
-            return self._whole(None, first.type, first)
         if first.op == "iota":
             longest = max(nodes, key=lambda node: node.type.size)
             (axis,) = (self._all_of(longest.type.size),)
@@ -268,8 +207,8 @@ class _Padding:
         if kind == "view":
             return self._view(nodes, args[0])
         if not any(arg.ragged for arg in args) and all(n.type == first.type and n.attrs == first.attrs for n in nodes):
-            inputs = tuple(map(self._node, args))
-            return self._whole(make(first.op, inputs, first.attrs, label=first.label), first.type)
+            inputs = tuple(map(self.node, args))
+            return self.whole(make(first.op, inputs, first.attrs, label=first.label), first.type)
         if kind == "map" and first.op != "wrap_index":
             return self._map(nodes, args)
         if kind == "contract":
@@ -283,12 +222,12 @@ class _Padding:
     def _constant(self, nodes: Sequence[Node]) -> Value:
         first = nodes[0]
         if all(node is first for node in nodes):
-            return self._whole(None, first.type, first)
+            return self.whole(None, first.type, first)
         arrays = [node.attrs.array for node in nodes if isinstance(node.attrs, ConstArray)]
         if any(array.shape != arrays[0].shape for array in arrays):
             raise Unfit
         table = np.stack([array.reshape(-1) for array in arrays])
-        return self._whole(build.reshape(self._row(table, first.dtype), first.shape), first.type)
+        return self.whole(build.reshape(self.row(table, first.dtype), first.shape), first.type)
 
     def _map(self, nodes: Sequence[Node], args: Sequence[Value]) -> Value:
         first = nodes[0]
@@ -307,7 +246,7 @@ class _Padding:
             for n, a in own:
                 aligned[n] = self._on(aligned[n], a, axis)
             axes.append(axis)
-        return Value(make(first.op, tuple(map(self._node, aligned)), first.attrs, label=first.label), tuple(axes))
+        return Value(make(first.op, tuple(map(self.node, aligned)), first.attrs, label=first.label), tuple(axes))
 
     def _contract(self, nodes: Sequence[Node], args: Sequence[Value]) -> Value:
         first = nodes[0]
@@ -330,7 +269,7 @@ class _Padding:
                 value = self._on(value, at, placed[label], spread=True)
                 if label not in spec.out:
                     value = self._counted(value, at, 0)
-            inputs.append(self._node(value))
+            inputs.append(self.node(value))
         return Value(make("contract", tuple(inputs), spec, label=first.label), tuple(placed[x] for x in spec.out))
 
     def _reduce(self, nodes: Sequence[Node], x: Value) -> Value:
@@ -344,7 +283,7 @@ class _Padding:
                 x = self._on(x, at, replace(self._common([axis]), free=False), spread=True)
                 x = self._counted(x, at, _neutral(first.op, first.dtype))
         axes = tuple(axis for at, axis in enumerate(x.axes) if at not in over)
-        return Value(make(first.op, (self._node(x),), over, label=first.label), axes)
+        return Value(make(first.op, (self.node(x),), over, label=first.label), axes)
 
     def _concat(self, nodes: Sequence[Node], args: Sequence[Value]) -> Value:
         along = nodes[0].attrs
@@ -367,9 +306,9 @@ class _Padding:
         for part, begin in zip(parts, begins, strict=True):
             own = part.axes[along]
             if own.size == 1 and (own.lengths == 1).all():
-                part = Value(self._node(part), (*part.axes[:along], replace(own, free=True), *part.axes[along + 1 :]))
+                part = Value(self.node(part), (*part.axes[:along], replace(own, free=True), *part.axes[along + 1 :]))
             part = self._on(part, along, replace(axis, start=axis.start + begin))
-            chosen.append((part, self._node(part)))
+            chosen.append((part, self.node(part)))
         base = max(chosen, key=lambda one: sum(node is one[1] for _, node in chosen))[1]
         for (_, node), begin, end in zip(chosen, begins, ends, strict=True):
             if node is not base:
@@ -458,13 +397,13 @@ class _Padding:
     ) -> tuple[Node, list[int], int]:
         """The operand where each trip reads it, its shape, and the offset of that: a window, or rows taken of it."""
         strides = row_major(tuple(shape))
-        if x.fixed is not None and moving and not positions:
+        if self.windows and x.fixed is not None and moving and not positions:
             paths = {a: np.diff(first) for a, (first, _) in moving.items()}
             step = sum(int(path[0]) * strides[a] for a, path in paths.items())
             if step and all((path == path[0]).all() for path in paths.values()):
                 at = sum(int(first[0]) * strides[a] for a, (first, _) in moving.items())
-                return self._operand(x.fixed, step), shape, at + min(0, (self.trips - 1) * step)
-        node = self._node(x)
+                return self.operand(x.fixed, step), shape, at + min(0, (self.trips - 1) * step)
+        node = self.node(x)
         if len(moving) > 1 and len(moving) == len(shape) and all(width == 1 for _, width in moving.values()):
             flat = sum((first * strides[a] for a, (first, _) in moving.items()), np.zeros(self.trips, np.int64))
             whole = build.reshape(node, (node.type.size,))
