@@ -81,28 +81,27 @@ class Numbered:
         self._within = False
 
     def _observe(self, frame: FrameType) -> None:
-        """Note what the next step begins with, and begin to let arrays stand for others where it is time."""
+        """Note what the next step begins with; begin to let arrays stand for others where no step was like the next."""
         self._marks.append(len(self._trace.nodes))
         try:
             self._states.append(State(frame, self._live_code(), self._trace))
         except Unseen:
             self._watching = False
             return
-        if len(self._states) > 2 and _types(self._states[-2]) == _types(self._states[-1]):
-            self._watching = False
-            if self._ragged():
+        if len(self._states) > 2:
+            differ = self._seen(-3) != self._seen(-2)
+            self._watching = differ and self._next <= OBSERVED
+            again = len(self._states) > 3 and _types(self._states[-2]) == _types(self._states[-1])
+            if differ and again:
+                self._watching = False
                 self._begin()
-        elif self._next > OBSERVED:
-            self._watching = False
+
+    def _seen(self, step: int) -> set[TensorType]:
+        """The types of what was computed from one mark to the next."""
+        return {node.type for node in self._trace.nodes[self._marks[step] : self._marks[step + 1]]}
 
     def _live_code(self) -> LoopCode:
         return replace(self._code, variables=self._code.live)
-
-    def _ragged(self) -> bool:
-        """Whether each of the last two steps had values of types that the other had not."""
-        a, b, c = self._marks[-3:]
-        one, other = ({node.type for node in self._trace.nodes[i:j]} for i, j in ((a, b), (b, c)))
-        return bool(one - other) and bool(other - one)
 
     def _begin(self) -> None:
         memories = _traced(self._states[-1])
