@@ -8,6 +8,7 @@ trips of one loop (:mod:`eqsat.ir.ragged`). Arrays that a step may read are seen
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from types import CodeType, FrameType
@@ -19,7 +20,7 @@ from eqsat.frontends.memory import Memory
 from eqsat.frontends.traced_loops import fresh_input, on_users_line
 from eqsat.frontends.tracing import Trace
 from eqsat.ir.node import Node
-from eqsat.ir.ragged import Segment, Unfit, alike, stepped
+from eqsat.ir.ragged import Segment, Unfit, ragged, stepped
 from eqsat.ir.types import TensorType
 
 __all__ = ["LEAST_NUMBERED", "Numbered", "Unlike"]
@@ -31,7 +32,7 @@ LEAST_NUMBERED = 32
 OBSERVED = 6
 """Steps that are traced before two have to begin with arrays of the same types."""
 EARLY = 6
-"""Steps among which two that follow each other have to be alike."""
+"""Steps among which two that follow each other have to be alike but for lengths."""
 
 
 class Unlike(BaseException):
@@ -96,9 +97,9 @@ class Numbered:
                 self._watching = False
                 self._begin()
 
-    def _seen(self, step: int) -> set[TensorType]:
+    def _seen(self, step: int) -> Counter[TensorType]:
         """The types of what was computed from one mark to the next."""
-        return {node.type for node in self._trace.nodes[self._marks[step] : self._marks[step + 1]]}
+        return Counter(node.type for node in self._trace.nodes[self._marks[step] : self._marks[step + 1]])
 
     def _live_code(self) -> LoopCode:
         return replace(self._code, variables=self._code.live)
@@ -138,7 +139,7 @@ class Numbered:
         """Note what a step has made of its inputs; the last one is traced as it is, for variables that it leaves."""
         memories = self._cut(frame, self._site, self._live_code())
         self._within = False
-        if len(self._steps) == EARLY and not alike(self._steps):
+        if len(self._steps) == EARLY and not ragged(self._steps):
             raise Unlike
         if self._next < len(self._numbers) - 1:
             self._steps.append([])

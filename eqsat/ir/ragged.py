@@ -15,9 +15,10 @@ from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import ConstArray, Graph, Node, substitute, topological
 from eqsat.ir.padded import Body, Unfit, Value
 from eqsat.ir.sources import IotaAttrs
+from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 
-__all__ = ["Segment", "Unfit", "alike", "stepped"]
+__all__ = ["Segment", "Unfit", "ragged", "stepped"]
 
 LEAST_TRIPS = 8
 """Of a loop; fewer steps that are alike are put one after the other."""
@@ -63,10 +64,16 @@ def _step(segments: Sequence[Segment]) -> _Step:
     return _Step(tuple(key for key, _ in runs), tuple(run for _, run in runs))
 
 
-def alike(steps: Sequence[Sequence[Segment]]) -> bool:
-    """Whether some step is like the one before it."""
-    outlines = [_step(segments).outline for segments in steps]
-    return any(one == other for one, other in itertools.pairwise(outlines))
+def ragged(steps: Sequence[Sequence[Segment]]) -> bool:
+    """Whether some step is like the one before it, and differs from it in lengths."""
+    found = list(map(_step, steps))
+    return any(
+        one.outline == other.outline and _types(one) != _types(other) for one, other in itertools.pairwise(found)
+    )
+
+
+def _types(step: _Step) -> list[list[TensorType]]:
+    return [[node.type for node in topological(segment.outputs)] for run in step.runs for segment in run]
 
 
 def stepped(before: Sequence[Node], steps: Sequence[Sequence[Segment]]) -> list[Node]:
