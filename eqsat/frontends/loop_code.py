@@ -118,8 +118,14 @@ def _iterated(steps: Sequence[dis.Instruction], number: int) -> int | None:
             return None
         depth += dis.stack_effect(step.opcode, step.arg)
         if step.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") and depth <= 1:
-            follow = [s.opname for s in steps[at + 1 :] if s.opname != "EXTENDED_ARG"]
-            return steps[at + 2].offset if follow[:2] == ["GET_ITER", "FOR_ITER"] else None
+            before = steps[number - 1] if number else step
+            end = at + 1
+            if before.opname == "LOAD_GLOBAL" and before.argval == "reversed":
+                end = next((n for n in range(at + 1, len(steps)) if steps[n].opname == "CALL"), at) + 1
+                if any(s.opname not in ("PRECALL", "CALL") for s in steps[at + 1 : end]):
+                    return None
+            follow = [s.opname for s in steps[end:] if s.opname != "EXTENDED_ARG"]
+            return steps[end + 1].offset if follow[:2] == ["GET_ITER", "FOR_ITER"] else None
     return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
+from eqsat.deadline import NEVER, Pace
 from eqsat.frontends.loop_code import LoopCode
 from eqsat.frontends.loop_state import State, Unseen
 from eqsat.frontends.memory import Memory
@@ -36,7 +37,14 @@ EARLY = 6
 
 
 class Unlike(BaseException):
-    """Steps were taken for alike that are not, or may not be."""
+    """Steps were taken for alike that are not, or may not be.
+
+    ``soon``: a loop whose steps may be so from the second on.
+    """
+
+    def __init__(self, soon: object = None) -> None:
+        super().__init__()
+        self.soon = soon
 
 
 class Numbered:
@@ -53,6 +61,7 @@ class Numbered:
         self._at: tuple[Node, ...] = ()
         self._steps: list[list[Segment]] = []
         self._within = False
+        self._pace = Pace("tracing", 0, NEVER)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -82,20 +91,23 @@ class Numbered:
         self._within = False
 
     def _observe(self, frame: FrameType) -> None:
-        """Note what the next step begins with; begin to let arrays stand for others where no step was like the next."""
+        """Note what the next step begins with. Where no step is like the one before it, the function is traced again,
+        and arrays begin to stand for others as soon as they may."""
         self._marks.append(len(self._trace.nodes))
         try:
             self._states.append(State(frame, self._live_code(), self._trace))
         except Unseen:
             self._watching = False
             return
-        if len(self._states) > 2:
+        again = len(self._states) > 1 and _types(self._states[-2]) == _types(self._states[-1])
+        if again and self._site in self._trace.soon:
+            self._watching = False
+            self._begin()
+        elif len(self._states) > 2:
             differ = self._seen(-3) != self._seen(-2)
             self._watching = differ and self._next <= OBSERVED
-            again = len(self._states) > 3 and _types(self._states[-2]) == _types(self._states[-1])
-            if differ and again:
-                self._watching = False
-                self._begin()
+            if differ and again and len(self._states) > 3:
+                raise Unlike(self._site)
 
     def _seen(self, step: int) -> Counter[TensorType]:
         """The types of what was computed from one mark to the next."""
@@ -111,6 +123,7 @@ class Numbered:
             return
         self._trace.standing.append(self._site)
         self._trace.numbered = self
+        self._pace = Pace("tracing", len(self._numbers) - self._next, self._trace.deadline)
         self._steps.append([])
         self._stand(memories, self._site)
 
@@ -141,6 +154,7 @@ class Numbered:
         self._within = False
         if len(self._steps) == EARLY and not ragged(self._steps):
             raise Unlike
+        self._pace.step()
         if self._next < len(self._numbers) - 1:
             self._steps.append([])
             return

@@ -39,11 +39,11 @@ GET_ITER_BYTES = 2
 
 
 class Retraced(Exception):
-    """The function is to be traced again, with these loops step by step."""
+    """The function is to be traced again, with the loops ``barred`` step by step."""
 
-    def __init__(self, barred: frozenset[object]) -> None:
+    def __init__(self, barred: frozenset[object], soon: frozenset[object] = frozenset()) -> None:
         super().__init__()
-        self.barred = barred
+        self.barred, self.soon = barred, soon
 
 
 class Steps:
@@ -52,7 +52,11 @@ class Steps:
     __slots__ = ("_numbers",)
 
     def __init__(self, *args: Any) -> None:
-        self._numbers = range(*args)
+        (only,) = args if len(args) == 1 else (None,)
+        self._numbers = only if isinstance(only, range) else range(*args)
+
+    def __reversed__(self) -> Steps:
+        return Steps(self._numbers[::-1])
 
     def __iter__(self) -> Iterator[Any]:
         trace = CURRENT.get()

@@ -90,8 +90,12 @@ def stepped(before: Sequence[Node], steps: Sequence[Sequence[Segment]]) -> list[
         single += len(found)
         if single > MOST_SINGLE:
             raise Unfit
-        for segment in itertools.chain.from_iterable(run for step in found for run in step.runs):
-            now = substitute(segment.outputs, dict(zip(segment.inputs, now, strict=True)))
+        for run in itertools.chain.from_iterable(step.runs for step in found):
+            if len(run) >= LEAST_TRIPS:
+                now = _loop(now, [_step([segment]) for segment in run])
+                continue
+            for segment in run:
+                now = substitute(segment.outputs, dict(zip(segment.inputs, now, strict=True)))
     return now
 
 
