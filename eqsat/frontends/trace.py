@@ -52,7 +52,8 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
-from eqsat.frontends.steps import Retraced, Unlike
+from eqsat.frontends.numbered import Unlike
+from eqsat.frontends.steps import Retraced
 from eqsat.frontends.traced_loops import check_closed
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.tracing import CURRENT, Trace, Unsized
