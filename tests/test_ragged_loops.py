@@ -174,8 +174,6 @@ def test_unlike_steps_are_traced_step_by_step(monkeypatch: pytest.MonkeyPatch) -
     assert numbered.LEAST_NUMBERED < 40
 
 
-@pytest.mark.parametrize("name", ["forward_substitution", "gram_schmidt"])
-def test_compiled_programs_are_right(name: str) -> None:
-    program = PROGRAMS[name]
-    size = (40,) if len(program.small) == 1 else (34, 36)
-    check(program, size, eqsat.optimize(program.function, strict=True, check_speed=False))
+def test_a_compiled_program_is_right() -> None:
+    program = PROGRAMS["forward_substitution"]
+    check(program, (40,), eqsat.optimize(program.function, strict=True, check_speed=False))

@@ -176,5 +176,5 @@ def _traced(state: State) -> list[Memory]:
     return [memory for memory in state.memories if memory.known is None]
 
 
-def _types(state: State) -> list[TensorType]:
-    return [memory.node.type for memory in _traced(state)]
+def _types(state: State) -> list[TensorType | None]:
+    return [memory.type for memory in _traced(state)]
