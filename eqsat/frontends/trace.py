@@ -37,6 +37,7 @@ from eqsat.frontends import (  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
 from eqsat.frontends.guards import Guard
+from eqsat.frontends.numbered import Unlike
 from eqsat.frontends.pytree import (
     ArgSpec,
     Branch,
@@ -52,7 +53,6 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
-from eqsat.frontends.numbered import Unlike
 from eqsat.frontends.steps import Retraced
 from eqsat.frontends.traced_loops import check_closed
 from eqsat.frontends.tracer import TracedArray, TracedNumber
