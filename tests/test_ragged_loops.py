@@ -162,9 +162,17 @@ def test_steps_of_one_length_are_traced_as_ever(monkeypatch: pytest.MonkeyPatch)
             a[k] = a[k] * 0.5 + a[k - 1]
         return a
 
-    found = traced(recurrence, 40).graph.key()
+    def settling(a: Any) -> Any:
+        x, out = np.zeros(4), np.zeros((a.shape[0], 4))
+        for k in range(a.shape[0]):
+            x = a[:4, :4] @ x * 0.01
+            x = x + a[k, :4]
+            out[k] = x
+        return out
+
+    keys = [traced(fn, 40).graph.key() for fn in (recurrence, settling)]
     monkeypatch.setattr(steps, "LEAST_NUMBERED", 1 << 30)
-    assert traced(recurrence, 40).graph.key() == found
+    assert [traced(fn, 40).graph.key() for fn in (recurrence, settling)] == keys
 
 
 def test_unlike_steps_are_traced_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

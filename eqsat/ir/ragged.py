@@ -73,7 +73,12 @@ def ragged(steps: Sequence[Sequence[Segment]]) -> bool:
 
 
 def _types(step: _Step) -> list[list[TensorType]]:
-    return [[node.type for node in topological(segment.outputs)] for run in step.runs for segment in run]
+    """Of what is computed and of what, without the parts around a write, which any write of a row has."""
+    return [
+        [value.type for node in topological(segment.outputs) if node.op not in ("view", "concat")
+         for value in (node, *node.inputs)]
+        for run in step.runs for segment in run
+    ]  # fmt: skip
 
 
 def stepped(before: Sequence[Node], steps: Sequence[Sequence[Segment]]) -> list[Node]:
