@@ -58,10 +58,17 @@ ADDS = frozenset(("LIST_APPEND", "SET_ADD", "MAP_ADD"))
 
 @dataclass(frozen=True)
 class LoopCode:
-    """The instructions of one turn: the variables and globals that they name, but for the one that counts."""
+    """The instructions of one turn: the variables and globals that they name, but for the one that counts.
+
+    ``target``: the one that counts; ``numbered``: it is read. ``live``: variables that a turn may read before it
+    writes them.
+    """
 
     variables: tuple[str, ...]
     globals: tuple[str, ...]
+    target: str
+    numbered: bool
+    live: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,15 +118,20 @@ def _iterated(steps: Sequence[dis.Instruction], number: int) -> int | None:
             return None
         depth += dis.stack_effect(step.opcode, step.arg)
         if step.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") and depth <= 1:
-            follow = [s.opname for s in steps[at + 1 :] if s.opname != "EXTENDED_ARG"]
-            return steps[at + 2].offset if follow[:2] == ["GET_ITER", "FOR_ITER"] else None
+            before = steps[number - 1] if number else step
+            end = at + 1
+            if before.opname == "LOAD_GLOBAL" and before.argval == "reversed":
+                end = next((n for n in range(at + 1, len(steps)) if steps[n].opname == "CALL"), at) + 1
+                if any(s.opname not in ("PRECALL", "CALL") for s in steps[at + 1 : end]):
+                    return None
+            follow = [s.opname for s in steps[end:] if s.opname != "EXTENDED_ARG"]
+            return steps[end + 1].offset if follow[:2] == ["GET_ITER", "FOR_ITER"] else None
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def loop_code(code: CodeType, place: int) -> LoopCode | None:
-    """The loop whose head, FOR_ITER or what extends it, is at a place; None where more may happen than
-    is seen, or where the number of a turn is read."""
+    """The loop whose head, FOR_ITER or what extends it, is at a place; None where more may happen than is seen."""
     steps = {step.offset: step for step in dis.get_instructions(code)}
     order = list(steps)
     after = dict(itertools.pairwise(order))
@@ -149,9 +161,36 @@ def loop_code(code: CodeType, place: int) -> LoopCode | None:
             if found is None:
                 return None
             read.update(found)
-    if any(target in _read(step) for step in inside):
-        return None
-    return LoopCode(tuple(sorted({*names} - {target})), tuple(sorted(read)))
+    numbered = any(target in _read(step) for step in inside)
+    live = _live(inside, after, after[first]) - {target}
+    return LoopCode(tuple(sorted({*names} - {target})), tuple(sorted(read)), target, numbered, tuple(sorted(live)))
+
+
+def _live(inside: Sequence[dis.Instruction], after: dict[int, int], first: int) -> set[str]:
+    """The variables that a turn, which begins at ``first``, may read before it writes them."""
+    live: dict[int, set[str]] = {step.offset: set() for step in inside}
+    changed = True
+    while changed:
+        changed = False
+        for step in reversed(inside):
+            follow = [step.argval] if step.opname in JUMPS else []
+            if step.opname not in NEVER_ON:
+                follow.append(after[step.offset])
+            found = set().union(*(live[place] for place in follow if place in live))
+            found = (found - _written(step)) | set(_read(step))
+            if step.opname == "STORE_FAST_LOAD_FAST" and step.argval[0] == step.argval[1]:
+                found.discard(step.argval[0])
+            if found != live[step.offset]:
+                live[step.offset], changed = found, True
+    return live[first] | {name for step in inside if "DEREF" in step.opname for name in [step.argval]}
+
+
+def _written(step: dis.Instruction) -> set[str]:
+    if step.opname == "STORE_FAST":
+        return {step.argval}
+    if step.opname == "STORE_FAST_STORE_FAST":
+        return set(step.argval)
+    return {step.argval[0]} if step.opname == "STORE_FAST_LOAD_FAST" else set()
 
 
 def _natural(steps: dict[int, dis.Instruction], after: dict[int, int], head: int) -> set[int]:

@@ -17,6 +17,7 @@ from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node, Source
 from eqsat.ir.table import make
+from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 from eqsat.scoped import Scoped
 
@@ -60,6 +61,11 @@ class Memory:
     @property
     def size(self) -> int:
         return self._node.type.size if self._node is not None else self.array.size  # type: ignore[union-attr]
+
+    @property
+    def type(self) -> TensorType | None:
+        """Of the value, which this does not put together; None of a known one."""
+        return None if self._node is None else self._node.type
 
     @property
     def node(self) -> Node:

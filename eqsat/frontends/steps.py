@@ -12,12 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from eqsat.frontends.loop_code import LoopCode, loop_code, range_loops
 from eqsat.frontends.loop_state import State, Unseen
 from eqsat.frontends.memory import LEVEL
+from eqsat.frontends.numbered import LEAST_NUMBERED, Numbered, Site, Unlike
 from eqsat.frontends.pytree import Static
 from eqsat.frontends.traced_loops import Closing, TracedBody, fresh_input, on_users_line
 from eqsat.frontends.tracing import CURRENT, Trace
@@ -36,19 +37,13 @@ PERIODS = 4
 GET_ITER_BYTES = 2
 """Of the instruction before the loop's head."""
 
-Site = tuple[CodeType, int]
-
-
-class Unlike(BaseException):
-    """Steps were taken for alike that are not, or may not be."""
-
 
 class Retraced(Exception):
-    """The function is to be traced again, with these loops step by step."""
+    """The function is to be traced again, with the loops ``barred`` step by step."""
 
-    def __init__(self, barred: frozenset[object]) -> None:
+    def __init__(self, barred: frozenset[object], soon: frozenset[object] = frozenset()) -> None:
         super().__init__()
-        self.barred = barred
+        self.barred, self.soon = barred, soon
 
 
 class Steps:
@@ -57,16 +52,27 @@ class Steps:
     __slots__ = ("_numbers",)
 
     def __init__(self, *args: Any) -> None:
-        self._numbers = range(*args)
+        (only,) = args if len(args) == 1 else (None,)
+        self._numbers = only if isinstance(only, range) else range(*args)
+
+    def __reversed__(self) -> Steps:
+        return Steps(self._numbers[::-1])
 
     def __iter__(self) -> Iterator[Any]:
         trace = CURRENT.get()
         frame = sys._getframe(1)
-        if len(self._numbers) < LEAST_STEPS or trace is None or LEVEL.get():
+        if trace is None or LEVEL.get() or (len(self._numbers) < LEAST_NUMBERED and trace.numbered is None):
             return iter(self._numbers)
         site = frame.f_code, frame.f_lasti + GET_ITER_BYTES
         code = None if site in trace.barred else loop_code(*site)
-        return iter(self._numbers) if code is None else _Iterator(self._numbers, trace, site, code)
+        if code is None:
+            return iter(self._numbers)
+        if trace.numbered is not None:
+            return trace.numbered.inside(self._numbers, site, code)
+        if code.numbered:
+            return Numbered(self._numbers, trace, site, code)
+        long = len(self._numbers) >= LEAST_STEPS
+        return _Iterator(self._numbers, trace, site, code) if long else iter(self._numbers)
 
 
 def shown_range(frame: FrameType) -> Any:

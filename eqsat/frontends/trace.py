@@ -37,6 +37,7 @@ from eqsat.frontends import (  # noqa: F401
 from eqsat.frontends.convert import lift
 from eqsat.frontends.creation import hide, show
 from eqsat.frontends.guards import Guard
+from eqsat.frontends.numbered import Unlike
 from eqsat.frontends.pytree import (
     ArgSpec,
     Branch,
@@ -52,7 +53,7 @@ from eqsat.frontends.pytree import (
 )
 from eqsat.frontends.registry import located
 from eqsat.frontends.scope import Scopes
-from eqsat.frontends.steps import Retraced, Unlike
+from eqsat.frontends.steps import Retraced
 from eqsat.frontends.traced_loops import check_closed
 from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.tracing import CURRENT, Trace, Unsized
@@ -212,12 +213,12 @@ def trace(
     """
     start = time.perf_counter()
     spec = spec or ArgSpec(fn)
-    barred: frozenset[object] = frozenset()
+    known = Retraced(frozenset())
     while True:
         try:
-            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, barred, start)
+            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, known, start)
         except Retraced as again:
-            barred |= again.barred
+            known = Retraced(known.barred | again.barred, known.soon | again.soon)
 
 
 def _traced(
@@ -228,10 +229,10 @@ def _traced(
     spec: ArgSpec,
     deadline: Deadline,
     guarded: bool,
-    barred: frozenset[object],
+    known: Retraced,
     start: float,
 ) -> Traced:
-    """As :func:`trace`; ``Retraced`` where it is to be done again, with more loops whose steps are all traced."""
+    """As :func:`trace`; ``Retraced`` where it is to be done again, with more ``known`` of its loops."""
     _, key = spec.flatten(args, kwargs)
     trees, leaves = spec.trees(args, kwargs)
     names = spec.leaf_names(trees)
@@ -247,7 +248,7 @@ def _traced(
         for (n, _), a in zip(given, leaves, strict=True)
     }
     trace_of = Trace(deadline, values, guarded=guarded)
-    trace_of.barred = barred
+    trace_of.barred, trace_of.soon = known.barred, known.soon
     found_lines: dict[Node, Source] = {}
     before, lines_before = CURRENT.set(trace_of), LINES.set(found_lines)
     try:
@@ -279,6 +280,8 @@ def _traced(
         graph, whole = rerolled(graph, order, deadline=deadline), graph
         short = rerolled(graph, order, SHORT, deadline) if graph is whole else graph
     except (Exception, Unlike) as error:
+        if isinstance(error, Unlike) and error.soon is not None:
+            raise Retraced(frozenset(), frozenset((error.soon,))) from None
         loops = frozenset(trace_of.standing or trace_of.stood)
         if isinstance(error, OutOfTime) or not loops:
             raise

@@ -14,6 +14,7 @@ from eqsat.ir.node import Node
 from eqsat.scoped import Scoped
 
 if TYPE_CHECKING:
+    from eqsat.frontends.numbered import Numbered
     from eqsat.frontends.tracer import TracedArray
 
 
@@ -26,14 +27,15 @@ class Trace:
     running functions on them. ``shown``: what stands for a value from outside, such as a helper function, and
     ``inside`` for the one that is traced; ``original``: what such a stand-in was made of. ``bound``: how many inputs
     bodies of loops were given.
-    ``barred``: loops whose steps are all traced; ``standing``: those of which one step is traced for others just now,
-    ``stood``: of which one was.
+    ``barred``: loops whose steps are all traced; ``soon``: whose steps differ in lengths, it seems; ``standing``:
+    those of which one step is traced for others just now,
+    ``stood``: of which one was. ``numbered``: the loop whose steps are just now traced by themselves, each of them.
     ``guards``: values that Python asked for, which the trace is for; None where it may not.
     """
 
     __slots__ = (
-        "barred", "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "original", "rows",
-        "shown", "standing", "stood", "thread", "values",
+        "barred", "bound", "deadline", "disorderly", "file", "guards", "inside", "nodes", "numbered",
+        "original", "rows", "shown", "soon", "standing", "stood", "thread", "values",
     )  # fmt: skip
 
     def __init__(
@@ -43,8 +45,10 @@ class Trace:
         self.nodes: list[Node] = []
         self.bound = 0
         self.barred: frozenset[object] = frozenset()
+        self.soon: frozenset[object] = frozenset()
         self.standing: list[object] = []
         self.stood: list[object] = []
+        self.numbered: Numbered | None = None
         self.thread = get_ident()
         self.disorderly = False
         self.file = ""

@@ -11,7 +11,7 @@ from eqsat.ir.table import make
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap, view_map
 
-__all__ = ["Moving", "moving"]
+__all__ = ["Atom", "Moving", "by_axes", "moving"]
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,29 @@ class Moving:
         return build.view(make("gather", (whole, index), self.axis, label="take"), self.map)
 
 
-def moving(map: ViewMap, shape: Sequence[int], step: int, trips: int) -> Moving | None:
-    """A view of a tensor of ``shape`` whose offset grows by ``step`` on each trip; None where no axis is moved along.
-
-    Every factor of the view has to stay within one axis of the tensor, and so has what moves.
-    """
+def axis_of(stride: int, shape: Sequence[int]) -> int | None:
+    """The axis of a tensor of ``shape`` along which a stride of its row-major memory steps; None where it is none's."""
     strides = row_major(tuple(shape))
-    order = sorted((a for a, n in enumerate(shape) if n > 1), key=lambda a: -strides[a])
+    axes = [a for a, n in enumerate(shape) if n > 1 and strides[a] <= abs(stride)]
+    found = min(axes, default=None)
+    return found if found is not None and stride % strides[found] == 0 else None
 
-    def axis_of(stride: int) -> int | None:
-        found = next((a for a in order if strides[a] <= abs(stride)), None)
-        return found if found is not None and stride % strides[found] == 0 else None
 
+Atom = tuple[int, int | None, int]
+"""Of a view: size, the axis of the tensor that it moves on, if any, and by how much."""
+
+
+def by_axes(map: ViewMap, shape: Sequence[int]) -> tuple[list[int], list[list[Atom]], list[int], list[int]] | None:
+    """A view of a tensor of ``shape`` in terms of the tensor's axes: where it begins on each, the atoms of the view's
+    axes, and the lowest and highest positions on each. None where an atom stays in no axis."""
+    strides = row_major(tuple(shape))
     start = [map.offset // s % n for s, n in zip(strides, shape, strict=True)]
     low, high = list(start), list(start)
-    places: list[list[tuple[int, int | None, int]]] = []
+    places: list[list[Atom]] = []
     for atoms in map.axes:
         places.append([])
         for n, stride in atoms:
-            axis = axis_of(stride) if stride else None
+            axis = axis_of(stride, shape) if stride else None
             if stride and axis is None:
                 return None
             by = stride // strides[axis] if axis is not None else 0
@@ -61,7 +65,20 @@ def moving(map: ViewMap, shape: Sequence[int], step: int, trips: int) -> Moving 
             if axis is not None:
                 low[axis] += min(0, by * (n - 1))
                 high[axis] += max(0, by * (n - 1))
-    along = axis_of(step)
+    return start, places, low, high
+
+
+def moving(map: ViewMap, shape: Sequence[int], step: int, trips: int) -> Moving | None:
+    """A view of a tensor of ``shape`` whose offset grows by ``step`` on each trip; None where no axis is moved along.
+
+    Every factor of the view has to stay within one axis of the tensor, and so has what moves.
+    """
+    strides = row_major(tuple(shape))
+    found = by_axes(map, shape)
+    if found is None:
+        return None
+    start, places, low, high = found
+    along = axis_of(step, shape)
     if along is None:
         return None
     by = step // strides[along]
