@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from eqsat.ir.node import Node
 from eqsat.rules.examples import Maker
 from eqsat.rules.instantiate import fit, instantiate
 from eqsat.rules.pattern import Pattern, Sum, bound_names, walk
 
 PROGRAMS, ENOUGH = 60, 6
 """Random programs that a left side is tried to match, and of those that it does how many are looked at."""
+EQUAL = ((3, 3), (1, 1), (2, 2, 2))
+"""Shapes of further programs."""
 
 
 def wrong_signature(function: Callable[..., Any], what: str) -> str:
@@ -70,28 +71,41 @@ def _reads(code: CodeType, parameter: str) -> Iterator[tuple[str, int]]:
 
 
 def other_type(left: Sequence[Pattern], right: Sequence[Pattern]) -> str:
-    """How a right side's type differs from its left's, where it does in every program that was tried."""
+    """How a right side's type differs from its left's, where it does in every program that was tried.
+
+    Some have extents that are all equal: a rule may be about square matrices.
+    """
     seen, said = 0, ""
     for seed in range(PROGRAMS):
-        maker = Maker(seed)
-        try:
-            roots = maker.from_patterns(left, longer=False)
-        except (ValueError, IndexError, ZeroDivisionError, OverflowError, KeyError, AssertionError):
-            continue  # the dice do not fit
-        for pattern, root in zip(right, roots, strict=True):
-            try:
-                made: Node | None = instantiate(pattern, maker.names, root.dtype)
-            except (KeyError, AssertionError):
-                return ""  # attributes that only a match has
-            except (ValueError, IndexError, OverflowError) as error:
-                made, problem = None, f"fails: {error}"
-            if made is not None:
-                made = fit(made, root.shape)
-                if made.type == root.type:
-                    return ""
-                problem = f"is of type {made.type}"
-            said = said or f"the left side is of type {root.type}, where the right side {problem}"
-        seen += 1
+        problem = _problem(Maker(seed), left, right)
+        if problem is None:
+            return ""
+        said, seen = said or problem, seen + bool(problem)
         if seen == ENOUGH:
             break
-    return f"{said}; the types differ in all programs tried" if seen == ENOUGH else ""
+    alike = (_problem(Maker(seed, base=EQUAL[seed % len(EQUAL)]), left, right) for seed in range(PROGRAMS))
+    if seen < ENOUGH or any(problem is None for problem in alike):
+        return ""
+    return f"{said}; the types differ in all programs tried"
+
+
+def _problem(maker: Maker, left: Sequence[Pattern], right: Sequence[Pattern]) -> str | None:
+    """How the types of the sides differ in a program that is made; empty if there is none, None if they do not."""
+    try:
+        roots = maker.from_patterns(left, longer=False)
+    except (ValueError, IndexError, ZeroDivisionError, OverflowError, KeyError, AssertionError):
+        return ""  # the dice do not fit
+    problem = ""
+    for pattern, root in zip(right, roots, strict=True):
+        try:
+            made = fit(instantiate(pattern, maker.names, root.dtype), root.shape)
+        except (KeyError, AssertionError):
+            return None  # attributes that only a match has
+        except (ValueError, IndexError, OverflowError) as error:
+            found = f"fails: {error}"
+        else:
+            if made.type == root.type:
+                return None
+            found = f"is of type {made.type}"
+        problem = problem or f"the left side is of type {root.type}, where the right side {found}"
+    return problem
