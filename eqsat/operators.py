@@ -2,7 +2,7 @@
 
     @eqsat.elementwise(odd=True, increasing=True)
     def softsign(x):
-        return x / (1 + np.abs(x))
+        return np.sign(x) * (1 - 1 / (1 + np.abs(x)))
 
     @eqsat.op(name="correlate")                            # x: (n,), w: (k,)
     def correlate(x, w): …
@@ -35,7 +35,7 @@ from eqsat.ir.composite import without_composites
 from eqsat.ir.defined import Applied, Definition, Lowered, Settings, define
 from eqsat.ir.node import Node, topological
 from eqsat.ir.table import OPS, TRAITS
-from eqsat.ir.types import TensorType, float32, float64
+from eqsat.ir.types import DType, NotOfThisType, TensorType, float32, float64
 
 __all__ = ["Operator", "elementwise", "named"]
 
@@ -65,6 +65,8 @@ class Operator:
         from eqsat.rules.pattern import Pattern, op
 
         name, of_arrays = self.definition.name, any(isinstance(a, TracedArray) for a in args)
+        if settings and self.definition.elementwise:
+            raise OptionError(f"{name}: arguments are given by place, not by name", user_line())
         if not of_arrays and not any(isinstance(a, (Node, Pattern)) for a in args):
             if CURRENT.get() is None:
                 return self._run(*args, **settings)
@@ -84,8 +86,16 @@ class Operator:
             if any(isinstance(a, (bool, int, float)) and not isinstance(a, np.generic) for a in args):
                 raise ValueError("numbers that are no arrays are given by keyword")
             return [lift(a) for a in args]
-        dtype = promote(*args)
-        return [lift(a, dtype if dtype.is_float else float64) for a in args]
+        dtype = _computed_in(self.definition.name, args)
+        return [lift(a, dtype) for a in args]
+
+
+def _computed_in(name: str, args: Sequence[Any]) -> DType:
+    """The element type that an elementwise function has of these, on arrays as in programs."""
+    dtype = promote(*args)
+    if dtype.kind == "complex":
+        raise NotOfThisType(f"{name} is not supported for complex numbers")
+    return dtype if dtype.is_float else float64
 
 
 def _is_setting(value: object) -> bool:
@@ -173,7 +183,8 @@ def elementwise(
     NumPy or SciPy; it is what the operator runs on arrays, and the function is held to it on ``domain`` (bounds
     included), within ``tolerance`` of its value or of 1. ``ufunc``: one that this operator is in optimized functions,
     and the reference where none is given. ``odd``, ``even``, ``increasing``, ``decreasing``: what rules of the library
-    may take for granted, for one argument, on all numbers. Arguments broadcast; integers are computed in float64.
+    may take for granted, for one argument, on all numbers and infinities. Arguments broadcast; integers are
+    computed in float64.
 
     The kernel is the function's, inlined where it is used; the cost is that of its operators.
 
@@ -196,16 +207,15 @@ def elementwise(
     define(definition, traits, (function.__doc__ or "").strip().split("\n")[0])
     if ufunc is not None:
         UFUNCS[ufunc] = of_reals(lambda *nodes: build.rounded(definition.name, nodes, Applied(definition)))
-    return Operator(function, definition, reference or _as_floats(function))
+    return Operator(function, definition, _as_floats(definition.name, reference or function))
 
 
-def _as_floats(function: Callable[..., Any]) -> Callable[..., Any]:
-    """On arrays: integers as float64, as in programs."""
+def _as_floats(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """On arrays: all arguments in the element type that they have in programs."""
 
     def run(*args: Any) -> Any:
-        if np.result_type(*args).kind in "iub":
-            args = tuple(np.asarray(a, np.float64) for a in args)
-        return function(*args)
+        dtype = _computed_in(name, args).numpy
+        return function(*(np.asarray(a, dtype) for a in args))
 
     return run
 
@@ -228,6 +238,8 @@ def _check_elementwise(definition: Definition) -> None:
         (simple,) = without_composites([result])
         of_arguments = set(given)
         for node in topological([simple], given):
+            if node.op == "iota" or (node.op == "const" and node.type.size != 1):
+                raise _refused(definition, "it depends on where an element is; eqsat.op(name=…) takes any operator")
             if of_arguments.isdisjoint(node.inputs):
                 continue
             of_arguments.add(node)
@@ -258,12 +270,13 @@ def _check_traits(function: Callable[..., Any], definition: Definition, traits: 
         return
     if definition.arity != 1:
         raise _refused(definition, f"{', '.join(sorted(traits))}: traits are of functions of one argument")
-    (x,) = _samples((-np.inf, np.inf), 1)
+    x = np.concatenate([[-np.inf], *_samples((-np.inf, np.inf), 1), [np.inf]])
     y, turned = _run(function, [x]), _run(function, [-x])
     if np.isnan(y).any():
         at = x[np.isnan(y)][0]
         raise _refused(definition, f"{', '.join(sorted(traits))}: traits hold on all numbers, but f({at:g}) is nan")
-    step = 1e-12 * np.maximum(np.abs(y[1:]), np.abs(y[:-1]))
+    y_finite = np.nan_to_num(y, posinf=0, neginf=0)
+    step = 1e-12 * np.maximum(np.abs(y_finite[1:]), np.abs(y_finite[:-1]))
     broken = {
         "odd": (turned != -y) & ~np.isclose(turned, -y, rtol=1e-12, atol=0),
         "even": (turned != y) & ~np.isclose(turned, y, rtol=1e-12, atol=0),

@@ -13,7 +13,7 @@ from scipy import special
 import eqsat
 from eqsat import rules
 from eqsat.egraph.check import check_rule
-from eqsat.errors import OptionError
+from eqsat.errors import OptionError, UnsupportedDTypeError
 from eqsat.ir.build import call
 from eqsat.ir.defined import Applied
 from eqsat.ir.table import OPS, having
@@ -33,7 +33,7 @@ def correlate(x: Any, w: Any, *, step: int = 1) -> Any:
 
 @eqsat.elementwise(name="test_softsign", odd=True, increasing=True)
 def softsign(x: Any) -> Any:
-    return x / (1 + np.abs(x))
+    return np.sign(x) * (1 - 1 / (1 + np.abs(x)))
 
 
 @eqsat.elementwise(name="test_cauchy", even=True)
@@ -73,6 +73,26 @@ def test_what_they_compute() -> None:
     single = eqsat.optimize(lambda y: smoothed(y, 2), strict=True)(X.astype(np.float32))
     assert single.dtype == smoothed(X.astype(np.float32), 2).dtype == np.float32
     assert softsign(np.array([1, -3])).tolist() == [0.5, -0.75]
+    infinite = np.where(np.arange(20) == 5, np.inf, np.arange(20.0) - 9)
+    lowest = eqsat.optimize(lambda y: (softsign(y).min(), softsign(-y).max()), strict=True)
+    assert lowest(infinite) == (softsign(-9.0), softsign(9.0))
+
+
+def test_types_are_the_same_on_arrays_and_in_programs() -> None:
+    """Python numbers beside float32, integers, lists; complex numbers and names are refused by both."""
+    for given in (np.arange(4, dtype=np.float32), np.arange(4), np.float64(2), np.arange(3, dtype=np.uint8)):
+        for fn in (lambda x: smoothed(x, 2), lambda x: smoothed(x, np.pi), lambda x: smoothed(3, x)):
+            eager, traced = fn(given), eqsat.optimize(fn, strict=True)(given)
+            assert eager.dtype == traced.dtype
+            np.testing.assert_allclose(eager, traced, rtol=1e-6)
+    assert cauchy([1, 3]).tolist() == [0.5, 0.1]
+    complex_numbers = np.arange(4) + 1j
+    with pytest.raises(ValueError, match="test_cauchy is not supported for complex numbers"):
+        cauchy(complex_numbers)
+    with pytest.raises(UnsupportedDTypeError, match="test_cauchy is not supported for complex numbers"):
+        eqsat.optimize(lambda x: cauchy(x).real, strict=True)(complex_numbers)
+    with pytest.raises(OptionError, match="given by place"):
+        smoothed(1.0, width=2.0)
 
 
 def test_rules_name_them() -> None:
@@ -112,10 +132,14 @@ def test_rules_of_the_library_know_their_traits() -> None:
     [
         ("not elementwise", lambda x: x - x.max(), {}),
         ("not elementwise", lambda x: np.sort(x, axis=-1), {}),
+        ("where an element is", lambda x: x + np.arange(x.shape[-1] if x.ndim else 1, dtype=x.dtype), {}),
+        ("where an element is", lambda x: x + np.array([1, 2, 3], dtype=x.dtype), {}),
         ("makes bool", lambda x: x > 0, {}),
+        ("is nan", lambda x: x / (1 + np.abs(x)), {"increasing": True}),
+        ("not increasing: f", lambda x: np.where(np.isinf(x), 0, x), {"increasing": True}),
         ("not odd: f", lambda x: x * x, {"odd": True}),
         ("not even: f", lambda x: x * x * x, {"even": True}),
-        ("not increasing: f", lambda x: np.sin(x), {"increasing": True}),
+        ("not increasing: f", lambda x: np.minimum(np.abs(x), 9), {"increasing": True}),
         ("not decreasing: f", lambda x: x, {"decreasing": True}),
         ("is nan", lambda x: np.log(x), {"increasing": True}),
         ("one argument", lambda x, y: x + y, {"odd": True}),

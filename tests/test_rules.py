@@ -584,3 +584,11 @@ def test_elements_taken_of_a_known_table_meet_numbers_and_vectors() -> None:
     for product in products:
         graph = saturate([product], rules=rules.select(), const=frozenset(mk.known_inputs), seconds=20)
         assert graph.types[graph.outputs[0]] == product.type
+
+
+def test_equality_of_a_pattern_with_a_number_is_refused() -> None:
+    x, y = tensors("x y")
+    for compare, name in ((lambda: x == 0, "equal"), (lambda: x != 1.5, "not_equal"), (lambda: 0 == x, "equal")):  # noqa: SIM300
+        with pytest.raises(RuleError, match=rf"test_rules\.py:\d+: .*write np\.{name}\("):
+            compare()
+    assert x == x and x != y and len({x, y, x}) == 2

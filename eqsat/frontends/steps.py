@@ -24,13 +24,12 @@ from eqsat.frontends.traced_loops import Closing, TracedBody, fresh_input, on_us
 from eqsat.frontends.tracing import CURRENT, Trace
 from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import Node, topological
+from eqsat.ir.stretches import LEAST_TRIPS
 
 LEAST_STEPS = 128
 """Of a loop whose steps are not all traced."""
 OBSERVED = 10
 """Steps that are traced before one has to be like another."""
-LEAST_TRIPS = 8
-"""Of a loop that is made of them."""
 PERIODS = 4
 """Steps after which the arrays of a loop have changed places in turn and are where they were, at most."""
 

@@ -15,13 +15,12 @@ from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import ConstArray, Graph, Node, substitute, topological
 from eqsat.ir.padded import Body, Unfit, Value
 from eqsat.ir.sources import IotaAttrs
+from eqsat.ir.stretches import LEAST_TRIPS
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 
 __all__ = ["Segment", "Unfit", "ragged", "stepped"]
 
-LEAST_TRIPS = 8
-"""Of a loop; fewer steps that are alike are put one after the other."""
 MOST_SINGLE = 12
 """Steps that are in no loop, such as the first and last ones, whose lengths are 0 or 1."""
 

@@ -13,7 +13,7 @@ from eqsat.ir.node import Graph, Node
 from eqsat.ir.views import ViewMap
 
 LEAST_TRIPS = 8
-"""Trips of a loop at least."""
+"""Trips of a loop at least; fewer steps that are alike stay one after the other."""
 LEAST_NODES = 192
 """Operators that its trips have together at least: shorter programs are searched as a whole, across iterations."""
 

@@ -47,7 +47,22 @@ def _lift(value: object) -> Pattern:
 
 
 class Pattern:
-    """A tensor in a pattern. Compare with ``eqsat.rules.op`` functions or NumPy's; ``==`` is identity."""
+    """A tensor in a pattern. Compare with ``eqsat.rules.op`` functions or NumPy's; ``==`` is identity.
+
+    ``==`` with a number is refused: it would be no pattern, but False.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float, complex)):
+            raise RuleError(f"{place()}: == in a pattern is identity; write np.equal({self!r}, {other!r})")
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, (int, float, complex)):
+            raise RuleError(f"{place()}: != in a pattern is identity; write np.not_equal({self!r}, {other!r})")
+        return self is not other
+
+    __hash__ = object.__hash__
 
     def __add__(self, other: object) -> Pattern:
         return signed((1, self), (1, _lift(other)))
