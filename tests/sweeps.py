@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-SHARE = float(os.environ.get("EQSAT_SWEEPS", "0.5"))
+SHARE = float(os.environ.get("EQSAT_SWEEPS", "0.35"))
 
 
 def a_part(count: int) -> int:
