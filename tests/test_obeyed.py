@@ -61,7 +61,7 @@ def drawn(groups: Callable[[], st.SearchStrategy[Case]]) -> list[tuple[Case, int
     @seed(7)
     @settings(
         quiet,
-        max_examples=a_part(GROUPS_DRAWN if groups is cases else LONG_DRAWN),
+        max_examples=GROUPS_DRAWN if groups is cases else LONG_DRAWN,
         phases=[Phase.generate],
         database=None,
     )

@@ -31,9 +31,9 @@ def sliding_window_view(
         raise ValueError(f"window_shape {sizes} must have an entry for each of axes {tuple(axes)}")
     counts, steps = list(array.shape), row_major(array.shape)
     for at, size in zip(axes, sizes, strict=True):
-        counts[at] -= size - 1
-        if counts[at] < 0 or size > array.shape[at]:
+        if size > counts[at]:  # what windows along the same axis before this one leave
             raise ValueError("window shape cannot be larger than input array shape")
+        counts[at] -= size - 1
     map = views.strided([*counts, *sizes], [*steps, *(steps[at] for at in axes)])
     return view_of(array, map, "windows", readonly=True)
 
