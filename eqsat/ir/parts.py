@@ -2,7 +2,7 @@
 
 What an operator makes of one image often fits a cache where what it makes of all of them does not. A program whose
 leading axis only passes through is the same as a loop over that axis, whose trips run operator after operator of
-a part: XLA calls the like a batch group, Halide computes a stage at a loop of its consumer.
+a part, as Halide computes a stage at a loop of its consumer.
 """
 
 from __future__ import annotations
