@@ -68,8 +68,8 @@ def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int
 
 def _nearer(nbytes: float, extent: int, target: Target) -> bool:
     """Whether a part of bytes that are passed on may come from so much nearer than all of them that a loop pays."""
-    parts = _seconds(nbytes, nbytes / max(1, extent), target)
-    return parts < (1 - PARTS_GAIN) * _seconds(nbytes, nbytes, target)
+    parts = target.moving(nbytes, nbytes / max(1, extent))
+    return parts < (1 - PARTS_GAIN) * target.moving(nbytes, nbytes)
 
 
 def _divisors(extent: int) -> list[int]:
@@ -118,10 +118,10 @@ def _saved(products: list[_Product], trips: int, target: Target) -> float:
     if not any(product.windows for product in products):
         return 0.0
     weights = sum(product.weights for product in products)
-    whole = sum(_seconds(p.passed, p.passed, target) for p in products)
-    parts = sum(_seconds(p.passed, p.passed / trips, target) for p in products)
-    again = sum(trips * _seconds(p.weights, weights + p.passed / trips, target) for p in products)
-    once = sum(_seconds(p.weights, p.weights + p.passed, target) for p in products)
+    whole = sum(target.moving(p.passed, p.passed) for p in products)
+    parts = sum(target.moving(p.passed, p.passed / trips) for p in products)
+    again = sum(trips * target.moving(p.weights, weights + p.passed / trips) for p in products)
+    once = sum(target.moving(p.weights, p.weights + p.passed) for p in products)
     saved = whole - parts - (again - once)
     return saved if saved > PARTS_GAIN * whole else 0.0
 
@@ -129,13 +129,7 @@ def _saved(products: list[_Product], trips: int, target: Target) -> float:
 def _copied(graph: Graph, axes: Mapping[Node, int], target: Target) -> float:
     """Seconds to copy the program's results, which are put together behind the loop, to where they belong."""
     moved = (2 * float(node.type.nbytes) for node in graph.outputs if node in axes)
-    return sum(_seconds(nbytes, nbytes, target) for nbytes in moved)
-
-
-def _seconds(nbytes: float, held: float, target: Target) -> float:
-    """To move bytes that come from the nearest space that holds so many."""
-    space = next(space for space in target.spaces if held <= space.capacity)
-    return nbytes / space.bandwidth
+    return sum(target.moving(nbytes, nbytes) for nbytes in moved)
 
 
 def _before(nodes: list[Node], axes: Mapping[Node, int], products: list[_Product], count: int) -> list[Node]:

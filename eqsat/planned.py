@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from eqsat.ahead import computed_ahead
 from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine
+from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.forks import IMPORTING
 from eqsat.ir.node import Graph, Node
@@ -16,10 +19,25 @@ from eqsat.progress import Tell, tell
 
 
 def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
-    """The form of a graph that is searched: its batch may run part by part."""
+    """The form of a graph that is searched: what its loops need not compute is before them, and its batch may run part
+    by part."""
     threads = options.threads or machine.cores
-    made = by_parts(graph, const, backend(options.backend).target(machine, threads), threads)
-    return graph if made is None else made.graph
+    return _formed(graph, const, options, backend(options.backend).target(machine, threads), threads)[0]
+
+
+def _formed(
+    graph: Graph, const: frozenset[Node], options: Options, target: Target, threads: int
+) -> tuple[Graph, Mapping[Node, Node]]:
+    """The form that is searched, and what its nodes stand for in the graph."""
+    origins: Mapping[Node, Node] = {}
+    ahead = computed_ahead(graph, target, exact=options.numerics == "exact")
+    if ahead is not None:
+        graph, origins = ahead.graph, ahead.origins
+    parted = by_parts(graph, const, target, threads)
+    if parted is not None:
+        graph = parted.graph
+        origins = {**origins, **{new: origins.get(old, old) for new, old in parted.origins.items()}}
+    return graph, origins
 
 
 def planned(
@@ -44,10 +62,10 @@ def planned(
     threads = options.threads or machine.cores
     target = backend(options.backend).target(machine, threads)
     wanted = SearchOptions(rules, target, options.search_seconds, fuse=fuse, threads=threads, no_loops=no_loops)
-    parted = by_parts(graph, const, target, threads)
-    plan = search(graph if parted is None else parted.graph, const, machine, wanted, progress, deadline)
-    if parted is not None:
-        own = {t: tuple(parted.origins.get(n, n) for n in nodes) for t, nodes in plan.origins.items()}
+    formed, origins = _formed(graph, const, options, target, threads)
+    plan = search(formed, const, machine, wanted, progress, deadline)
+    if origins:
+        own = {t: tuple(origins.get(n, n) for n in nodes) for t, nodes in plan.origins.items()}
         plan = replace(plan, origins=own)
     plan = replace(plan, fuses=options.numerics != "exact")
     with IMPORTING:

@@ -268,6 +268,10 @@ class Target:
         rows = (row for row in self.tiles if row.name == name)
         return tuple(row for row in rows if not row.dtypes or dtype is None or dtype.name in row.dtypes)
 
+    def moving(self, nbytes: float, held: float) -> float:
+        """Seconds to move bytes that come from the nearest space that holds ``held``."""
+        return nbytes / next(space.bandwidth for space in self.spaces if held <= space.capacity)
+
     def seconds(self, compute: float, moved: Moved) -> float:
         """Time of a computation that keeps the units busy for ``compute`` s and moves those bytes from each origin."""
         longest, shown = compute * self.hidden, compute * (1 - self.hidden)
