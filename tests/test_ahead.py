@@ -144,9 +144,7 @@ def test_what_depends_on_the_state_stays() -> None:
     st.sampled_from(["rows", "steps of two", "reversed", "repeated"]),
     st.sampled_from([recurrent, joined, joined_around, overlapping]),
 )
-def test_any_shapes(
-    trips: int, batch: tuple[int, ...], n: int, m: int, order: str, fn: Callable[..., Any]
-) -> None:
+def test_any_shapes(trips: int, batch: tuple[int, ...], n: int, m: int, order: str, fn: Callable[..., Any]) -> None:
     x = normal(2 * trips, *batch, n)
 
     def program(x: Any, w: Any, u: Any) -> Any:
@@ -176,7 +174,7 @@ def test_programs_compute_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (tmp_path / "machine.json").write_text(SMALL.to_json())
     monkeypatch.setenv("EQSAT_MACHINE", str(tmp_path / "machine.json"))
     args = [each.astype(np.float32) for each in (normal(64, 1, 200), normal(200, 100), normal(100, 100))]
-    for fn in (recurrent, joined):
+    for fn in (recurrent, joined, backwards):
         f = eqsat.optimize(fn, threads=1)
         np.testing.assert_allclose(f(*args), fn(*args), rtol=1e-4, atol=1e-5)
         report = f.explain(*args)

@@ -41,13 +41,24 @@ class _Trips:
 
     def __init__(self, loop: Loop, operands: Sequence[Node]) -> None:
         self.loop = loop
-        self.of_input = dict(zip(loop.body.inputs[loop.carries :], zip(operands, loop.steps, strict=True), strict=True))
+        windows = zip(operands[loop.carries :], loop.steps, strict=True)
+        self.of_input = dict(zip(loop.body.inputs[loop.carries :], windows, strict=True))
         self.wholes: dict[Node, Node] = {}
         self.made: dict[Node, Node] = {}
-        carried = set(loop.body.inputs[: loop.carries])
-        self.state, self.moving = set(carried), {node for node, (_, step) in self.of_input.items() if step}
-        for node in loop.body.nodes():
+        self.known: set[Node] = set()
+        self.before = dict(zip(loop.body.inputs, operands, strict=False))
+        self.after = dict(zip(loop.body.inputs[: loop.carries], loop.body.outputs, strict=False))
+        self._learn(set(self.after))
+
+    def _learn(self, carried: set[Node]) -> None:
+        """What depends on a value of which each trip needs the last: not where that reads windows alone."""
+        self.state = set(carried)
+        self.moving = {node for node, (_, step) in self.of_input.items() if step} | {*self.after} - carried
+        for node in self.loop.body.nodes():
             self.learn(node)
+        fewer = {node for node in carried if self.after[node] in self.state}
+        if fewer != carried:
+            self._learn(fewer)
 
     def learn(self, node: Node) -> None:
         """Whether a node depends on what is carried, or moves; its operands are known."""
@@ -65,17 +76,31 @@ class _Trips:
 
     def of_all(self, node: Node) -> Node | None:
         """A node that moves, with a leading axis of trips; None where there is no such operator."""
-        if node not in self.made:
-            if not all(self.of_all(i) is not None for i in node.inputs if i in self.moving):
-                return None
-            made = self._of_all(node)
-            if made is None:
-                return None
-            self.made[node] = made
-        return self.made[node]
+        stack = [node]
+        while stack:
+            each = stack[-1]
+            needed = [i for i in self._needs(each) if i in self.moving]
+            missing = [] if each in self.known else [i for i in needed if i not in self.known]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if each not in self.known:
+                made = self._of_all(each) if all(i in self.made for i in needed) else None
+                self.known.add(each)
+                if made is not None:
+                    self.made[each] = made
+        return self.made.get(node)
+
+    def _needs(self, node: Node) -> tuple[Node, ...]:
+        return (self.after[node],) if node in self.after else node.inputs
 
     def _of_all(self, node: Node) -> Node | None:
         trips, kind, attrs = self.loop.trips, OPS[node.op].kind, node.attrs
+        if node in self.after:
+            first = build.expand_dims(self.before[node], [0])
+            rest = self._repeated(self.after[node])
+            return build.concat([first, build.take_range(rest, 0, 0, trips - 1)], 0)
         if node.op == "input":
             operand, step = self.of_input[node]
             start = (trips - 1) * -step if step < 0 else 0
@@ -85,9 +110,12 @@ class _Trips:
             axes = [[(trips, x.type.size)], *attrs.axes]
             return build.view(self.made[x], view_map(axes, attrs.offset), node.label)
         if isinstance(attrs, Spec):
-            labels = [(("t", *p) if i in self.moving else p) for i, p in zip(node.inputs, (attrs.a, attrs.b), strict=True)]
-            operands = [self.made[i] if i in self.moving else self.whole(i) for i in node.inputs]
-            return build.contract(make_spec(*labels, ("t", *attrs.out)), *operands, node.label)
+            a, b = (self.made[i] if i in self.moving else self.whole(i) for i in node.inputs)
+            of_a, of_b = (
+                ("t", *part) if i in self.moving else part
+                for i, part in zip(node.inputs, (attrs.a, attrs.b), strict=True)
+            )
+            return build.contract(make_spec(of_a, of_b, ("t", *attrs.out)), a, b, node.label)
         if kind == "map":
             return make(node.op, [self._aligned(i, node.type.ndim) for i in node.inputs], attrs, label=node.label)
         if kind == "concat" and isinstance(attrs, int):
@@ -157,7 +185,7 @@ class _Distribution:
             self.loop = replace(self.loop, body=inside.graph)
             self.origins |= inside.origins
             same = loop(self.loop, self.operands)
-        trips = _Trips(self.loop, self.operands[self.loop.carries :])
+        trips = _Trips(self.loop, self.operands)
         done: dict[Node, Node] = {}
         for node in self.loop.body.nodes():
             done[node] = self._computed(node, trips, done)
@@ -169,11 +197,15 @@ class _Distribution:
             self.origins.setdefault(new, old)
         outputs = tuple(done[o] for o in self.loop.body.outputs)
         used = set(topological(outputs))
-        given = zip(self.loop.body.inputs[self.loop.carries :], self.operands[self.loop.carries :], self.loop.steps, strict=True)
+        given = zip(
+            self.loop.body.inputs[self.loop.carries :], self.operands[self.loop.carries :], self.loop.steps, strict=True
+        )
         kept = [(node, operand, step) for node, operand, step in given if node in used]
         kept += [(node, operand, node.type.size) for node, operand in self.extra]
         carries = self.loop.body.inputs[: self.loop.carries]
-        renamed = {node: build.input_node(n, node.type, node.label) for n, node in enumerate([*carries, *(k[0] for k in kept)])}
+        renamed = {
+            node: build.input_node(n, node.type, node.label) for n, node in enumerate([*carries, *(k[0] for k in kept)])
+        }
         for node in topological(outputs, renamed):
             renamed[node] = remade(node, tuple(renamed[i] for i in node.inputs))
             self.origins.setdefault(renamed[node], self.origins.get(node, node))
@@ -246,8 +278,9 @@ class _Distribution:
                 size = sum(i.shape[axis] for i in members)
                 at = labels[1 - slot].index(label)
                 factor = build.take_range(other, at, start, start + size)
-                given = [build.concat(members, axis) if len(members) > 1 else members[0], factor]
-                part = build.contract(spec, *(given if slot == 0 else given[::-1]), node.label)
+                own = build.concat(members, axis) if len(members) > 1 else members[0]
+                a, b = (own, factor) if slot == 0 else (factor, own)
+                part = build.contract(spec, a, b, node.label)
                 for each in topological([part]):
                     trips.learn(each)
                 parts.append(part)
