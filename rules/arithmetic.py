@@ -55,14 +55,20 @@ def b_not_number(m: Match) -> bool:
     return m.value(m.b) is None
 
 
+def scaled_tensors(m: Match) -> bool:
+    """neither the other factor nor what is scaled is a number"""
+    # 0 = 0·2, so that a tensor scaled by 0 would be scaled by each power of 2 too.
+    return m.value(m.a) is None and m.value(m.b) is None
+
+
 def b_only_known(m: Match) -> bool:
     """the second factor is known when compiled and not a number, the first is not known"""
     return m.known(m.b) and m.value(m.b) is None and not m.known(m.a)
 
 
 def new_scale(m: Match) -> bool:
-    """the tensor is not known as a number times the same factor already"""
-    return not any(m.a in f and any(m.value(t) is not None for t in f) for _, f in m.forms(m.root, "mul"))
+    """what is scaled is no number, and the tensor is not known as a number times it already"""
+    return m.value(m.a) is None and not any(m.a in f and any(m.value(t) is not None for t in f) for _, f in m.forms(m.root, "mul"))
 
 
 def program_tensor(m: Match) -> bool:
@@ -282,7 +288,7 @@ div_itself = rewrite(x / x, 1, numerics="approximates", doc="loses NaN, infinity
 zero_div = rewrite(0 / x, 0, numerics="approximates", doc="loses NaN and 0/0")
 mul_itself = rewrite(x * x, op("square", x), both_ways=True, numerics="exact")
 mul_numbers = rewrite((p * a) * q, _numbers_meet, where=new_scale, doc="(p·a)·q = a·(p·q): numbers meet")
-mul_number_outward = rewrite((p * a) * b, p * (a * b), where=b_not_number)
+mul_number_outward = rewrite((p * a) * b, p * (a * b), where=scaled_tensors)
 mul_known_meet = rewrite((a * b) * c, a * (b * c), where=both_known)
 square_scaled = rewrite(op("square", p * x), op("square", p) * op("square", x), where=program_tensor)
 square_neg = rewrite(op("square", -x), op("square", x), numerics="exact")
@@ -305,7 +311,7 @@ div_sqrt = rewrite(a / op("sqrt", b), a * op("rsqrt", b))
 div_div = family([((a / b) / c, a / (b * c)), (a / (b / c), (a * c) / b)], where=b_not_number)
 mul_quotient = rewrite((a / b) * c, (a * c) / b, where=tensors_alone)
 div_number_inward = rewrite((a * b) / p, a * (b / p), where=b_only_known)
-mul_number_over = rewrite((p * a) / b, p * (a / b), where=b_not_number)
+mul_number_over = rewrite((p * a) / b, p * (a / b), where=scaled_tensors)
 reciprocal_definition = rewrite(1 / x, op("reciprocal", x), both_ways=True, numerics="exact")
 mul_reciprocal = rewrite(a * op("reciprocal", b), a / b, doc="the reverse of dividing by the reciprocal")
 reciprocal_reciprocal = rewrite(op("reciprocal", op("reciprocal", x)), x)

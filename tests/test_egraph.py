@@ -401,6 +401,21 @@ def test_long_sums_and_chains_stay_small() -> None:
         assert saturate([out], rules=ALL, seconds=100).report.enodes < 1500
 
 
+def test_a_state_of_zeros_stays_small() -> None:
+    """0 = 0·2, so a tensor scaled by 0 is itself scaled by any number: a gated unit's first step."""
+    mk = Maker(0)
+    like = mk.tensor(4, 4)
+    zeros = build.broadcast_to(build.scalar(0.0, like), (4, 4))
+    gates = [call("sigmoid", call("add", mk.tensor(4, 4), build.matmul(zeros, mk.tensor(4, 4)))) for _ in range(2)]
+    kept = call("mul", call("sub", build.scalar(1.0, like), gates[0]), zeros)
+    out = call(
+        "add", kept, call("mul", gates[0], call("tanh", build.matmul(call("mul", gates[1], zeros), mk.tensor(4, 4))))
+    )
+    report = saturate([out], rules=ALL, seconds=100).report
+    assert report.stop == "saturated"
+    assert report.enodes < 300
+
+
 def test_queries_and_merging_of_projections() -> None:
     out, weights = _layer(16, 4, 8, 32)
     graph = saturate([out], rules=ALL, const=frozenset(weights), seconds=100)
