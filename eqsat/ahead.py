@@ -1,4 +1,4 @@
-"""Whether a loop's contractions are computed before it: by what trips read again, and what their results take to pass on.
+"""Whether a loop's contractions are computed before it: by what trips read again, and what results cost to pass on.
 
 A trip with few rows reads a whole matrix for them; all trips together read it once, and have rows enough for
 multiplications to hide that. In turn every result is written, and read again on its trip.

@@ -68,7 +68,9 @@ def b_only_known(m: Match) -> bool:
 
 def new_scale(m: Match) -> bool:
     """what is scaled is no number, and the tensor is not known as a number times it already"""
-    return m.value(m.a) is None and not any(m.a in f and any(m.value(t) is not None for t in f) for _, f in m.forms(m.root, "mul"))
+    return m.value(m.a) is None and not any(
+        m.a in f and any(m.value(t) is not None for t in f) for _, f in m.forms(m.root, "mul")
+    )
 
 
 def program_tensor(m: Match) -> bool:

@@ -1,4 +1,4 @@
-"""Contractions computed before the loop they are in: what they compute, where that pays, and that programs stay right."""
+"""Contractions computed before the loop they are in: what they compute, where that pays, and whole programs."""
 
 from __future__ import annotations
 

@@ -36,6 +36,16 @@ def test_integers_wrap_around_as_in_numpy(number: int) -> None:
         np.testing.assert_array_equal(found, program(INTS))
 
 
+def test_few_bits_are_divided_by_numbers() -> None:
+    """LLVM divides vectors by constants in ways of its own where it knows how few bits are set."""
+
+    def program(x: Any) -> Any:
+        return [np.sum(x < bound) // bound + np.count_nonzero(x > bound) % 3 for bound in (3, 7, -5)]
+
+    x = np.arange(-3.0, 2.0)
+    np.testing.assert_array_equal(eqsat.optimize(program, strict=True)(x), program(x))
+
+
 NANS = np.full((4, 2), np.nan, np.float32)
 
 EMPTY: list[Callable[[Array, Array], Array]] = [

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import groupby
 
-from eqsat.ir import build, views
+from eqsat.ir import build
 from eqsat.ir.loop import Loop, LoopResult, loop
 from eqsat.ir.node import Graph, Node, remade, topological
 from eqsat.ir.spec import Spec, make_spec
@@ -220,15 +221,8 @@ class _Distribution:
         parts = self._of_parts(node, trips) if isinstance(node.attrs, Spec) and node in trips.state else None
         if parts is None:
             return remade(node, tuple(done[i] for i in node.inputs)) if node.inputs else node
-        total: Node | None = None
-        for part in parts:
-            if part in trips.moving:
-                made = self._row(part, trips)
-            else:
-                made = self._inside(part, trips, done)
-            total = made if total is None else build.call("add", total, made)
-        assert total is not None
-        return total
+        made = [self._row(part, trips) if part in trips.moving else self._inside(part, trips, done) for part in parts]
+        return reduce(lambda total, part: build.call("add", total, part), made)
 
     def _inside(self, part: Node, trips: _Trips, done: Mapping[Node, Node]) -> Node:
         """A part of a product that stays in the loop, of the body's new nodes."""
@@ -259,8 +253,8 @@ class _Distribution:
         return product.type.size > 0 and trips.of_all(product) is not None and self.pays(found)
 
     def _of_parts(self, node: Node, trips: _Trips) -> list[Node] | None:
-        """A product with a concatenation, of some parts that the loop carries and some that it does not, as a product of
-        each; None where it is none, or none of the parts pays."""
+        """A product with a concatenation, of parts that depend on what is carried and parts that do not, as a product
+        of each; None where it is none, or where computing the latter before does not pay."""
         spec = node.attrs
         assert isinstance(spec, Spec)
         for slot, whole in enumerate(node.inputs):

@@ -81,11 +81,14 @@ def _integer_divmod(e: Lanes, a: Value, b: Value) -> tuple[Value, Value]:
     safe = e.select(bad, e.like(b, 1), b)
     wide = "f32" if BYTES[e.kind(a)] < 4 else "f64"  # in which no quotient that is not whole is rounded to a whole one
     divide = e.b.sdiv if e.is_signed(a) else e.b.udiv
-    # LLVM divides by constants by multiplications, by others element by element: a vector divided by itself failed
-    constant = e.call(f"llvm.is.constant.v{e.lanes}i{e.kind(a)[1:]}", ELEMENTS["b1"], safe)
-    narrow = BYTES[e.kind(a)] < 8
-    other = e.cast(e.div(e.cast(a, wide), e.cast(safe, wide)), e.kind(a)) if narrow else e.by_lane(divide, a, safe)
-    quotient = e.b.select(constant, divide(a, safe), other)
+    # LLVM divides by constants by multiplications, by others by element: a vector divided by itself failed. So
+    # did one of 64 bits, of which it knew that few are set, by a constant; vectors have no multiplication for those.
+    if BYTES[e.kind(a)] == 8:
+        quotient = e.by_lane(divide, a, safe)
+    else:
+        constant = e.call(f"llvm.is.constant.v{e.lanes}i{e.kind(a)[1:]}", ELEMENTS["b1"], safe)
+        other = e.cast(e.div(e.cast(a, wide), e.cast(safe, wide)), e.kind(a))
+        quotient = e.b.select(constant, divide(a, safe), other)
     rest = e.sub(a, e.mul(quotient, safe))
     if e.is_signed(a):
         down = e.b.and_(e.compare("!=", rest, e.like(a, 0)), e.compare("<", e.b.xor(rest, safe), e.like(a, 0)))
