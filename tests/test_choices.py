@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
 from eqsat.extract.budget import Budget
-from eqsat.extract.hypergraph import Choice, Problem, Search, cheapest, greedy, reduced, solution_of
+from eqsat.extract.hypergraph import Choice, Problem, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
+from eqsat.extract.local import Search
 from eqsat.extract.optimum import optimum
 from tests.sweeps import a_part
 

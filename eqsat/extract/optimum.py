@@ -14,8 +14,6 @@ from eqsat.extract.branch import branch_and_bound
 from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import (
     Problem,
-    Search,
-    Shape,
     Solution,
     cheapest,
     greedy,
@@ -23,6 +21,7 @@ from eqsat.extract.hypergraph import (
     solution_of,
 )
 from eqsat.extract.ilp import GAP, solve
+from eqsat.extract.local import Search, Shape
 
 FIXINGS = 6
 FIRST = 1e6

@@ -16,7 +16,6 @@ from eqsat.extract.constants import constant_terms
 from eqsat.extract.hypergraph import (
     Choice,
     Problem,
-    Search,
     Solution,
     cheapest,
     greedy,
@@ -24,6 +23,7 @@ from eqsat.extract.hypergraph import (
     renumbered,
     solution_of,
 )
+from eqsat.extract.local import Search
 from eqsat.extract.optimum import TIME_LIMIT, WORK_LIMIT, Optimum, optimum
 from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Read, Selection, Term
