@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from eqsat.cost.roofline import Roofline
 from eqsat.deadline import NEVER, Deadline
@@ -72,6 +73,9 @@ class Candidates:
         self.alias = self._aliases()
         self.anchor = self._anchors()
         self.terms: dict[int, Term | Read] = {}
+        self.combined: dict[tuple[int, int], tuple[list[list[Stream]], list[Stream]]] = {}
+        """Of an e-node, its operands' streams when it was last looked at, and its own over those."""
+        self.kinds: dict[int, tuple[object, ...]] = {}
 
     def _reachable(self) -> list[int]:
         seen = dict.fromkeys(self.egraph.outputs)
@@ -287,22 +291,35 @@ class Candidates:
             return isinstance(node.attrs, ConstArray) and node.attrs.array.size == 1
         return OPS[node.op].kind in ("map", "view") or node.op == "iota"
 
-    def _enode(self, c: int, i: int, node: ENode, kind: str) -> Iterator[Stream]:
+    def _enode(self, c: int, i: int, node: ENode, kind: str) -> Sequence[Stream]:
         """The streams of an e-node over its operands' streams, distinct."""
         operands = list(dict.fromkeys(node.children))
-        if any(child not in self.streams for child in operands):
-            return
+        for child in operands:
+            if child not in self.streams:
+                return ()
         lists = [self._operand(child, kind) for child in operands]
         if not all(lists):
-            return
-        seen: set[int] = set()
+            return ()
+        before = self.combined.get((c, i))
+        if before is not None and before[0] == lists:  # the same objects
+            return before[1]
+        found: dict[int, Stream] = {}
+        tried: set[tuple[int, ...]] = set()
         for choice in _combinations(lists, COMBINATIONS if len(lists) <= 3 else COMBINATIONS // 2):
-            given = dict(zip(operands, choice, strict=True))
-            children = tuple(given[child] for child in node.children)
+            key = tuple([s.uid for s in choice])
+            if key in tried:
+                continue
+            tried.add(key)
+            children = choice
+            if len(operands) < len(node.children):
+                given = dict(zip(operands, choice, strict=True))
+                children = tuple([given[child] for child in node.children])
             stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children)
-            if stream is not None and stream.uid not in seen:
-                seen.add(stream.uid)
-                yield stream
+            if stream is not None:
+                found.setdefault(stream.uid, stream)
+        streams = list(found.values())
+        self.combined[c, i] = lists, streams
+        return streams
 
     def _operand(self, child: int, kind: str) -> list[Stream]:
         """What may stand for an operand, best first."""
@@ -318,8 +335,11 @@ class Candidates:
 
     def _kind(self, s: Stream) -> tuple[object, ...]:
         """Streams of one kind differ only in where along chains of elementwise operators they read."""
-        core = self.anchor[s.core.eclass] if s.core is not None else None
-        return (frozenset(self.anchor[need] for need in s.needs), core, s.core_map)
+        kind = self.kinds.get(s.uid)
+        if kind is None:
+            core = self.anchor[s.core.eclass] if s.core is not None else None
+            kind = self.kinds[s.uid] = (frozenset([self.anchor[need] for need in s.needs]), core, s.core_map)
+        return kind
 
     def _prune(self, streams: Iterable[Stream]) -> list[Stream]:
         """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once."""
@@ -353,7 +373,7 @@ class Candidates:
             if kinds.get(kind, 0) < SAME_KIND and len(taken) < POOL:
                 kinds[kind] = kinds.get(kind, 0) + 1
                 taken[s.uid] = s
-        plain = [s for s in ranked if all(is_stored(child) or not child.reads for child in s.children)][:2]
+        plain = islice((s for s in ranked if all(is_stored(child) or not child.reads for child in s.children)), 2)
         return list({**taken, **{s.uid: s for s in plain}}.values())
 
     def term(self, stream: Stream) -> Term | Read:

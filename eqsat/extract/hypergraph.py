@@ -54,10 +54,16 @@ class Problem:
                 found.setdefault(need, []).append(number)
         return {target: tuple(numbers) for target, numbers in found.items()}
 
+    @lazy
+    def sizes(self) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of every choice its cost and how many targets it needs; and the numbers of those that need none."""
+        needs = tuple([len(choice.needs) for choice in self.choices])
+        return tuple([choice.cost for choice in self.choices]), needs, tuple([n for n, c in enumerate(needs) if not c])
+
     def wanting(self, target: int) -> Problem:
         """The same choices with one more target wanted."""
         found = Problem(self.choices, (*self.roots, target))
-        found.__dict__.update(by_target=self.by_target, users=self.users)  # whatever is wanted
+        found.__dict__.update(by_target=self.by_target, users=self.users, sizes=self.sizes)  # whatever is wanted
         return found
 
     def without(self, refused: Iterable[int]) -> Problem:
@@ -117,13 +123,13 @@ def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, flo
     Knuth's generalization of Dijkstra's algorithm (1977): targets leave the queue in order of cost, so the
     choices never form a cycle, even at cost 0.
     """
-    choices = problem.choices
+    choices, users = problem.choices, problem.users
     cost: dict[int, float] = {}
     best: dict[int, int] = {}
-    waiting = [len(c.needs) for c in choices]
-    total = [c.cost for c in choices]
+    costs, needs, leaves = problem.sizes
+    waiting, total = list(needs), list(costs)
     heap: list[tuple[float, int, int]] = [(0.0, -1, target) for target in sorted(set(given))]
-    heap += [(total[n], n, c.target) for n, c in enumerate(choices) if not c.needs]
+    heap += [(total[n], n, choices[n].target) for n in leaves]
     heapq.heapify(heap)
     while heap:
         value, number, target = heapq.heappop(heap)
@@ -132,10 +138,10 @@ def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, flo
         cost[target] = value
         if number >= 0:
             best[target] = number
-        for user in problem.users.get(target, ()):
+        for user in users.get(target, ()):
             waiting[user] -= 1
             total[user] += value
-            if waiting[user] == 0 and choices[user].target not in cost:
+            if not waiting[user] and choices[user].target not in cost:
                 heapq.heappush(heap, (total[user], user, choices[user].target))
     return cost, best
 
@@ -178,7 +184,7 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
     # What a target needs in all, with the choice for each; refined until nothing falls.
     sets: dict[int, dict[int, int]] = {}
     totals: dict[int, float] = {}
-    costs = [c.cost for c in problem.choices]
+    costs = problem.sizes[0]
     pending = list(dict.fromkeys(best))  # in order of tree cost: operands come first
     for _ in range(passes):
         changed: dict[int, None] = {}
@@ -194,7 +200,7 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
                 for need in needs:
                     union.update(sets[need])
                 union[target] = number
-                total = sum(costs[n] for n in union.values())
+                total = sum([costs[n] for n in union.values()])
                 if total < totals.get(target, INFINITY) * (1 - 1e-12):
                     sets[target], totals[target] = union, total
                     changed[target] = None

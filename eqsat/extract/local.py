@@ -102,6 +102,8 @@ class Search:
         self.met: dict[object, Solution] = {}
         self.far = cheapest(problem)[1] if far is None else far
         self.priced: _Priced | None = None
+        self.filled: tuple[Solution, dict[int, float], dict[int, int]] | None = None
+        """A solution, and what ``_fill`` found for it."""
         self._remember(start)
 
     def _remember(self, solution: Solution) -> None:
@@ -184,8 +186,10 @@ class Search:
     def _fill(self) -> tuple[dict[int, float], dict[int, int]]:
         """What one more target costs next to the solution, and choices for all, also those it may lose."""
         self.budget.spend(len(self.problem.choices))
-        cost, near = cheapest(self.problem, self.best.chosen)
-        return cost, {**self.far, **near}
+        if self.filled is None or self.filled[0] is not self.best:
+            cost, near = cheapest(self.problem, self.best.chosen)
+            self.filled = self.best, cost, {**self.far, **near}
+        return self.filled[1:]
 
     def _rechoose(self, budget: Budget) -> None:
         # Costs of additions go stale as moves are taken: they only sort out moves, each of which is priced exactly.
