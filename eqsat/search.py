@@ -19,18 +19,16 @@ from eqsat.errors import ShapeError
 from eqsat.extract.credit import credited
 from eqsat.extract.optimum import LIMITED
 from eqsat.extract.select import extract
-from eqsat.extract.terms import Read, Selection, Term
-from eqsat.ir import build
+from eqsat.extract.terms import Selection, Term
 from eqsat.ir.contraction import CASTS
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
-from eqsat.ir.node import Graph, Node, topological
-from eqsat.ir.opaque import Result
-from eqsat.ir.sources import InputAttrs
-from eqsat.ir.table import OPS, make
+from eqsat.ir.node import Graph, Node
 from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
+from eqsat.plan.decide import decide
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import split_masked
+from eqsat.plan.place import Found, place
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty
@@ -80,16 +78,6 @@ class _Work:
     @property
     def seconds(self) -> float:
         return max(0.05, self.end.left)
-
-
-@dataclass
-class _Found:
-    """A region's winner, in its own e-class numbers."""
-
-    egraph: SaturatedEGraph
-    selection: Selection
-    inputs: dict[int, int]
-    """E-class -> input number."""
 
 
 def saturation(seconds: float) -> float:
@@ -144,7 +132,7 @@ def _search(
     regions = cut(graph, const)
     deadline.check("cutting the program")
     report.regions += len(regions)
-    found: dict[str, _Found] = {}
+    found: dict[str, Found] = {}
     bodies: dict[str, Plan] = {}
     lowered: dict[Term, Lowered | None] = {}
     distinct = len({region.key() for region in regions if isinstance(region, Region)})
@@ -167,7 +155,7 @@ def _search(
             found[key] = _search_region(region, machine, options, share, work, lowered, report, deadline)
             pace.step()
         deadline.check("placing kernels")
-        _place(region, found[key], assembly, lowered)
+        place(region, found[key], assembly, lowered)
     report.distinct_regions += len(found)
     outputs = []
     for node in graph.outputs:
@@ -199,7 +187,7 @@ def _search_region(
     lowered: dict[Term, Lowered | None],
     report: SearchReport,
     deadline: Deadline,
-) -> _Found:
+) -> Found:
     """The best program of a region; ``share``: the part of the work left that it may do."""
     deadline.check("searching")
     start = time.perf_counter()
@@ -221,125 +209,38 @@ def _search_region(
             lowered[term] = lower(term)
         return lowered[term] is not None
 
-    deadline.check("searching")
-    selections = extract(
-        egraph,
-        machine,
-        threads=options.threads,
-        seconds=work.seconds,
-        fuse=options.fuse,
-        lowers=lowers,
-        deadline=deadline,
-    )
+    def select(egraph: SaturatedEGraph) -> list[Selection]:
+        deadline.check("searching")
+        start = time.perf_counter()
+        found = extract(
+            egraph,
+            machine,
+            threads=options.threads,
+            seconds=work.seconds,
+            fuse=options.fuse,
+            lowers=lowers,
+            deadline=deadline,
+        )
+        report.extraction_seconds += time.perf_counter() - start
+        return found
+
     report.saturations.append(egraph.report)
     report.saturation_seconds += middle - start
-    report.extraction_seconds += time.perf_counter() - middle
-    best = selections[0]
+    before = report.extraction_seconds
+    if options.fuse and usable():
+        price = ScheduledPrice(options.target, options.no_loops, deadline)
+        found = decide(region, egraph, options.rules, select, price, lowered, deadline)
+    else:
+        found = Found(egraph, select(egraph)[0])
+    report.schedule_seconds += time.perf_counter() - middle - (report.extraction_seconds - before)
+    best = found.selection
     report.extractions_late += best.late
     report.extractions_cut += best.method in LIMITED
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
-    inputs: dict[int, int] = {}
-    for eclass, enodes in egraph.classes.items():
-        for enode in enodes:
-            if enode.op == "input":
-                assert isinstance(enode.attrs, InputAttrs)
-                inputs[eclass] = enode.attrs.index
-    for rule, count in credited(egraph, best).items():
+    for rule, count in credited(found.egraph, best).items():
         report.rules[rule] = report.rules.get(rule, 0) + count
-    return _Found(egraph, best, inputs)
-
-
-def _place(region: Region, found: _Found, assembly: Assembly, lowered: dict[Term, Lowered | None]) -> None:
-    """Add one instance of a region's winner to the program."""
-    nodes: dict[int, Node] = {}
-    numbers: dict[int, int] = {}
-    for eclass, index in found.inputs.items():
-        node = region.inputs[index]
-        if region.const[index]:
-            nodes[eclass] = node
-        else:
-            numbers[eclass] = assembly.tensor_of[node]
-    for term in found.selection.constants:
-        if term.eclass not in nodes:  # a constant input stands for the program's own node
-            nodes[term.eclass] = _as_node(term, nodes)
-
-    def number_of(eclass: int) -> int:
-        if eclass not in numbers:
-            numbers[eclass] = assembly.constant(nodes[eclass])
-        return numbers[eclass]
-
-    origins = _origins(region, found)
-    for term in found.selection.kernels:
-        numbers[term.eclass] = number = assembly.fresh(term.type)
-        assembly.origins[number] = tuple(origins.get(term.eclass, ()))
-        assembly.labels[number] = describe(term)
-        low = lowered.get(term) if term in lowered else lower(term)
-        if low is None:
-            types = {read.eclass: read.type for read in term.reads()}
-            leaves = {e: build.input_node(n, type) for n, (e, type) in enumerate(types.items())}
-            step = ReferenceStep(
-                (_as_node(term, leaves),), tuple(number_of(e) for e in types), (number,), assembly.labels[number]
-            )
-            assembly.add(number, step.reads, step)
-            continue
-        for kernel, given in zip(low.kernels, low.reads, strict=True):
-            reads = tuple(number_of(r.eclass) for r in given)
-            assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
-    for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):
-        assembly.tensor_of[node] = number_of(eclass)
-
-
-def _origins(region: Region, found: _Found) -> dict[int, list[Node]]:
-    """The program's nodes in each class; for one that a rule made and a kernel stores, those that it is made for."""
-    canonical = topological(region.graph.outputs, region.graph.inputs)
-    origins: dict[int, list[Node]] = {}
-    for node, own in zip(canonical, topological(region.outputs, region.inputs), strict=True):
-        if node in found.egraph.originals:
-            origins.setdefault(found.egraph.originals[node], []).append(own)
-
-    seen: set[int] = set()  # a kernel's parts may be shared
-
-    def visit(term: Term | Read, above: list[Node]) -> None:
-        nodes = origins.get(term.eclass)
-        if isinstance(term, Term):
-            if id(term) in seen:
-                return
-            seen.add(id(term))
-            for child in term.children:
-                visit(child, above if nodes is None else nodes)
-        elif nodes is None:
-            origins[term.eclass] = above
-
-    for kernel in reversed(found.selection.kernels):
-        visit(kernel, [])
-    return origins
-
-
-def _as_node(term: Term, leaves: dict[int, Node]) -> Node:
-    """A term as a node over the nodes of the tensors it reads."""
-    inputs = [leaves[c.eclass] if isinstance(c, Read) else _as_node(c, leaves) for c in term.children]
-    return make(term.op, inputs, term.attrs)
-
-
-def describe(term: Term) -> str:
-    """A kernel in words: its accumulation and the elementwise functions around it."""
-    names: list[str] = []
-
-    def visit(node: Term | Read) -> None:
-        if isinstance(node, Read):
-            return
-        for child in node.children:
-            visit(child)
-        kind = OPS[node.op].kind
-        if kind in ("map", "contract", "reduce", "gather", "concat", "pad", "opaque") and node.op != "wrap_index":
-            name = {"contract": f"contract {node.attrs}", "add_n": "add"}.get(node.op, node.op.removeprefix("reduce_"))
-            name = node.attrs.call.name if isinstance(node.attrs, Result) else name
-            if name not in names:
-                names.append(name)
-
-    visit(term)
-    return "+".join(names) or "copy"
+    return found
 
 
 def describe_group(group: KernelGroup) -> str:

@@ -130,6 +130,8 @@ class _Search:
             raise _Stop("seconds")
 
     def run(self, iterations: int | None) -> str:
+        if not self.active and self.products is None:
+            return "saturated"
         if not usable():
             return "fork"
         with engine_for(self.queries) as engine:

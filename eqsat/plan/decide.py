@@ -1,0 +1,93 @@
+"""Which of a region's programs runs: selection predicts by the roofline, here the schedules of their kernels decide.
+
+The roofline does not know what schedules lose, so that selection can expect a gain where there is a loss: up to 6 % of
+a region was expected, and -2 % left of it (networks of the suite ``superopt``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from eqsat.deadline import NEVER, Deadline
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.credit import credited
+from eqsat.extract.terms import Selection, Term
+from eqsat.plan.assembly import Assembly
+from eqsat.plan.group import Grouping, Piece
+from eqsat.plan.lower import Lowered
+from eqsat.plan.masks import split_masked
+from eqsat.plan.place import Found, place
+from eqsat.plan.policy import ScheduledPrice
+from eqsat.plan.regions import Region
+from eqsat.rules import Rule
+
+PLAIN = 0.15
+"""Part of the program's time as written from which an expected gain is taken for one: twice what proved to be none."""
+CLEAR = 0.01
+"""Part of the program's time as written that rewriting has to save by its schedules."""
+
+Select = Callable[[SaturatedEGraph], list[Selection]]
+"""The best few programs of an e-graph."""
+
+
+def decide(
+    region: Region,
+    egraph: SaturatedEGraph,
+    rules: Sequence[Rule],
+    select: Select,
+    price: ScheduledPrice,
+    lowered: dict[Term, Lowered | None],
+    deadline: Deadline = NEVER,
+) -> Found:
+    """The program of a region that takes least by its schedules: one of the best few of ``egraph``, or as written.
+
+    As written is what ``rules`` without left sides make of it. Where rules have no part in the best one, and where that
+    is expected to be plainly better, nothing else is scheduled.
+    """
+    best, *others = (Found(egraph, selection) for selection in select(egraph))
+    if not credited(egraph, best.selection):
+        return best
+    written = as_written(region, rules, select)
+    expected = written.selection.seconds
+    if best.selection.seconds < (1 - PLAIN) * expected:
+        return best
+    found, seconds = best, scheduled_seconds(region, best, price, lowered, deadline)
+    for other in others:
+        if (others_seconds := scheduled_seconds(region, other, price, lowered, deadline)) < seconds:
+            found, seconds = other, others_seconds
+    plain = scheduled_seconds(region, written, price, lowered, deadline)
+    return found if seconds < (1 - CLEAR) * plain else written
+
+
+def as_written(region: Region, rules: Sequence[Rule], select: Select) -> Found:
+    """The region's own program, its kernels selected like any other's."""
+    const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
+    kept = [rule for rule in rules if not rule.ways and rule.numerics == "exact"]
+    own = saturate(region.graph.outputs, rules=kept, const=const)
+    return Found(own, select(own)[0])
+
+
+def scheduled_seconds(
+    region: Region,
+    found: Found,
+    price: ScheduledPrice,
+    lowered: dict[Term, Lowered | None],
+    deadline: Deadline = NEVER,
+) -> float:
+    """What a region's program takes by the schedules of its kernels, those run together that should be.
+
+    Operators without a kernel do not count: they are the same in each of a region's programs.
+    """
+    assembly = Assembly()
+    for node, const in zip(region.inputs, region.const, strict=True):
+        if not const:
+            assembly.tensor_of[node] = assembly.fresh(node.type)
+    place(region, found, assembly, lowered)
+    outputs = frozenset(assembly.tensor_of[node] for node in region.outputs)
+    total = 0.0
+    for item in Grouping(assembly.pieces, outputs, price, deadline).run():
+        if not isinstance(item, Piece):
+            parts = split_masked(item, assembly.value, assembly.buffer, price)
+            total += sum(price.seconds(part.group) for part in parts)
+    return total
