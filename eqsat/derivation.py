@@ -22,23 +22,23 @@ from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import Node, topological
 from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import make
-from eqsat.why import extracted, searched_again
+from eqsat.why import chosen, searched_again
 
 MOST_FLOPS = 2e9
 """Operations of the terms that are still computed to check a step."""
 
 
 def derivation(program: Compiled) -> Derivation:
-    """The steps from the program as written to the one that extraction chooses by its model, regions in order.
+    """The steps from the program as written to the one that runs, regions in order.
 
     Regions are searched once more. Equal ones are told once. Each step is computed on random inputs.
     """
     steps: list[Equation] = []
     named = dict(zip(program.traced.graph.inputs, program.traced.graph.names, strict=False))
     for region, egraph in searched_again(program):
-        (winner, *_) = extracted(program, egraph)
+        winner = chosen(program, region, egraph)
         names = tuple(named.get(node, f"x{n}") for n, node in enumerate(region.inputs))
-        steps += [replace(step, names=names) for step in _Steps(egraph, winner).run()]
+        steps += [replace(step, names=names) for step in _Steps(winner.egraph, winner.selection).run()]
     return Derivation(tuple(steps))
 
 

@@ -9,12 +9,16 @@ from eqsat import rules
 from eqsat.compiled import Compiled
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
-from eqsat.extract.select import extract
+from eqsat.extract.select import ALTERNATIVES, extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir.identity import identity
 from eqsat.options import unknown
 from eqsat.plan.assembly import searched
+from eqsat.plan.backend import backend
+from eqsat.plan.decide import decide
 from eqsat.plan.lower import lower
+from eqsat.plan.place import Found
+from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region
 from eqsat.schedule import installed_loop_rules
 from eqsat.search import saturation
@@ -116,10 +120,22 @@ def searched_again(program: Compiled) -> Iterator[tuple[Region, SaturatedEGraph]
             yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work)
 
 
-def extracted(program: Compiled, egraph: SaturatedEGraph) -> list[Selection]:
+def extracted(program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1) -> list[Selection]:
     """What extraction chooses in an e-graph of a program's, by its model, the best first."""
 
     def lowers(term: Term) -> bool:
         return lower(term) is not None
 
-    return extract(egraph, program.machine, threads=program.threads, seconds=1.0, alternatives=1, lowers=lowers)
+    threads = program.threads
+    return extract(egraph, program.machine, threads=threads, seconds=1.0, alternatives=alternatives, lowers=lowers)
+
+
+def chosen(program: Compiled, region: Region, egraph: SaturatedEGraph) -> Found:
+    """What runs of a region: what extraction chooses, or a program that takes less time once scheduled."""
+    options = program.options
+    selected = rules.select(options.numerics, options.disable)
+    if not any(rule.id == "fuse.read_store" for rule in selected):
+        return Found(egraph, extracted(program, egraph)[0])
+    no_loops = tuple(sorted({rule.id for rule in installed_loop_rules()} & set(options.disable)))
+    price = ScheduledPrice(backend(options.backend).target(program.machine, program.threads), no_loops)
+    return decide(region, egraph, selected, lambda graph: extracted(program, graph, ALTERNATIVES), price, {})

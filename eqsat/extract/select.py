@@ -41,6 +41,9 @@ REPAIRS = 16
 """Times that the kernels of the choice made are checked, and it is made again without those that cannot be lowered;
 after that every kernel there is to choose from is checked."""
 
+ALTERNATIVES = 3
+"""Different programs that are handed on, for their schedules to decide."""
+
 Lowers = Callable[[Term], bool]
 
 
@@ -59,7 +62,7 @@ def extract(
     threads: int = 1,
     seconds: float = 1.0,
     fuse: bool = True,
-    alternatives: int = 3,
+    alternatives: int = ALTERNATIVES,
     lowers: Lowers | None = None,
     gap: float = 2e-3,
     deadline: Deadline = NEVER,

@@ -25,7 +25,8 @@ from eqsat.rules import Rule
 PLAIN = 0.15
 """Part of the program's time as written from which an expected gain is taken for one: twice what proved to be none."""
 CLEAR = 0.01
-"""Part of the program's time as written that rewriting has to save by its schedules."""
+"""Part of its time by which another program has to be better than the selected one: where schedules saw less than that
+between them, the clock was with the selection (Inception-v3 on a Zen 4)."""
 
 Select = Callable[[SaturatedEGraph], list[Selection]]
 """The best few programs of an e-graph."""
@@ -52,12 +53,12 @@ def decide(
     expected = written.selection.seconds
     if best.selection.seconds < (1 - PLAIN) * expected:
         return best
-    found, seconds = best, scheduled_seconds(region, best, price, lowered, deadline)
-    for other in others:
-        if (others_seconds := scheduled_seconds(region, other, price, lowered, deadline)) < seconds:
-            found, seconds = other, others_seconds
-    plain = scheduled_seconds(region, written, price, lowered, deadline)
-    return found if seconds < (1 - CLEAR) * plain else written
+    found, least = best, (1 - CLEAR) * scheduled_seconds(region, best, price, lowered, deadline)
+    for other in (*others, written):
+        seconds = scheduled_seconds(region, other, price, lowered, deadline)
+        if seconds < least:
+            found, least = other, seconds
+    return found
 
 
 def as_written(region: Region, rules: Sequence[Rule], select: Select) -> Found:
