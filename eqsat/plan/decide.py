@@ -7,6 +7,7 @@ a region was expected, and -2 % left of it (networks of the suite ``superopt``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturate import saturate
@@ -44,7 +45,8 @@ def decide(
     """The program of a region that takes least by its schedules: one of the best few of ``egraph``, or as written.
 
     As written is what ``rules`` without left sides make of it. Where rules have no part in the best one, and where that
-    is expected to be plainly better, nothing else is scheduled.
+    is expected to be plainly better, nothing else is scheduled; nor are kernels of others run together where these are
+    no better apart.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
     if not credited(egraph, best.selection):
@@ -53,9 +55,12 @@ def decide(
     expected = written.selection.seconds
     if best.selection.seconds < (1 - PLAIN) * expected:
         return best
-    found, least = best, (1 - CLEAR) * scheduled_seconds(region, best, price, lowered, deadline)
-    for other in (*others, written):
-        seconds = scheduled_seconds(region, other, price, lowered, deadline)
+    scheduled = _Scheduled(region, price, lowered, deadline)
+    limit = (1 - CLEAR) * scheduled.apart(best)
+    rivals = [other for other in (*others, written) if scheduled.apart(other) < limit]
+    found, least = best, (1 - CLEAR) * scheduled.together(best) if rivals else 0.0
+    for other in rivals:
+        seconds = scheduled.together(other)
         if seconds < least:
             found, least = other, seconds
     return found
@@ -69,26 +74,38 @@ def as_written(region: Region, rules: Sequence[Rule], select: Select) -> Found:
     return Found(own, select(own)[0])
 
 
-def scheduled_seconds(
-    region: Region,
-    found: Found,
-    price: ScheduledPrice,
-    lowered: dict[Term, Lowered | None],
-    deadline: Deadline = NEVER,
-) -> float:
-    """What a region's program takes by the schedules of its kernels, those run together that should be.
+@dataclass(frozen=True)
+class _Scheduled:
+    """What a region's programs take by the schedules of their kernels.
 
     Operators without a kernel do not count: they are the same in each of a region's programs.
     """
-    assembly = Assembly()
-    for node, const in zip(region.inputs, region.const, strict=True):
-        if not const:
-            assembly.tensor_of[node] = assembly.fresh(node.type)
-    place(region, found, assembly, lowered)
-    outputs = frozenset(assembly.tensor_of[node] for node in region.outputs)
-    total = 0.0
-    for item in Grouping(assembly.pieces, outputs, price, deadline).run():
-        if not isinstance(item, Piece):
-            parts = split_masked(item, assembly.value, assembly.buffer, price)
-            total += sum(price.seconds(part.group) for part in parts)
-    return total
+
+    region: Region
+    price: ScheduledPrice
+    lowered: dict[Term, Lowered | None]
+    deadline: Deadline
+
+    def apart(self, found: Found) -> float:
+        """Each kernel by itself: quick, for programs have most of them in common."""
+        _, grouping = self._pieces(found, None)
+        return sum(self.price.seconds(item.group) for item in grouping.run() if not isinstance(item, Piece))
+
+    def together(self, found: Found) -> float:
+        """Kernels run together that should be."""
+        assembly, grouping = self._pieces(found, self.price)
+        total = 0.0
+        for item in grouping.run():
+            if not isinstance(item, Piece):
+                parts = split_masked(item, assembly.value, assembly.buffer, self.price)
+                total += sum(self.price.seconds(part.group) for part in parts)
+        return total
+
+    def _pieces(self, found: Found, price: ScheduledPrice | None) -> tuple[Assembly, Grouping]:
+        assembly = Assembly()
+        for node, const in zip(self.region.inputs, self.region.const, strict=True):
+            if not const:
+                assembly.tensor_of[node] = assembly.fresh(node.type)
+        place(self.region, found, assembly, self.lowered)
+        outputs = frozenset(assembly.tensor_of[node] for node in self.region.outputs)
+        return assembly, Grouping(assembly.pieces, outputs, price, self.deadline)
