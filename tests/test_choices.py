@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from eqsat.extract.ascent import dual_ascent, fixed
 from eqsat.extract.branch import branch_and_bound
 from eqsat.extract.budget import Budget
-from eqsat.extract.hypergraph import Choice, Problem, cheapest, greedy, reduced, solution_of
+from eqsat.extract.hypergraph import Choice, Problem, Solution, cheapest, greedy, reduced, solution_of
 from eqsat.extract.ilp import find_cycles, solve
-from eqsat.extract.local import Search
+from eqsat.extract.kbest import k_best
+from eqsat.extract.local import Search, _Priced
 from eqsat.extract.optimum import optimum
 from tests.sweeps import a_part
 
@@ -143,6 +145,53 @@ def test_branch_and_bound_alone_finds_the_optimum(problem: Problem, nodes: int) 
     # Cut short, it still bounds.
     some, bound = branch_and_bound(small, start, Budget(), nodes=nodes)
     assert bound <= exact + 1e-9 <= some.cost + 2e-9
+
+
+def all_solutions(problem: Problem) -> dict[frozenset[tuple[int, int]], Solution]:
+    targets = list(problem.by_target)
+    picks = itertools.product(*(problem.by_target[t] for t in targets))
+    made = (solution_of(problem, dict(zip(targets, pick, strict=True))) for pick in picks)
+    return {frozenset(s.chosen.items()): s for s in made if s is not None}
+
+
+@settings(max_examples=a_part(150), deadline=None)
+@given(problems(), st.integers(1, 5))
+def test_the_k_best_solutions_are_the_first_of_all_in_order(problem: Problem, k: int) -> None:
+    every = sorted(s.cost for s in all_solutions(problem).values())
+    found = k_best(problem, k, Budget())
+    assert [s.cost for s in found] == pytest.approx(every[:k])
+    assert len({frozenset(s.chosen.items()) for s in found}) == len(found)
+    assert found == k_best(problem, k, Budget())
+    for solution in found:
+        check_solution(problem, solution.chosen, solution.cost)
+
+
+def test_the_k_best_differ_by_shape_and_stay_within_a_part_of_the_best() -> None:
+    choices = (Choice(0, (1,), 1.0, 0), Choice(0, (2,), 1.1, 1), Choice(1, (), 1.0, 2), Choice(1, (), 1.05, 3))
+    problem = Problem((*choices, Choice(2, (), 5.0, 4)), (0,))
+    assert [s.cost for s in k_best(problem, 9, Budget())] == pytest.approx([2.0, 2.05, 6.1])
+    assert [s.cost for s in k_best(problem, 9, Budget(), within=0.1)] == pytest.approx([2.0, 2.05])
+    by_targets = k_best(problem, 9, Budget(), shape=lambda _, solution: frozenset(solution.chosen))
+    assert [s.cost for s in by_targets] == pytest.approx([2.0, 6.1])
+    (only,) = k_best(problem, 9, Budget(work=0))
+    assert only.cost == 2.0
+    assert k_best(Problem(choices[1:2], (0,)), 3, Budget()) == []
+
+
+@settings(max_examples=a_part(200), deadline=None)
+@given(problems(), st.randoms(use_true_random=False))
+def test_a_changed_solution_is_priced_as_if_it_were_made_anew(problem: Problem, random: Random) -> None:
+    small = reduced(problem)
+    start = greedy(small)
+    if start is None:
+        return
+    fill = cheapest(small)[1]
+    priced = _Priced(small, start)
+    for target in start.chosen:
+        changes = {target: random.choice(small.by_target[target])}
+        made = solution_of(small, {**fill, **start.chosen, **changes})
+        if made is not None:  # else it needs itself
+            assert priced.cost(changes, fill) == pytest.approx(made.cost)
 
 
 def test_an_integer_program_without_time_gives_the_start_back() -> None:

@@ -23,6 +23,7 @@ from eqsat.extract.hypergraph import (
     renumbered,
     solution_of,
 )
+from eqsat.extract.kbest import k_best
 from eqsat.extract.local import Search
 from eqsat.extract.optimum import TIME_LIMIT, WORK_LIMIT, Optimum, optimum
 from eqsat.extract.streams import Stream
@@ -40,6 +41,10 @@ over 200 choices takes 0.1 s; over 440 it takes 0.1 to 2 s, and finds nothing th
 REPAIRS = 16
 """Times that the kernels of the choice made are checked, and it is made again without those that cannot be lowered;
 after that every kernel there is to choose from is checked."""
+
+FEW, FEW_WORK, NEAR = 80, 1e4, 0.2
+"""Choices of a problem of which the best few programs are listed where local search has met fewer, the work for that,
+and the part of the best one's time by which they may take longer."""
 
 ALTERNATIVES = 3
 """Different programs that are handed on, for their schedules to decide."""
@@ -241,7 +246,12 @@ class _Extraction:
             best = Optimum(start, (), bound, TIME_LIMIT if self.budget.late else WORK_LIMIT)
         found: list[Selection] = []
         seen: set[object] = set()
-        for solution in (best.solution, *best.others):
+        others = best.others
+        if len(others) + 1 < self.alternatives and len(problem.choices) <= FEW:
+            few = Budget(self.budget.seconds, work=FEW_WORK, deadline=self.budget.deadline)
+            more = k_best(problem, self.alternatives, few, best=best.solution, shape=self._shape, within=NEAR)
+            others = tuple(sorted((*others, *more[1:]), key=lambda solution: solution.cost))
+        for solution in (best.solution, *others):
             shape = self._shape(problem, solution)
             if shape in seen or self._refuse(self._tags(problem, solution)):
                 continue
