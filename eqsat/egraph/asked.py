@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+EVERYWHERE = -1
+"""The class of what is asked of all terms together."""
+
+
 @dataclass(slots=True, eq=False)
 class Question:
     """A match that was refused for want of something known. ``of`` is what to try again; ``open`` until it is."""
@@ -14,7 +18,8 @@ class Question:
 
 
 class Asked:
-    """Questions by class and by kind: ``known``, ``value``, ``array``, ``original``, or an operator (forms of it).
+    """Questions by class and by kind: ``known``, ``value``, ``array``, ``original``, an operator (forms of it), ``room``
+    for more terms, or ``small``, of all classes.
 
     A fact once there stays, so that only its lack is noted, at the cost of a list's ``append``; a change costs a look
     into a table that has no more entries than refused matches asked for.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.egraph.asked import Asked
+from eqsat.egraph.asked import EVERYWHERE, Asked
 from eqsat.egraph.canonical import SUMS, Canonical, signed_operands, signs_of
 from eqsat.egraph.interning import Interner, Number, number_key, number_or_array_key, uniform
 from eqsat.errors import RuleError
@@ -68,7 +68,7 @@ class Terms:
         self.merges: dict[int, list[tuple[int, str | None]]] = {}
         self.rows: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._constants = constants
-        self._room = room
+        self.room = room
         self.outgrown = False  # whether somebody was told since this was last set
         self._flatten = flatten
         self._fold = fold
@@ -154,9 +154,9 @@ class Terms:
         return self._original[handle] or self.asked.lacks(handle, "original")
 
     def small(self) -> bool:
-        """Whether there are few terms yet. Not asked again: merging hardly ever makes them fewer."""
-        self.outgrown |= self.live >= self._room
-        return self.live < self._room
+        """Whether there are few terms yet, or again: merging makes them fewer."""
+        self.outgrown |= self.live >= self.room
+        return self.live < self.room or self.asked.lacks(EVERYWHERE, "small")
 
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of the terms of an operator in a node's class."""

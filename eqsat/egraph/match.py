@@ -345,8 +345,8 @@ def _axes_check(operand: Pattern, name: str, axes: tuple[int, ...]) -> Check:
 def holds(query: Query, row: Sequence[int], store: Store) -> bool:
     """Whether the store has the terms that a row claims.
 
-    egglog 13.2 has been seen to join rows that do not belong together, in queries of a dozen atoms: its rows are
-    candidates, and a match is what the term store confirms.
+    egglog 13.2 joins rows that do not belong together in some queries with cycles (docs/egglog-matches.md): its rows
+    are candidates, and a match is what the term store confirms.
     """
     cells = query.cells
     for op, attrs, children, variable in query.terms:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from eqsat.egraph.asked import EVERYWHERE
 from eqsat.egraph.culprits import bearable
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, engine_for, usable
@@ -119,6 +120,7 @@ class _Search:
             _Active(rule, way, query, self.report.rules[rule.id], order)
             for order, ((rule, way), query) in enumerate(zip(ways, queries.each, strict=True))
         ]
+        self.full: set[int] = set()
         self.watchdog = Watchdog(min(self.deadline, self.start + work / TRIED))
 
     def check_budget(self) -> None:
@@ -189,9 +191,13 @@ class _Search:
 
     def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
         key = self.canonical(active, row)
-        if key not in active.seen:
-            active.seen.add(key)
-            active.queue.append(key)
+        if key in active.seen:
+            return
+        if not holds(active.query, key, self.store):  # not ``seen``: it may become a match
+            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
+            return
+        active.seen.add(key)
+        active.queue.append(key)
 
     def canonical(self, active: _Active, row: tuple[int, ...]) -> tuple[int, ...]:
         find = self.store.find
@@ -201,6 +207,12 @@ class _Search:
 
     def ask_again(self) -> None:
         """Queue the refused matches whose guards may decide otherwise by now."""
+        for handle in sorted(self.full):  # copies of terms that congruence finds leave room
+            if self.store.size_of(handle) < CLASS_CAP:
+                self.full.remove(handle)
+                self.store.asked.tell(handle, "room")
+        if self.store.live < self.store.room:
+            self.store.asked.tell(EVERYWHERE, "small")
         for refused in self.store.asked.again():
             assert isinstance(refused, _Refused)
             active, row = refused.active, refused.row
@@ -219,9 +231,6 @@ class _Search:
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
         self.report.work += REFUSED
-        if not holds(active.query, row, self.store):
-            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
-            return
         names = decode(active.query, row, self.store)
         if names is None:
             return
@@ -234,14 +243,17 @@ class _Search:
         ):
             self.refuse(active, "a tensor without elements")  # no gain, and a sum over nothing is 0 whatever it scales
             return
+        asked, self.store.outgrown = self.store.asked, False
         if self.store.size_of(root.attrs) >= CLASS_CAP:
-            self.refuse(active, FULL)
+            self.full.add(root.attrs)
+            asked.listen()
+            asked.lacks(root.attrs, "room")
+            self.refuse(active, FULL, row)
             return
         if self.store.value_of(root.attrs) is not None:
             self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
         match = Match(names, self.store)
-        asked, self.store.outgrown = self.store.asked, False
         for guard in active.rule.where:
             asked.listen()
             if not self.run_rule(active.rule, f"its guard {guard.name!r}", guard.holds, match):
