@@ -7,7 +7,7 @@ from eqsat.ir.build import call
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
-from eqsat.ir.table import make
+from eqsat.ir.table import OPS, make
 from eqsat.ir.views import ViewMap
 from eqsat.rules import (
     Match,
@@ -31,22 +31,7 @@ from eqsat_rules.labels import axes_read, broadcasts, slice_of
 b, i, w, x = tensors("b i w x")
 p = numbers("p")
 mp, mq, pd, pe, s, k, ax = attributes("mp mq pd pe s k ax")
-UNARY = (
-    "neg",
-    "exp",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "square",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "relu",
-    "abs",
-    "log",
-    "silu",
-    "gelu",
-)
+UNARY = (*(row.name for row in OPS.values() if "float" in row.kinds and row.arity == 1), "silu", "gelu", "gelu_tanh")
 BINARY = ("mul", "div", "maximum", "minimum")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from eqsat.ir.node import Node
+from eqsat.ir.table import OPS
 from eqsat.rules import Match
 
+_NOT_NEGATIVE = tuple(row.name for row in OPS.values() if row.range[0] >= 0)
 LEAST = 1e-30
 """Far above the numbers, near the least normal one, whose reciprocals are infinite."""
 DEPTH = 4
@@ -53,7 +55,7 @@ def not_negative(m: Match, node: Node, depth: int = DEPTH) -> bool:
         return bool(value >= 0)
     if depth == 0:
         return False
-    if any(m.forms(node, op) for op in ("square", "exp", "abs", "sqrt", "relu", "sigmoid")):
+    if any(m.forms(node, op) for op in _NOT_NEGATIVE):
         return True
     for op in ("view", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min"):
         if any(not_negative(m, x, depth - 1) for _, (x,) in m.forms(node, op)):

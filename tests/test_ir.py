@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +103,63 @@ def test_every_row_is_complete(name: str) -> None:
         assert row.definition is not None
     if row.kind == "composite":
         assert row.expansion is not None and row.doc
+
+
+def mistakes(row: Op) -> list[str]:
+    """What a row of one float claims that its reference does not bear out."""
+
+    def of(name: str, x: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(OPS[name].reference([x], None))
+
+    rng = np.random.default_rng(0)
+    x = np.sort(
+        np.concatenate([rng.choice([-1.0, 1.0], 300) * 10.0 ** rng.uniform(-9, 9, 300), rng.uniform(-9, 9, 300)])
+    )
+    (low, high), (least, most) = row.range, row.domain
+    with np.errstate(all="ignore"):
+        y = np.asarray(row.reference([x], None))
+    inside = (x > least) & (x < most)
+    told = y[inside & np.isfinite(y)]
+    scope = {"np": np, "scipy": scipy, "x": x}
+    with np.errstate(all="ignore"):
+        as_text = eval(row.call(["x"]), scope)
+    wrong = {
+        "domain": bool(np.isnan(y[inside]).any() or np.isfinite(y[~inside]).any()),
+        "range": bool((told < low).any() or (told > high).any()),
+        "text": not np.allclose(as_text, y, rtol=1e-15, equal_nan=True),
+        "by": row.by is not None and not np.allclose(row.by(of, x[x > -1]), y[x > -1], rtol=1e-6, equal_nan=True),
+        "tried": row.tried is not None and not (least <= row.tried[0] < row.tried[1] <= most),
+        "odd": "odd" in row.traits and not np.array_equal(row.reference([-x], None), -y),
+        "even": "even" in row.traits and not np.array_equal(row.reference([-x], None), y),
+        "increasing": "increasing" in row.traits and bool((y[1:] < y[:-1]).any()),
+    }
+    if row.grows:  # which may be too little to see where it is flat
+        seen = np.sort(rng.uniform(max(least, -3.0), min(most, 3.0), 500))
+        values = np.asarray(row.reference([seen], None))
+        wrong["grows"] = bool((values[1:] <= values[:-1]).any() or values[0] <= low or values[-1] >= high)
+    return [claim for claim, is_wrong in wrong.items() if is_wrong]
+
+
+UNARY = [row for row in OPS.values() if row.arity == 1 and "float" in row.kinds]
+
+
+@pytest.mark.parametrize("row", UNARY, ids=lambda row: row.name)
+def test_what_a_row_says_of_its_function_holds(row: Op) -> None:
+    assert not mistakes(row)
+
+
+def test_what_a_row_says_wrongly_is_seen() -> None:
+    def of(name: str, **claims: Any) -> list[str]:
+        return mistakes(dataclasses.replace(OPS[name], **claims))
+
+    assert of("log", domain=(-1, 8)) == ["domain", "tried"]
+    assert of("sin", range=(0, 1)) == ["range"]
+    assert of("tanh", text="np.sinh({0})") == ["text"]
+    assert of("erf", by=lambda of, x: of("tanh", x)) == ["by"]
+    assert of("cos", traits=frozenset({"odd", "increasing"}), grows=True) == ["odd", "increasing", "grows"]
+    assert of("sin", traits=frozenset({"even"})) == ["even"]
+    assert of("exp", range=(0.5, math.inf)) == ["range", "grows"]
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -112,14 +112,6 @@ def elements(array: np.ndarray) -> np.ndarray:
     return found.reshape(array.shape)
 
 
-Function = Callable[[Callable[[str, Element], Element], Element], Element]
-DEFINED: dict[str, Function] = {
-    "rsqrt": lambda of, x: of("sqrt", x).inverse(),
-    "expm1": lambda of, x: of("exp", x) - 1,
-    "log1p": lambda of, x: of("log", x + 1),
-    "sigmoid": lambda of, x: (of("exp", -x) + 1).inverse(),
-}
-"""Functions that are rational ones of others."""
 POWERS = 64
 """Whole exponents up to this one, of either sign, are powers."""
 
@@ -152,8 +144,11 @@ class Arithmetic:
 
     def _function(self, op: str, attrs: object, args: Sequence[Element]) -> Element:
         """Of one element: by what it is defined by, or any."""
-        if op in DEFINED:
-            return DEFINED[op](lambda name, x: self._function(name, None, [x]), args[0])
+        by = OPS[op].by
+        if by is not None:
+            return element(by(lambda name, x: self._function(name, None, [x]), args[0]))
+        if op == "reciprocal":
+            return args[0].inverse()
         if op == "pow" and min(args[1].value, PRIME - args[1].value) <= POWERS:
             power = args[1].value if args[1].value <= POWERS else args[1].value - PRIME
             return args[0] ** power

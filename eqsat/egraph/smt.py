@@ -3,7 +3,7 @@
 A rule is applied to a program of 0-d tensors: what holds for one element holds for all. Each e-node becomes a formula
 over the inputs, and z3 is asked for inputs for which it is not what its class is, where the terms of both sides are
 defined (no division by zero, no root of a negative number). ``exp`` and its like are any functions with the ranges and
-the monotonicity of :data:`RANGES`. A model that NumPy does not confirm refutes nothing.
+the monotonicity that the op table states. A model that NumPy does not confirm refutes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -38,21 +38,6 @@ TIMEOUT = 1.0
 """Seconds for one question: what z3 decides at all of a rule's size, it mostly decides in a tenth of that."""
 MOST_POWER = 8
 """Whole exponents up to this one are products."""
-DEFINED: dict[str, Callable[[Callable[[str, Any], Any], Any], Any]] = {
-    "expm1": lambda of, x: of("exp", x) - 1,
-    "log1p": lambda of, x: of("log", x + 1),
-    "sigmoid": lambda of, x: 1 / (1 + of("exp", -x)),
-}
-"""Functions by others."""
-RANGES: dict[str, tuple[float | None, float | None]] = {
-    "exp": (0, None), "log": (None, None), "tanh": (-1, 1), "erf": (-1, 1),
-}  # fmt: skip
-"""Functions that grow with their operand, and the open range of their results."""
-SIGNS = {"tanh": -1, "erf": -1, "sin": -1, "cos": 1}
-"""What negating their operand makes of these functions."""
-POSITIVE = ("log",)
-"""Functions that are defined above 0."""
-
 Expr = Any
 """A formula of z3, whose types are its own."""
 
@@ -293,9 +278,8 @@ class _Formulas:
             return z3.BoolVal(op == "isfinite")
         if op == "reciprocal":
             return self._over(z3.RealVal(1), x)
-        if op in ("sqrt", "rsqrt"):
-            root = self._root(x)
-            return root if op == "sqrt" else self._over(z3.RealVal(1), root)
+        if op == "sqrt":
+            return self._root(x)
         if op == "pow":
             return self._power(x, args[1])
         return self._function(op, x) if len(args) == 1 else self._any(op, args)
@@ -330,18 +314,23 @@ class _Formulas:
 
     def _function(self, op: str, x: Expr) -> Expr:
         """One of the functions that are any, with what is known of it."""
-        if op in DEFINED:
-            return DEFINED[op](self._function, x)
+        row = OPS[op]
+        if row.by is not None:
+            return row.by(lambda name, y: self._real(name, [y]), x)
         value = self._any(op, [x])
-        low, high = RANGES.get(op, (None, None))
-        self.facts += [value > low] if low is not None else []
-        self.facts += [value < high] if high is not None else []
-        self.facts += [x > 0] if op in POSITIVE else []
+        (low, high), least = row.range, row.domain[0]
+        if isfinite(low):
+            self.facts.append(value > low if row.grows else value >= low)
+        if isfinite(high):
+            self.facts.append(value < high if row.grows else value <= high)
+        if isfinite(least):
+            self.facts.append(x > least)
+        sign = -1 if "odd" in row.traits else 1 if "even" in row.traits else 0
         for other, its in self.applied.setdefault(op, []):
-            if op in RANGES:
+            if row.grows:
                 self.facts.append((x < other) == (value < its))
-            if op in SIGNS:
-                self.facts.append(self.z3.Implies(x == -other, value == SIGNS[op] * its))
+            if sign:
+                self.facts.append(self.z3.Implies(x == -other, value == sign * its))
         self.applied[op].append((x, value))
         return value
 

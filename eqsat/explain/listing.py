@@ -16,32 +16,13 @@ from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Result, Slot
 from eqsat.ir.sources import InputAttrs, IotaAttrs
 from eqsat.ir.spec import Spec
+from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, TensorType, bfloat16, row_major
 from eqsat.ir.views import ViewMap
 
 _SHOWN = 32
 _ARGUMENT = 256
-_NUMPY_NAMES = {
-    "neg": "np.negative({0})",
-    "rsqrt": "1 / np.sqrt({0})",
-    "reciprocal": "1 / {0}",
-    "erf": "scipy.special.erf({0})",
-    "sigmoid": "scipy.special.expit({0})",
-    "relu": "np.maximum({0}, 0)",
-    "round": "np.rint({0})",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "floor_divide": "{0} // {1}",
-    "remainder": "{0} % {1}",
-    "pow": "{0} ** {1}",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
+_CALLS = {
     "cumsum": "np.cumsum({0}, axis={attrs}, dtype={0}.dtype)",
     "cumprod": "np.cumprod({0}, axis={attrs}, dtype={0}.dtype)",
     "cummax": "np.maximum.accumulate({0}, axis={attrs})",
@@ -170,10 +151,8 @@ def expression(node: Node, args: Sequence[str]) -> str:
         change = "out.__setitem__(" if attrs == "set" else f"np.{attrs}.at(out, "
         write = f"{change}{args[1]}, {args[2]})"
         return f"[out := np.array({args[0]}), {write}][0]"
-    form = _NUMPY_NAMES.get(node.op)
-    if form is not None:
-        return form.format(*args, attrs=attrs)
-    return f"np.{node.op}({', '.join(args)})"
+    form = _CALLS.get(node.op)
+    return OPS[node.op].call(args) if form is None else form.format(*args, attrs=attrs)
 
 
 def sample(type: TensorType) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eqsat.frontends.ufuncs import PAIRS, UFUNCS, Builder, of_reals
+from eqsat.frontends.ufuncs import PAIRS, written
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import Node
+from eqsat.ir.table import REALS
 from eqsat.ir.types import bool_
 
 # atan(t) / t over t² for t up to tan(π/8), interpolated at Chebyshev's points: within 5e-20 and 2.2e-11.
@@ -187,20 +188,17 @@ def _fraction(x: Node) -> Node:
     return copysign(call("where", call("eq", call("abs", x), scalar(math.inf, x)), scalar(0, x), rest), x)
 
 
-_OF_REALS: dict[np.ufunc, Builder] = {
-    np.arctan: arctan,
-    np.arctan2: arctan2,
-    np.arcsin: _arcsin,
-    np.arccos: _arccos,
-    np.sinh: _sinh,
-    np.cosh: _cosh,
-    np.arcsinh: _arcsinh,
-    np.arccosh: _arccosh,
-    np.arctanh: _arctanh,
-    np.logaddexp2: _logaddexp2,
-    np.signbit: signbit,
-    np.copysign: copysign,
-    np.fmod: _fmod,
-}
-UFUNCS.update({ufunc: of_reals(builder) for ufunc, builder in _OF_REALS.items()})
+written(np.arctan, arctan, REALS)
+written(np.arctan2, arctan2, REALS, (0.5, math.inf))
+written(np.arcsin, _arcsin, (-0.9, 0.9))
+written(np.arccos, _arccos, (-0.9, 0.9))
+written(np.sinh, _sinh, (-10, 10))
+written(np.cosh, _cosh, (-10, 10))
+written(np.arcsinh, _arcsinh, REALS)
+written(np.arccosh, _arccosh, (1.5, math.inf))
+written(np.arctanh, _arctanh, (-0.9, 0.9))
+written(np.logaddexp2, _logaddexp2, REALS, REALS)
+written(np.signbit, signbit)
+written(np.copysign, copysign)
+written(np.fmod, _fmod)
 PAIRS[np.modf] = (_fraction, _whole)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from eqsat.frontends.elementary import is_single, polynomial
-from eqsat.frontends.ufuncs import SCIPY, UFUNCS, Builder, of_reals
+from eqsat.frontends.ufuncs import SCIPY, UFUNCS, Builder, written
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import Node
+from eqsat.ir.table import REALS
 
 # (1 + 2x)·exp(x²)·erfc(x) over t = (x - 4) / (x + 4) in [-1, 1], interpolated at Chebyshev's points: within 1e-17 and
 # 3.6e-9. The form is Shepherd's and Laframboise's, Mathematics of Computation 36 (1981) 249-253.
@@ -108,19 +109,16 @@ def _huber(delta: Node, r: Node) -> Node:
     return call("where", call("lt", delta, scalar(0, r)), scalar(math.inf, r), value)
 
 
-_OF_REALS: dict[str, Builder] = {
-    "erfc": _erfc,
-    "erfcx": _erfcx,
-    "ndtr": _ndtr,
-    "log_ndtr": _log_ndtr,
-    "logit": _logit,
-    "xlogy": _x_times("log"),
-    "xlog1py": _x_times("log1p"),
-    "entr": _entr,
-    "rel_entr": lambda x, y: _divergence(x, y, scalar(0, x), scalar(0, x)),
-    "kl_div": lambda x, y: _divergence(x, y, call("sub", y, x), y),
-    "huber": _huber,
-    "exp10": lambda x: call("pow", scalar(10, x), x),
-}
-SCIPY.update({name: of_reals(builder) for name, builder in _OF_REALS.items()})
+written("erfc", _erfc, REALS)
+written("erfcx", _erfcx, (-1, 100))
+written("ndtr", _ndtr, REALS)
+written("log_ndtr", _log_ndtr, REALS)
+written("logit", _logit, (0.1, 0.9))
+written("xlogy", _x_times("log"), REALS, (0.5, math.inf))
+written("xlog1py", _x_times("log1p"), REALS, (0.0, math.inf))
+written("entr", _entr, (0.25, math.inf))
+written("rel_entr", lambda x, y: _divergence(x, y, scalar(0, x), scalar(0, x)), (0.25, math.inf), (0.25, math.inf))
+written("kl_div", lambda x, y: _divergence(x, y, call("sub", y, x), y), (0.25, math.inf), (0.25, math.inf))
+written("huber", _huber, (0.25, math.inf), REALS)
+written("exp10", lambda x: call("pow", scalar(10, x), x), (-4, 4))
 SCIPY.update({name: UFUNCS[ufunc] for ufunc in UFUNCS if (name := ufunc.__name__) in ("exp2", "cbrt")})

@@ -16,7 +16,7 @@ from eqsat.frontends.tracer import TracedArray
 from eqsat.ir import build, complexes
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import LINE, Node
-from eqsat.ir.table import OPS, make
+from eqsat.ir.table import OPS, Interval, make
 from eqsat.ir.types import NotOfThisType, bfloat16, bool_, finfo, float32, uint64
 
 Builder = Callable[..., Node]
@@ -27,6 +27,8 @@ UFUNCS: dict[np.ufunc, Builder] = {}
 SCIPY: dict[str, Builder] = {}
 """The same by name for ``scipy.special``, which is imported by the user if at all."""
 
+WRITTEN: dict[str, tuple[Interval, ...]] = {}
+"""Functions that are written in operators, as programs call them, and the arguments that random programs give them."""
 PAIRS: dict[np.ufunc, tuple[Builder, Builder]] = {}
 """Functions with two results."""
 
@@ -67,6 +69,19 @@ def of_reals(builder: Builder) -> Builder:
         return builder(*nodes)
 
     return build_
+
+
+def written(function: np.ufunc | str, builder: Builder, *tried: Interval) -> None:
+    """A function of reals, NumPy's or by its name one of ``scipy.special``, is what ``builder`` makes.
+
+    ``tried``: intervals in which the arguments lie that random programs give it, if they draw it.
+    """
+    if isinstance(function, str):
+        SCIPY[function] = of_reals(builder)
+    else:
+        UFUNCS[function] = of_reals(builder)
+    if tried:
+        WRITTEN[f"special.{function}" if isinstance(function, str) else f"np.{function.__name__}"] = tried
 
 
 def _bools(name: str, otherwise: str) -> Builder:
@@ -230,13 +245,10 @@ OF_BFLOAT16: dict[np.ufunc, Builder] = {
 PAIRS[np.divmod] = (_op("floor_divide"), _op("remainder"))
 SCIPY.update(
     {
-        "erf": _op("erf"),
-        "expit": _op("sigmoid"),
+        **{row.scipy: _op(row.name) for row in OPS.values() if row.scipy},
         "log_expit": lambda x: call(
             "sub", call("minimum", x, scalar(0, x)), call("log1p", call("exp", call("neg", call("abs", x))))
         ),
-        "log1p": _op("log1p"),
-        "expm1": _op("expm1"),
     }
 )
 

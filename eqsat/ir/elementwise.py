@@ -7,12 +7,14 @@ bool first), and broadcasts them by NumPy's rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
 
 import numpy as np
 
 from eqsat.forks import IMPORTING
 from eqsat.ir.kernel import Acc, Call, Kernel, Load, Operand
-from eqsat.ir.table import Op, register
+from eqsat.ir.table import REALS, Op, register
 from eqsat.ir.types import DType, TensorType, bfloat16, bool_, float32, row_major
 from eqsat.ir.views import broadcast
 
@@ -53,18 +55,13 @@ def define_map(types: Sequence[TensorType], out: TensorType, fn: str, attrs: obj
     )
 
 
-def _map(
-    name: str,
-    fn: Callable[..., np.ndarray],
-    arity: int,
-    kinds: Kinds,
-    *,
-    result: DType | None = None,
-    cost: float = 1.0,
-    commutes: bool = False,
-    traits: Sequence[str] = (),
-    doc: str = "",
-) -> None:
+def _map(name: str, fn: Callable[..., np.ndarray], arity: int, kinds: Kinds, **known: Any) -> None:
+    """A row: NumPy's function, or one that computes it, of so many arguments of these kinds, and what else a row says.
+
+    ``result``: the element type of its values, if it is not that of its arguments.
+    """
+    result: DType | None = known.pop("result", None)
+
     def type_rule(types: Sequence[TensorType], attrs: object) -> TensorType:
         if len(types) != arity:
             raise ValueError(f"{name} takes {arity} arguments, not {len(types)}")
@@ -82,23 +79,10 @@ def _map(
     def reference(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
         return fn(*arrays)
 
-    ufunc = fn if isinstance(fn, np.ufunc) else None
-    had = frozenset(traits)
-    register(
-        Op(
-            name,
-            "map",
-            type_rule,
-            reference,
-            definition,
-            cost=cost,
-            commutes=commutes,
-            arity=arity,
-            traits=had,
-            ufunc=ufunc,
-            doc=doc,
-        )
-    )
+    known["ufunc"] = fn if isinstance(fn, np.ufunc) else None
+    known["kinds"] = kinds
+    known["traits"] = frozenset(known.get("traits", ()))
+    register(Op(name, "map", type_rule, reference, definition, arity=arity, **known))
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -126,25 +110,46 @@ def _reciprocal(x: np.ndarray) -> np.ndarray:
 
 
 _map("neg", np.negative, 1, NUMBER)
-_map("abs", np.abs, 1, ANY)
-_map("sign", np.sign, 1, NUMBER, cost=2)
-_map("exp", np.exp, 1, FLOAT, cost=12, traits=("increasing",))
-_map("log", np.log, 1, FLOAT, cost=16)
-_map("log1p", np.log1p, 1, FLOAT, cost=20)
-_map("expm1", np.expm1, 1, FLOAT, cost=18)
-_map("sqrt", np.sqrt, 1, FLOAT, cost=10)
-_map("rsqrt", _rsqrt, 1, FLOAT, cost=14)
-_map("reciprocal", _reciprocal, 1, FLOAT, cost=8)
-_map("square", np.square, 1, NUMBER)
-_map("sin", np.sin, 1, FLOAT, cost=24, traits=("odd",))
-_map("cos", np.cos, 1, FLOAT, cost=24, traits=("even",))
-_map("tanh", np.tanh, 1, FLOAT, cost=20, traits=("odd", "increasing"))
-_map("erf", _erf, 1, FLOAT, cost=22, traits=("odd",))
-_map("sigmoid", _sigmoid, 1, FLOAT, cost=18, traits=("increasing",))
-_map("relu", _relu, 1, NUMBER, traits=("increasing",))
+_map("abs", np.abs, 1, ANY, range=(0, inf), text="np.abs({0})")
+_map("sign", np.sign, 1, NUMBER, cost=2, slots=3, range=(-1, 1))
+_map(
+    "exp", np.exp, 1, FLOAT, cost=12, slots=6.5, traits=("increasing",), range=(0, inf), grows=True, tried=(-10, 10),
+    timed=True,
+)  # fmt: skip
+_map("log", np.log, 1, FLOAT, cost=16, slots=16, domain=(0, inf), grows=True, tried=(0.5, inf), timed=True)
+_map(
+    "log1p", np.log1p, 1, FLOAT, cost=20, slots=18, domain=(-1, inf), grows=True, tried=(0.0, inf), scipy="log1p",
+    by=lambda of, x: of("log", 1 + x),
+)  # fmt: skip
+_map(
+    "expm1", np.expm1, 1, FLOAT, cost=18, slots=9, range=(-1, inf), grows=True, tried=(-10, 10), scipy="expm1",
+    by=lambda of, x: of("exp", x) - 1,
+)  # fmt: skip
+_map("sqrt", np.sqrt, 1, FLOAT, cost=10, slots=6, domain=(0, inf), range=(0, inf), tried=(0.25, inf), timed=True)
+_map(
+    "rsqrt", _rsqrt, 1, FLOAT, cost=14, slots=7, domain=(0, inf), tried=(0.25, inf), text="1 / np.sqrt({0})",
+    by=lambda of, x: of("reciprocal", of("sqrt", x)),
+)  # fmt: skip
+_map("reciprocal", _reciprocal, 1, FLOAT, cost=8, slots=2.5, tried=(0.25, inf), text="np.reciprocal({0})")
+_map("square", np.square, 1, NUMBER, range=(0, inf))
+_map("sin", np.sin, 1, FLOAT, cost=24, slots=24, traits=("odd",), range=(-1, 1), tried=(-100, 100), timed=True)
+_map("cos", np.cos, 1, FLOAT, cost=24, slots=24, traits=("even",), range=(-1, 1), tried=(-100, 100))
+_map(
+    "tanh", np.tanh, 1, FLOAT, cost=20, slots=10, traits=("odd", "increasing"), range=(-1, 1), grows=True, tried=REALS,
+    timed=True,
+)  # fmt: skip
+_map(
+    "erf", _erf, 1, FLOAT, cost=22, slots=12, traits=("odd",), range=(-1, 1), grows=True, tried=REALS, timed=True,
+    scipy="erf",
+)  # fmt: skip
+_map(
+    "sigmoid", _sigmoid, 1, FLOAT, cost=18, slots=10, traits=("increasing",), range=(0, 1), grows=True, tried=REALS,
+    timed=True, scipy="expit", by=lambda of, x: of("reciprocal", 1 + of("exp", -x)),
+)  # fmt: skip
+_map("relu", _relu, 1, NUMBER, traits=("increasing",), range=(0, inf), text="np.maximum({0}, 0)")
 _map("floor", np.floor, 1, FLOAT)
 _map("ceil", np.ceil, 1, FLOAT)
-_map("round", np.rint, 1, FLOAT, doc="to the nearest integer, halves to even")
+_map("round", np.rint, 1, FLOAT, slots=2, doc="to the nearest integer, halves to even")
 _map("isnan", np.isnan, 1, FLOAT, result=bool_)
 _map("isfinite", np.isfinite, 1, FLOAT, result=bool_)
 _map("logical_not", np.logical_not, 1, ("bool",))
@@ -157,30 +162,23 @@ _map("bitwise_or", np.bitwise_or, 2, INT, commutes=True)
 _map("bitwise_xor", np.bitwise_xor, 2, INT, commutes=True)
 _map("left_shift", np.left_shift, 2, INT, doc="0 where the distance is not in [0, bits)")
 _map(
-    "right_shift",
-    np.right_shift,
-    2,
-    INT,
+    "right_shift", np.right_shift, 2, INT,
     doc="with the sign's bit; 0, or -1 below 0, where the distance is not in range",
-)
-_map("add", np.add, 2, NUMBER, commutes=True)
-_map("sub", np.subtract, 2, NUMBER)
-_map("mul", np.multiply, 2, NUMBER, commutes=True)
-_map("div", np.divide, 2, FLOAT, cost=8)
-_map("floor_divide", np.floor_divide, 2, NUMBER, cost=14)
-_map("remainder", np.remainder, 2, NUMBER, cost=14)
-_map("pow", np.power, 2, NUMBER, cost=60)
-_map("maximum", np.maximum, 2, ANY, cost=2, commutes=True)
-_map("minimum", np.minimum, 2, ANY, cost=2, commutes=True)
-for _name, _fn in (
-    ("eq", np.equal),
-    ("ne", np.not_equal),
-    ("lt", np.less),
-    ("le", np.less_equal),
-    ("gt", np.greater),
-    ("ge", np.greater_equal),
-):
-    _map(_name, _fn, 2, ANY, result=bool_, commutes=_name in ("eq", "ne"))
+)  # fmt: skip
+_map("add", np.add, 2, NUMBER, commutes=True, text="{0} + {1}")
+_map("sub", np.subtract, 2, NUMBER, text="{0} - {1}")
+_map("mul", np.multiply, 2, NUMBER, commutes=True, text="{0} * {1}")
+_map("div", np.divide, 2, FLOAT, cost=8, slots=2.5, text="{0} / {1}", timed=True)
+_map("floor_divide", np.floor_divide, 2, NUMBER, cost=14, slots=6, text="{0} // {1}")
+_map("remainder", np.remainder, 2, NUMBER, cost=14, slots=8, text="{0} % {1}")
+_map("pow", np.power, 2, NUMBER, cost=60, slots=60, domain=(0, inf), text="{0} ** {1}", timed=True)
+_map("maximum", np.maximum, 2, ANY, cost=2, slots=2, commutes=True)
+_map("minimum", np.minimum, 2, ANY, cost=2, slots=2, commutes=True)
+for _name, _fn, _sign in (
+    ("eq", np.equal, "=="), ("ne", np.not_equal, "!="), ("lt", np.less, "<"), ("le", np.less_equal, "<="),
+    ("gt", np.greater, ">"), ("ge", np.greater_equal, ">="),
+):  # fmt: skip
+    _map(_name, _fn, 2, ANY, result=bool_, commutes=_name in ("eq", "ne"), text=f"{{0}} {_sign} {{1}}")
 
 
 def _where_type(types: Sequence[TensorType], attrs: object) -> TensorType:
@@ -274,6 +272,7 @@ register(
         _wrap,
         lambda types, attrs: define_map(types, _wrap_type(types, attrs), "wrap_index", attrs),
         cost=4,
+        slots=3,
         doc="an index in [-n, n) made non-negative; IndexError outside",
     )
 )

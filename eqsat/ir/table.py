@@ -1,16 +1,17 @@
 """The op table: one row says everything there is to know of an operator.
 
 A row holds the operator's name, kind, type rule, NumPy reference, definition in index notation (a
-:class:`~eqsat.ir.kernel.Kernel` over its inputs) and cost class. What else lists operators by name: rules, what the
-NumPy frontend traces to them, how backends emit the elementwise functions, their cost in a schedule
-(``cost.movement``), how listings print them, and the strategies of random programs.
+:class:`~eqsat.ir.kernel.Kernel` over its inputs) and cost; of an elementwise function also how it is written, where it
+is defined and what is known of it, for the frontend, listings, rules, proofs and random programs. What else lists
+operators by name: rules, and how backends emit elementwise functions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +27,10 @@ TypeRule = Callable[[Sequence[TensorType], object], TensorType]
 Reference = Callable[[Sequence[np.ndarray], object], np.ndarray]
 Definition = Callable[[Sequence[TensorType], object], Kernel]
 Expansion = Callable[[Sequence[Node], object], Node]
+Interval = tuple[float, float]
+REALS: Interval = (-math.inf, math.inf)
+Meaning = Callable[[Callable[[str, Any], Any], Any], Any]
+"""Of ``(of, x)``, where ``of(name, y)`` is an operator of the table."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,16 @@ class Op:
     vector instructions, of elementwise functions and opaque operators; if the operator ``sorts`` an axis (its
     attribute), for each doubling of that axis. ``running``: how an opaque operator combines an axis, each element with
     all before it, in order: backends may have kernels for it. ``arity``: how many tensors it takes, if that is fixed.
-    ``traits`` are what rules iterate over, see ``TRAITS``. ``ufunc``: NumPy's function that it is on numbers.
-    ``attrs``: the attribute where none is given, of operators that users define.
+    ``traits`` are what rules iterate over, see ``TRAITS``. ``attrs``: the attribute where none is given, of operators
+    that users define.
+
+    Of elementwise functions: ``kinds`` of element types are those that they take. ``ufunc`` is NumPy's function that it
+    is on numbers, ``scipy`` the name of that of ``scipy.special``, and ``text`` a call of it where that is not ``np.``
+    and its name. ``domain``: the numbers of which it has a value, the first where it takes several; ``range``: bounds
+    of its values, open if it ``grows``: strictly, over the reals of its domain. ``by``: what it is by others, for
+    whatever can be added and negated. ``tried``: the arguments that random programs give it, so that what is rounded in
+    them is not what comes out; None for what their builders know more of. ``slots``: issue slots of its vector code in
+    a schedule, where ``cost`` is that of a kernel before; ``timed``: machine models have measured it.
     """
 
     name: str
@@ -56,9 +69,27 @@ class Op:
     running: Combine | None = None
     arity: int | None = None
     traits: frozenset[str] = frozenset()
-    ufunc: np.ufunc | None = None
     attrs: object = None
     doc: str = ""
+    kinds: tuple[str, ...] = ()
+    ufunc: np.ufunc | None = None
+    scipy: str = ""
+    text: str = ""
+    domain: Interval = REALS
+    range: Interval = REALS
+    grows: bool = False
+    by: Meaning | None = None
+    tried: Interval | None = None
+    slots: float = 1.0
+    timed: bool = False
+
+    def call(self, args: Sequence[str]) -> str:
+        """NumPy's or SciPy's, as text."""
+        if self.text:
+            return self.text.format(*args)
+        name = f"np.{self.name}" if not self.scipy else f"scipy.special.{self.scipy}"
+        name = name if self.ufunc is None else f"np.{self.ufunc.__name__}"
+        return f"{name}({', '.join(args)})"
 
 
 OPS: dict[str, Op] = {}

@@ -23,10 +23,11 @@ _INSIDE = tuple(
     os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.path.dirname(__file__), np.__file__) if file
 )
 
-UFUNCS = {row.ufunc.__name__: row.name for row in OPS.values() if row.ufunc is not None} | {
+UFUNCS = {
+    **{row.ufunc.__name__: row.name for row in OPS.values() if row.ufunc is not None},
+    **{row.scipy: row.name for row in OPS.values() if row.scipy},
     "bitwise_and": "logical_and",
     "bitwise_or": "logical_or",
-    "expit": "sigmoid",
     "fabs": "abs",
     "float_power": "pow",
     "invert": "logical_not",

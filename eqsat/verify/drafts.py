@@ -109,6 +109,19 @@ class Made:
 Builder = Callable[["Draft"], Made]
 
 
+def within(x: Value, low: float, high: float) -> str:
+    """An argument made of a value's numbers, which lies in an interval, but for NaN."""
+    if np.isneginf(low) and np.isposinf(high):
+        return x.name
+    if x.kind == "f" and bool(((x.array >= low) & (x.array <= high) | np.isnan(x.array)).all()):
+        return x.name
+    if np.isposinf(high):
+        return f"np.abs({x.name}) + {low}"
+    if low <= -1 and high >= 1:
+        return f"np.tanh({x.name})"
+    return f"{(low + high) / 2:g} + {(high - low) / 2:g} * np.tanh({x.name})"
+
+
 class Draft:
     """A program that grows step by step. Choices come from a tape of small ints; an empty tape reads 0.
 

@@ -28,7 +28,7 @@ MAGNITUDES = (WIDE, 1e3, 30.0, 8.0, 4.0)
 of its types."""
 WITH_ZERO = 30.0
 """Least magnitude of wide draws that hold zeros, too."""
-WANTS_POSITIVE = frozenset({"log", "log1p", "sqrt", "rsqrt", "pow"})
+WANTS_POSITIVE = frozenset(row.name for row in OPS.values() if row.domain[0] > -math.inf)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,14 @@ See :mod:`eqsat.verify.operators`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from eqsat.verify.drafts import Builder, Draft, Made, Reject, Value
+from eqsat.frontends import elementary as _elementary  # noqa: F401
+from eqsat.frontends import special as _special  # noqa: F401
+from eqsat.frontends.ufuncs import WRITTEN
+from eqsat.ir.table import REALS, Interval
+from eqsat.verify.drafts import Builder, Draft, Made, Reject, Value, within
 
 LIBRARY_OPERATORS: dict[str, Builder] = {}
 
@@ -21,37 +26,25 @@ def _operator(*names: str) -> Callable[[Builder], Builder]:
     return add
 
 
-_ANY = (
-    "np.arctan",
-    "np.arcsinh",
-    "np.cbrt",
-    "np.nan_to_num",
-    "np.sinc",
-    "special.erfc",
-    "special.ndtr",
-    "special.log_ndtr",
-)
-_SMALL = ("np.sinh", "np.cosh", "np.tan", "np.exp2", "special.exp10", "special.i0")
-"""Of arguments up to 1."""
-_POSITIVE = ("np.log2", "np.log10", "special.gammaln", "special.digamma", "np.arccosh")
-"""Of arguments from 1."""
-_PAIRS = ("np.hypot", "np.arctan2", "np.logaddexp", "np.fmax", "np.fmin")
+_TRIED: dict[str, tuple[Interval, ...]] = {
+    **WRITTEN,
+    **dict.fromkeys(("np.cbrt", "np.nan_to_num", "np.sinc"), (REALS,)),
+    **dict.fromkeys(("np.tan", "special.i0"), ((-1, 1),)),
+    "np.exp2": ((-10, 10),),
+    **dict.fromkeys(("np.log2", "np.log10", "special.gammaln", "special.digamma"), ((1.5, math.inf),)),
+    **dict.fromkeys(("np.hypot", "np.logaddexp", "np.fmax", "np.fmin"), (REALS, (0.5, math.inf))),
+}
+"""Functions that are written in operators, or run by NumPy and SciPy, and where their arguments lie."""
 
 
 @_operator("function", "special")
 def _function(d: Draft) -> Made:
+    name, intervals = d.choose([*_TRIED.items()])
     x = d.pick_float()
-    case = d.below(4)
-    if case == 0:
-        return Made(f"{d.choose(_SMALL)}(np.tanh({x.name}))")
-    if case == 1:
-        return Made(f"{d.choose(_POSITIVE)}(np.abs({x.name}) + 1.5)")
-    if case == 2:
-        y = d.partner(x)
-        if y.kind in "bc":
-            raise Reject
-        return Made(f"{d.choose(_PAIRS)}({x.name}, np.abs({y.name}) + 0.5)")
-    return Made(f"{d.choose(_ANY)}({x.name})")
+    values = [x, *(d.partner(x) for _ in intervals[1:])]
+    if any(v.kind in "bc" for v in values):
+        raise Reject
+    return Made(f"{name}({', '.join(within(v, *i) for v, i in zip(values, intervals, strict=True))})")
 
 
 @_operator("percentile", "median", "interp", "quantile")

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit
+from eqsat.ir.table import OPS, Op
+from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit, within
 from eqsat.verify.image_operators import IMAGE_OPERATORS
 from eqsat.verify.library_operators import LIBRARY_OPERATORS
 from eqsat.verify.loop_operators import loop_operators
@@ -62,14 +63,7 @@ def _unary(
 _put("neg", _unary("np.negative", keeps_exact=True, compound=True))
 _put("neg_operator", _unary("-", keeps_exact=True, compound=True))
 _put("abs", _unary("np.abs", keeps_exact=True))
-_put("exp", _unary("np.exp", 10.0, wrap="np.tanh({})"))
-_put("expm1", _unary("np.expm1", 10.0, wrap="np.tanh({})"))
 _put("square", _unary("np.square", compound=True))
-_put("sin", _unary("np.sin", 100.0, wrap="np.tanh({})"))
-_put("cos", _unary("np.cos", 100.0, wrap="np.tanh({})"))
-_put("tanh", _unary("np.tanh"))
-_put("erf", _unary("special.erf"))
-_put("sigmoid", _unary("special.expit"))
 _put("gelu", _unary("nn.gelu", 50.0, wrap="np.sin({})"))
 _put("silu", _unary("nn.silu", 50.0, wrap="np.sin({})"))
 
@@ -85,20 +79,20 @@ def _relu(d: Draft) -> Made:
     return Made(f"np.maximum({x.name}, 0)", exact=x.exact)
 
 
-def _positive(function: str, at_least: float) -> Builder:
+def _of_row(row: Op, low: float, high: float) -> Builder:
     def build(d: Draft) -> Made:
-        x = d.pick_float()
-        low = np.nanmin(x.array, initial=np.inf)
-        return Made(f"{function}({x.name})" if low >= at_least else f"{function}(np.abs({x.name}) + {at_least})")
+        x = d.pick_float() if low > -math.inf and math.isinf(high) else d.pick_number()
+        argument = within(x, low, high)
+        call = row.call([argument]).replace("scipy.special", "special")
+        alone = call.endswith(f"({argument})") or argument == x.name
+        return Made(call if alone else row.call([f"({argument})"]))
 
     return build
 
 
-_put("log", _positive("np.log", 0.5))
-_put("log1p", _positive("np.log1p", 0.0))
-_put("sqrt", _positive("np.sqrt", 0.25))
-_put("rsqrt", _positive("1.0 / np.sqrt", 0.25))
-_put("reciprocal", _positive("np.reciprocal", 0.25))
+for _row in OPS.values():
+    if _row.tried is not None:
+        _put(_row.name, _of_row(_row, *_row.tried))
 
 
 def _discrete(function: str) -> Builder:

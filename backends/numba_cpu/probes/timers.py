@@ -16,6 +16,7 @@ from eqsat.buffers import aligned_bytes
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.plausible import doubts
 from eqsat.cost.sampling import Rested, Timer, settle
+from eqsat.ir.table import OPS
 from eqsat.plan.table import Argument, ArraySpec, Constant, Slot, Step
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
@@ -24,7 +25,7 @@ from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 __all__ = ["FUNCTIONS", "Sizes", "Timer", "figures", "measure"]
 
-FUNCTIONS = ("div", "sqrt", "exp", "log", "tanh", "erf", "sigmoid", "sin", "pow")
+FUNCTIONS = tuple(row.name for row in OPS.values() if row.timed)
 BUDGET_S = 1.5
 """Most seconds of sampling; a quiet machine takes a third of it."""
 _SAMPLE_S = 0.001
