@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_GAIN, PARTS_TRIED
 from eqsat.cost.target import Target
 from eqsat.ir.node import Graph, Node
-from eqsat.ir.parts import Parted, axes_of, in_parts
+from eqsat.ir.parts import Parted, axes_of, in_parts, known_nodes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 
@@ -43,10 +43,7 @@ def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int
         for node in nodes
         if isinstance(node.attrs, Spec)
     ]
-    known: set[Node] = set()
-    for node in nodes:
-        if node in const or (node.op != "input" and all(i in known for i in node.inputs)):
-            known.add(node)
+    known = known_nodes(graph, const)
     best, gain = None, 0.0
     for extent in sorted({i.shape[0] for i in graph.inputs if i not in const and i.type.ndim}):
         if len(passed) < 2 or not any(_nearer(nbytes, extent, target) for nbytes in passed):

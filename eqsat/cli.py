@@ -423,9 +423,12 @@ def _extract(options: argparse.Namespace) -> int:
         fields = {"nodes": dict(found.nodes), "cost": found.cost, "bound": found.bound, "method": found.method}
         print(json.dumps(fields, indent=1))
         return 0
+    from rich.text import Text
+
     table = _table(f"cost {found.cost:g}, at least {found.bound:g} ({found.method})", "e-class", "node", "operator")
     for eclass, name in found.nodes.items():
-        table.add_row(eclass, name, egraph.nodes[name].op)
+        row = (eclass, name, egraph.nodes[name].op)
+        table.add_row(*(Text(text.encode(errors="replace").decode()) for text in row))
     _show(table)
     return 0
 

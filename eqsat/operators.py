@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,8 +53,10 @@ class Operator:
     def __init__(self, function: Callable[..., Any], definition: Definition, run: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.definition = definition
-        definition.call, definition.attribute = self, function.__qualname__
+        definition.call, definition.attribute = self, getattr(function, "__qualname__", "")
         self._run = run
+        given = (p.default for p in _parameters(function) if p.default is not p.empty)
+        self._defaults = tuple(given)
 
     def __repr__(self) -> str:
         return f"<operator {self.definition.name}>"
@@ -67,13 +70,18 @@ class Operator:
         name, of_arrays = self.definition.name, any(isinstance(a, TracedArray) for a in args)
         if settings and self.definition.elementwise:
             raise OptionError(f"{name}: arguments are given by place, not by name", user_line())
-        if not of_arrays and not any(isinstance(a, (Node, Pattern)) for a in args):
-            if CURRENT.get() is None:
-                return self._run(*args, **settings)
-            of_arrays = True
+        missing = self.definition.arity - len(args)
+        args += self._defaults[len(self._defaults) - missing :] if 0 < missing <= len(self._defaults) else ()
+        settings = {key: value.item() if isinstance(value, np.generic) else value for key, value in settings.items()}
         strange = [key for key, value in settings.items() if not _is_setting(value)]
         if strange:
             raise OptionError(f"{name}: settings by keyword are no arrays: {', '.join(strange)}", user_line())
+        if not of_arrays and not any(isinstance(a, (Node, Pattern)) for a in args):
+            if len(args) != self.definition.arity:
+                raise OptionError(f"{name} takes {self.definition.arity} arrays, not {len(args)}", user_line())
+            if CURRENT.get() is None:
+                return self._run(*args, **settings)
+            of_arrays = True
         applied = Applied(self.definition, tuple(sorted(settings.items())))
         if any(isinstance(a, Pattern) for a in args):
             return op(name, *args, attrs=applied)
@@ -113,16 +121,18 @@ def _digest(content: object) -> str:
         return secrets.token_hex(6)  # as no other process has it
 
 
-def _arity(function: Callable[..., Any]) -> int:
-    """How many arrays a function takes: its parameters that may be given by place."""
-    parameters = inspect.signature(function).parameters.values()
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Those that are arrays: they may be given by place. ``OptionError`` where others may, too."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{function!r} is no function whose arguments are known: {error}", user_line()) from None
     strange = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    if strange or not count:
-        raise OptionError(
-            f"{function.__name__}: an operator takes one array or more, each by a name of its own", user_line()
-        )
-    return count
+    found = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    found = found[: function.nin] if isinstance(function, np.ufunc) else found
+    if strange or not found:
+        raise OptionError(f"{function!r}: an operator takes one array or more, each by a name of its own", user_line())
+    return found
 
 
 def _definition(
@@ -149,9 +159,15 @@ def _definition(
             raise ValueError(f"{name}: an operator returns one real array, and writes to none of its arguments")
         return traced.graph.inputs, traced.graph.outputs[0]
 
-    arity = _arity(function)
+    arity = len(_parameters(function))
+    name = name or getattr(function, "__name__", "")
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise OptionError(f"an operator's name is one of Python's, not {name!r}: give it name=…", user_line())
     digest = _digest((function, tuple(sorted(traits))))
-    return Definition(name, arity, lower, digest, user_line(), function.__module__, **more)
+    where = user_line()
+    # What is no function of Python's is of the module that made it: functools, numpy.
+    module = function.__module__ if inspect.isfunction(function) else where.file if where is not None else ""
+    return Definition(name, arity, lower, digest, where, module, **more)
 
 
 def named(function: Callable[..., Any], name: str) -> Operator:
@@ -199,7 +215,14 @@ def elementwise(
         )  # fmt: skip
     reference = reference or ufunc
     traits = frozenset(t for t, has in zip(TRAITS, (odd, even, increasing, decreasing), strict=True) if has)
-    definition = _definition(function, name or function.__name__, traits, elementwise=True, domain=domain)
+    low, high = _interval(domain)
+    if not tolerance >= 0:
+        raise OptionError(f"the tolerance is 0 or more, not {tolerance!r}", user_line())
+    if ufunc is not None and not isinstance(ufunc, np.ufunc):
+        raise OptionError(
+            f"ufunc= is one of NumPy's or SciPy's, not {ufunc!r}; give reference= what is none", user_line()
+        )
+    definition = _definition(function, name, traits, elementwise=True, domain=(low, high))
     _check_elementwise(definition)
     _check_traits(function, definition, traits)
     if reference is not None:
@@ -208,6 +231,16 @@ def elementwise(
     if ufunc is not None:
         UFUNCS[ufunc] = of_reals(lambda *nodes: build.rounded(definition.name, nodes, Applied(definition)))
     return Operator(function, definition, _as_floats(definition.name, reference or function))
+
+
+def _interval(domain: object) -> tuple[float, float]:
+    try:
+        low, high = map(float, domain)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        low = high = np.nan
+    if not low < high:
+        raise OptionError(f"a domain is two numbers, the lower one first, not {domain!r}", user_line())
+    return low, high
 
 
 def _as_floats(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,7 +286,9 @@ def _samples(domain: tuple[float, float], arity: int) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     low, high = domain
     wide = rng.choice([-1.0, 1.0], 400) * 10.0 ** rng.uniform(-12, 12, 400)
-    inside = rng.uniform(max(low, -20.0), min(high, 20.0), 400) if max(low, -20.0) < min(high, 20.0) else wide[:0]
+    near = max(low, -20.0), min(high, 20.0)
+    near = domain if near[0] >= near[1] and np.isfinite(domain).all() else near
+    inside = rng.uniform(*near, 400) if near[0] < near[1] else wide[:0]
     special = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, *(b for b in domain if np.isfinite(b))]
     numbers = np.concatenate([wide, inside, special])
     numbers = np.sort(numbers[(numbers >= low) & (numbers <= high)])
@@ -262,7 +297,10 @@ def _samples(domain: tuple[float, float], arity: int) -> list[np.ndarray]:
 
 def _run(function: Callable[..., Any], args: Sequence[np.ndarray]) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return np.asarray(function(*args), np.float64)
+        found = np.asarray(function(*args))
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"it returns {found.dtype}, no real numbers")
+    return found.astype(np.float64)
 
 
 def _check_traits(function: Callable[..., Any], definition: Definition, traits: frozenset[str]) -> None:
@@ -295,9 +333,19 @@ def _check_reference(
     function: Callable[..., Any], reference: Callable[..., Any], definition: Definition, tolerance: float
 ) -> None:
     exact_of = _samples(definition.domain, definition.arity)
+    shape = exact_of[0].shape
     for dtype, allowed in ((np.float64, tolerance), (np.float32, max(SINGLE, tolerance))):
         args = [a.astype(dtype) for a in exact_of]
-        exact = _run(reference, [a.astype(np.float64) for a in args])
+        given = [a.astype(np.float64) for a in args]
+        try:
+            exact = _run(reference, given)
+        except Exception as raised:  # the user's own code: it may raise anything
+            said = f"{type(raised).__name__}: {raised}"
+            raise _refused(definition, f"its reference does not take {definition.arity} arrays: {said}") from raised
+        if exact.shape != shape:
+            raise _refused(definition, f"its reference returns an array of shape {exact.shape} for one of {shape}")
+        if not all(np.array_equal(one, a.astype(np.float64)) for one, a in zip(given, args, strict=True)):
+            raise _refused(definition, "its reference writes to its arguments")
         found = _run(function, args)
         with np.errstate(all="ignore"):
             error = np.abs(found - exact) / np.maximum(1.0, np.abs(exact))
@@ -306,8 +354,8 @@ def _check_reference(
         wrong &= np.isfinite(exact) & (np.abs(exact) < np.finfo(dtype).max) | np.isnan(exact)
         if wrong.any():
             at = int(np.argmax(np.where(wrong, np.nan_to_num(error, nan=np.inf), -1)))
-            given = ", ".join(f"{a[at]:g}" for a in args)
+            numbers = ", ".join(f"{a[at]:g}" for a in args)
             raise _refused(
                 definition,
-                f"in {np.dtype(dtype)} f({given}) = {found[at]:.17g}, where its reference is {exact[at]:.17g}",
+                f"in {np.dtype(dtype)} f({numbers}) = {found[at]:.17g}, where its reference is {exact[at]:.17g}",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from typing import Any
@@ -127,6 +128,15 @@ def test_rules_of_the_library_know_their_traits() -> None:
     assert "max_of_decreasing" in str(report)
 
 
+def raising(x: Any) -> Any:
+    raise RuntimeError("no")
+
+
+def writing(x: Any) -> Any:
+    x *= 0
+    return x
+
+
 @pytest.mark.parametrize(
     ("says", "function", "options"),
     [
@@ -147,6 +157,21 @@ def test_rules_of_the_library_know_their_traits() -> None:
         ("float32", lambda x: np.exp(x + 80) / np.exp(80.0), {"reference": np.exp, "domain": (0, 20)}),
         ("takes one array or more", lambda *x: x[0], {}),
         ("own", lambda x: x, {"name": "exp"}),
+        ("does not take 1 arrays: RuntimeError: no", lambda x: x, {"reference": raising}),
+        (r"shape \(2,\) for one of \(808,\)", lambda x: x, {"reference": lambda x: np.ones(2)}),
+        (r"shape \(\) for one", lambda x: x, {"reference": lambda x: 3.0}),
+        ("returns object", lambda x: x, {"reference": lambda x: None}),
+        ("returns complex128", lambda x: x, {"reference": lambda x: x + 0j}),
+        ("writes to its arguments", lambda x: x * 0, {"reference": writing}),
+        ("does not take 1 arrays: TypeError", lambda x: x, {"reference": lambda x, y: x}),
+        ("does not take 1 arrays", lambda x: x, {"ufunc": np.add}),
+        ("one of NumPy's or SciPy's", lambda x: x, {"ufunc": abs}),
+        ("f\\(1e\\+300\\)", lambda x: x, {"reference": lambda x: x * 2, "domain": (1e300, 1.1e300)}),
+        *(("the lower one first", lambda x: x, {"domain": d}) for d in ((3, 1), (np.nan, 1), "ab", (1, 2, 3), 5)),
+        *(("0 or more", lambda x: x, {"tolerance": t}) for t in (-1, np.nan)),
+        *(("one of Python's", lambda x: x, {"name": name}) for name in ("a b", "class", 5, "", 'a"b')),
+        ("arguments are known", 3, {}),
+        ("arguments are known", max, {}),
         ("positional|cannot|truth|condition|is not known", lambda x: x if x.sum() > 0 else -x, {}),
     ],
 )  # fmt: skip
@@ -155,6 +180,30 @@ def test_mistakes_are_refused_where_they_are_defined(says: str, function: Any, o
     with pytest.raises(OptionError, match=rf"(?s){says}.*test_operators\.py"):
         eqsat.elementwise(function, **{"name": "test_refused", **options})
     assert list(OPS) == before
+
+
+def test_any_callable_is_a_function() -> None:
+    """Also one without a name, and with defaults, which programs know."""
+    first = eqsat.elementwise(functools.partial(lambda x, k: x * k, k=2), name="test_any_partial")
+    assert first(3.0) == 6
+    assert eqsat.elementwise(np.sin, name="test_any_ufunc")(0.5) == np.sin(0.5)
+    second = eqsat.elementwise(lambda x, y=2.0: x + y, name="test_any")
+    try:
+        assert second(1.0) == 3 and eqsat.optimize(lambda x: second(x) * 1, strict=True)(np.ones(3)).tolist() == [3] * 3
+        assert repr(second(a)) == "test_any(a, 2.0)"
+        for args in ((), (1.0, 2.0, 3.0)):
+            with pytest.raises(OptionError, match=f"test_any takes 2 arrays, not {len(args)}"):
+                second(*args)
+    finally:
+        del OPS["test_any"], OPS["test_any_partial"], OPS["test_any_ufunc"]
+
+
+def test_settings_are_alike_on_arrays_and_in_programs() -> None:
+    assert correlate(X[0], X[1][:2], step=np.int64(2)).tolist() == correlate(X[0], X[1][:2], step=2).tolist()
+    with pytest.raises(OptionError, match="no arrays: step"):
+        eqsat.optimize(lambda x: correlate(x, x, step=np.ones(2)), strict=True)(X[0])
+    with pytest.raises(OptionError, match="no arrays: step"):
+        correlate(X[0], X[0], step=np.ones(2))
 
 
 def test_a_name_is_one_modules() -> None:

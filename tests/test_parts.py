@@ -21,7 +21,7 @@ from eqsat.ir.complexes import as_real
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Graph, Node
-from eqsat.ir.parts import axes_of, in_parts
+from eqsat.ir.parts import axes_of, in_parts, known_nodes
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
@@ -34,14 +34,6 @@ SMALL = replace(machine(l1=4 << 10, l2=16 << 10, l3=160 << 10), cpu=cpu_name())
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def known_nodes(graph: Graph, const: set[Node]) -> set[Node]:
-    known: set[Node] = set()
-    for node in graph.nodes():
-        if node in const or (node.op != "input" and all(i in known for i in node.inputs)):
-            known.add(node)
-    return known
 
 
 def same_in_parts(graph: Graph, args: list[np.ndarray], const: set[Node], trips: int) -> int:

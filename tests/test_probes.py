@@ -90,7 +90,8 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     assert (model.fma_latency_ns, model.broadcast_gs) == (pytest.approx(2.0), pytest.approx(4.0))
     assert model.barrier_us == pytest.approx(0.24)
     assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
-    assert dict(model.function_ns)["sqrt"] == pytest.approx((600 + 100 * probes.FUNCTIONS.index("sqrt")) / probe_code.ELEMENTS)
+    seconds = 0.6e-6 + 0.1e-6 * probes.FUNCTIONS.index("sqrt")
+    assert dict(model.function_ns)["sqrt"] == pytest.approx(1e9 * seconds / probe_code.ELEMENTS)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from eqsat import cli
-from eqsat.extract.serialized import SerializedError, extract_serialized, from_json, to_json
+from eqsat.extract import hypergraph
+from eqsat.extract.serialized import (
+    SerializedEGraph,
+    SerializedError,
+    SerializedNode,
+    extract_serialized,
+    from_json,
+    to_json,
+)
 
 DOCUMENT = {
     "nodes": {
@@ -46,6 +54,10 @@ def test_serialized_egraphs(ilp: bool) -> None:
         ({"nodes": {"a": {"op": "f", "eclass": "r", "children": 5}}}, "node 'a': its children are a list"),
         ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": "dear"}}}, "node 'a': .*'dear'"),
         ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": None}}}, "node 'a': "),
+        ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": 10**400}}}, "node 'a': int too large"),
+        ({"nodes": {n: {"op": "f", "eclass": "r", "cost": 1e308} for n in "ab"}}, "too large to be added"),
+        ({"nodes": {"a": {"op": None, "eclass": "r"}}}, "node 'a': its operator, e-class and children are names"),
+        ({"nodes": {"a": {"op": "f", "eclass": ["r"]}}}, "node 'a': its operator, e-class and children are names"),
         ({"nodes": {"a": {"op": "f", "eclass": "r", "cost": float("nan")}}}, "node 'a': cost nan"),
         ({"root_eclasses": ["z"]}, "root e-class 'z'"),
         ({"root_eclasses": 5}, "is a list of e-classes, not 5"),
@@ -76,3 +88,26 @@ def test_documents_are_extracted_from_the_command_line(tmp_path: Path, capsys: p
     path.write_text("{}")
     assert cli.main(["extract", str(path)]) == 1
     assert 'an object with "nodes"' in capsys.readouterr().err
+
+
+def test_a_node_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(SerializedError, match="'a' is there twice"):
+        from_json(
+            '{"nodes": {"a": {"op": "f", "eclass": "r"}, "a": {"op": "g", "eclass": "r"}}, "root_eclasses": ["r"]}'
+        )
+
+
+def test_names_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what a terminal would take for markup, and what has no encoding."""
+    file = tmp_path / "egraph.json"
+    file.write_text('{"nodes": {"a": {"op": "[/red]", "eclass": "\\ud800"}}, "root_eclasses": ["\\ud800"]}')
+    assert cli.main(["extract", str(file)]) == 0
+    assert "[/red]" in capsys.readouterr().out
+
+
+def test_a_long_chain_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each node of it needs is not written down, for that is half its square."""
+    monkeypatch.setattr(hypergraph, "MOST_HELD", 1000)
+    n = 200
+    nodes = {f"n{i}": SerializedNode("f", f"c{i}", (f"n{i + 1}",) if i < n - 1 else ()) for i in range(n)}
+    assert extract_serialized(SerializedEGraph(nodes, ("c0",)), seconds=1).cost == n

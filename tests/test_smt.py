@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,21 @@ def test_without_z3_checks_say_nothing_of_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(verdict.smt, "available", lambda: False)
     found = eqsat.check(rewrite(np.maximum(a, a), a, id="same"), seconds=0.5)
     assert found.solved is None and found.word == "tested" and "z3" not in str(found)
+
+
+def test_ctrl_c_is_not_taken_for_an_answer() -> None:
+    """While z3 searches, it takes the signal for itself."""
+
+    class Interrupted:
+        def set(self, *options: object) -> None: ...
+        def add(self, *facts: object) -> None: ...
+
+        def check(self) -> str:
+            return "unknown"
+
+        def reason_unknown(self) -> str:
+            return "interrupted from keyboard"
+
+    stand_in = SimpleNamespace(Solver=Interrupted, unknown="unknown")
+    with pytest.raises(KeyboardInterrupt):
+        smt._Formulas(stand_in, SimpleNamespace(), 1.0)._ask(None)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ from eqsat.ir.table import OPS
 
 MOST_TERMS = 50_000
 DIGITS = 8
-"""Decimal digits of a float that are compared: sums of a few products of random numbers keep more."""
+"""Decimal digits of a float that are compared, at most, and one less than its type has: sums of a few products of
+random numbers keep more."""
 SEEN = 0.25
 """Share of a term's elements that are numbers at least: of what is NaN nearly everywhere anything holds."""
 CHUNK = 256
@@ -103,8 +104,9 @@ def _rounded(value: np.ndarray) -> bytes:
     if value.dtype.kind != "f":
         return value.tobytes()
     finite = np.isfinite(value)
-    plain = np.where(finite, value, 0.0)
-    scale = 10.0 ** (np.floor(np.log10(np.maximum(np.abs(plain), 1e-3))) - DIGITS + 1)
+    plain = np.where(finite, value, 0.0).astype(np.float64)
+    digits = min(DIGITS, np.finfo(value.dtype).precision - 1)
+    scale = 10.0 ** (np.floor(np.log10(np.maximum(np.abs(plain), 1e-3))) - digits + 1)
     parts = (np.round(plain / scale) + 0.0, scale, finite)
     return b"".join(part.tobytes() for part in parts)
 

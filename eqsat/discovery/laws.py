@@ -6,7 +6,7 @@ import itertools
 import keyword
 import linecache
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.discovery.terms import INFIX, JOIN, PRODUCT, SWAP, Shapes, Term
@@ -37,6 +37,7 @@ IMPORTS = {
     "eqsat.ir.types": (*(str(dtype) for dtype in DTYPES if dtype != bool_), "bool_"),
     "eqsat.rules": ("attributes", "concat", "op", "reduction", "rewrite", "tensors"),
     "eqsat.rules.guards": ("alike", "floats", "matrices", "small"),
+    "eqsat.rules.instantiate": ("swapped",),
 }
 """What the text of rules may use, by module."""
 RESERVED = frozenset(("k", "mk", *(name for names in IMPORTS.values() for name in names)))
@@ -88,22 +89,11 @@ class Form:
         return rule
 
     def _side(self, term: Term) -> str:
-        text = self._pattern(term)
-        return text[1:-1] if term.op in INFIX else text
+        text = spelled(term, PATTERNS, self._axis)
+        return text[1:-1] if term.op in (*INFIX, "neg") else text
 
-    def _pattern(self, term: Term) -> str:
-        if term.name or term.number is not None:
-            return term.name or repr(term.number)
-        args = [self._pattern(arg) for arg in term.args]
-        if term.op in INFIX:
-            return f"({args[0]} {INFIX[term.op]} {args[1]})"
-        if term.op == SWAP:
-            return f"{args[0]}.mT"
-        if term.op == JOIN:
-            return f"concat([{', '.join(args)}], {'k' if self.anywhere else term.axis})"
-        if term.axis is not None:
-            return f'reduction("{term.op}", {args[0]}, {"k" if self.anywhere else term.axis})'
-        return f"-{args[0]}" if term.op == "neg" else f'op("{term.op}", {", ".join(args)})'
+    def _axis(self, term: Term) -> str:
+        return "k" if self.anywhere else str(term.axis)
 
     def _example(self) -> str:
         """A function of a Maker: the left side over tensors of random shapes that fit."""
@@ -119,31 +109,45 @@ class Form:
             dtype = by_name[name].dtype
             kind = "" if dtype == float64 else f"dtype={_dtype(dtype)}"
             lines.append(f"    {name} = mk.tensor({shape}{kind})".replace(", )", ")"))
-        return "\n".join([*lines, f"    return {_built(self.left)}", "", "", ""])
+        return "\n".join([*lines, f"    return {spelled(self.left, CALLS, _from_start)}", "", "", ""])
 
 
 def _dtype(dtype: DType) -> str:
     return "bool_" if dtype == bool_ else str(dtype)
 
 
-def _built(term: Term) -> str:
-    """The calls that make a term's node."""
+def spelled(term: Term, forms: Mapping[str, str], axis: Callable[[Term], str]) -> str:
+    """A term as Python: ``forms`` of operators, of reductions (``reduce``), of others (``call``) and numbers."""
     if term.name:
         return term.name
     if term.number is not None:
-        return f"build.scalar({term.number!r}, {_dtype(term.node.dtype)})"
-    args = [_built(arg) for arg in term.args]
-    rank = term.args[0].node.type.ndim
-    axis = rank + (term.axis or 0)
-    if term.op == PRODUCT:
-        return f"build.matmul({', '.join(args)})"
-    if term.op == SWAP:
-        return f"build.transpose({args[0]}, {(*range(rank - 2), rank - 1, rank - 2)})"
-    if term.op == JOIN:
-        return f"build.concat([{', '.join(args)}], {axis})"
-    if term.axis is not None:
-        return f'build.reduce("{term.op}", {args[0]}, ({axis},))'
-    return f'call("{term.op}", {", ".join(args)})'
+        return forms["number"].format(repr(term.number), _dtype(term.node.dtype))
+    args = [spelled(arg, forms, axis) for arg in term.args]
+    kind = term.op if term.op in forms else "call" if term.axis is None else "reduce"
+    return forms[kind].format(*args, args=", ".join(args), op=term.op, axis=axis(term))
+
+
+PATTERNS = {
+    **{op: f"({{0}} {sign} {{1}})" for op, sign in INFIX.items()},
+    "neg": "(-{0})",
+    SWAP: "{0}.mT",
+    JOIN: "concat([{args}], {axis})",
+    "reduce": 'reduction("{op}", {0}, {axis})',
+    "call": 'op("{op}", {args})',
+    "number": "{0}",
+}
+CALLS = {
+    PRODUCT: "build.matmul({args})",
+    SWAP: "swapped({0})",
+    JOIN: "build.concat([{args}], {axis})",
+    "reduce": 'build.reduce("{op}", {0}, ({axis},))',
+    "call": 'call("{op}", {args})',
+    "number": "build.scalar({0}, {1})",
+}
+
+
+def _from_start(term: Term) -> str:
+    return "" if term.axis is None else str(term.args[0].node.type.ndim + term.axis)
 
 
 def module(forms: Sequence[Form], evidence: Sequence[Sequence[str]], what: str = "") -> str:

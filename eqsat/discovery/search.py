@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from eqsat.discovery.enumerate import Fingerprints, Groups, enumerated
 from eqsat.discovery.laws import RESERVED, Form, Law, Refused, checked, cost, general, module, named
 from eqsat.discovery.terms import Term, inputs_for, number, operators, variable
@@ -15,7 +17,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.errors import RuleError
 from eqsat.frontends.shapes_only import ArraySpec
 from eqsat.ir.node import Node
-from eqsat.ir.types import TensorType, dtype_of
+from eqsat.ir.types import DType, TensorType, dtype_of
 from eqsat.progress import Progress
 from eqsat.rules import select
 from eqsat.rules.examples import Maker, Regime
@@ -108,6 +110,8 @@ def discover(
 
     >>> print(eqsat.discover(["maximum", "neg"], size=3))  # doctest: +SKIP
     """
+    if isinstance(ops, str):
+        raise ValueError(f"ops are several names, such as [{ops!r}]")
     return _Search(tuple(ops), size, variables, numbers, rules, numerics, seconds, seed).run()
 
 
@@ -125,8 +129,11 @@ class _Search:
     ) -> None:
         if not ops:
             raise ValueError("discover needs operators to make terms of")
-        if not 1 <= size <= MOST_SIZE:
-            raise ValueError(f"terms have 1 to {MOST_SIZE} operators, not {size}")
+        if type(size) is not int or not 1 <= size <= MOST_SIZE:
+            raise ValueError(f"terms have 1 to {MOST_SIZE} operators, not {size!r}")
+        strange = [each for each in rules or () if not isinstance(each, Rule)]
+        if strange:
+            raise ValueError(f"rules are what eqsat.rules.rewrite returns, not {strange[0]!r}")
         if numerics not in NUMERICS:
             raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
         if not seconds > 0:
@@ -138,7 +145,7 @@ class _Search:
         self.leaves = [variable(name, node) for name, node in inputs.items()]
         if numbers and self.leaves:
             like = next((leaf.node for leaf in self.leaves if leaf.node.dtype.is_float), self.leaves[0].node)
-            self.leaves += [number(value, like.dtype) for value in numbers]
+            self.leaves += [_number(value, like.dtype) for value in numbers]
         self.operators = operators(ops, self.leaves)
         samples = [maker.values(regime) for regime in REGIMES[numerics] for _ in range(SAMPLES)]
         self.fingerprint = Fingerprints(samples, seed)
@@ -228,6 +235,18 @@ def _type(name: str, spec: ArraySpec) -> TensorType:
     if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED or not isinstance(spec, ArraySpec):
         raise ValueError(f"a variable is a free name and eqsat.spec(shape, dtype), not {name!r}: {spec!r}")
     return TensorType(spec.shape, dtype_of(spec.dtype))
+
+
+def _number(value: float, dtype: DType) -> Term:
+    """A constant. ``ValueError`` for one that the type does not have, and for NaN and infinities."""
+    try:
+        found = np.array(float(value)).astype(dtype.numpy).item()
+        fits = np.isfinite(found) and (dtype.is_float or found == value)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ValueError(f"a constant is a finite number of type {dtype}, not {value!r}")
+    return number(value, dtype)
 
 
 def _different(groups: Groups) -> Iterator[tuple[Term, Term]]:

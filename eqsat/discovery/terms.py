@@ -128,12 +128,17 @@ def _operator(given: str, leaves: Sequence[Term]) -> Operator:
         if any(made.node(args, 0) is not None for args in tuples):
             return made
     types = ", ".join(f"{leaf.name}: {leaf.node.type}" for leaf in leaves if leaf.name)
-    raise ValueError(f"none of the variables ({types}) are operands of {given!r}; give others")
+    raise ValueError(
+        f"none of the variables ({types}) are operands of {given!r} with a result of 1 to {MOST_ELEMENTS} elements; "
+        "give others"
+    )
 
 
 def canonical(given: str) -> str:
     """The operator's name here. ``ValueError`` with near ones where there is none."""
     known = {JOIN, SWAP, PRODUCT, *(row.name for row in OPS.values() if row.kind in ("map", "reduce"))} - UNNAMED
+    if not isinstance(given, str):
+        raise ValueError(f"an operator is given by its name, not {given!r}")
     name = given if given in known else NAMES.get(given, given)
     if name not in known:
         near = difflib.get_close_matches(given, sorted(known | NAMES.keys()), 5)
@@ -230,6 +235,13 @@ class Shapes:
             for a, b in zip(one, other, strict=True):
                 self._equal(a, b)
 
+    def _product(self, one: tuple[Extent, ...], other: tuple[Extent, ...]) -> tuple[Extent, ...]:
+        """Of a product as NumPy's, in which a vector is a row on the left and a column on the right."""
+        self._equal(one[-1], other[-2:][0])
+        outside, inside = one[:-2], other[:-2]
+        self._same(outside[-len(inside) :] if inside else (), inside[-len(outside) :] if outside else ())
+        return *max(outside, inside, key=len), *one[-2:-1], *(other[-1:] if len(other) > 1 else ())
+
     def _infer(self, term: Term) -> tuple[Extent, ...]:
         if term.name:
             rank = term.node.type.ndim
@@ -239,8 +251,7 @@ class Shapes:
         shapes = [self._infer(arg) for arg in term.args]
         first, last = shapes[0], shapes[-1]
         if term.op == PRODUCT:
-            self._equal(first[1], last[0])
-            return first[0], last[1]
+            return self._product(first, last)
         if term.op == SWAP:
             return *first[:-2], first[-1], first[-2]
         if term.axis is None:

@@ -199,7 +199,9 @@ class _Formulas:
         solver = self.z3.Solver()
         solver.set("timeout", int(1000 * self.timeout))
         solver.add(*self.facts, question)
-        answer = solver.check()
+        answer = solver.check()  # which takes Ctrl-C for itself
+        if answer == self.z3.unknown and "interrupted from keyboard" in solver.reason_unknown():
+            raise KeyboardInterrupt
         if answer == self.z3.unknown:
             raise Beyond(f"z3 found no answer in {self.timeout:g} s")
         return solver.model() if answer == self.z3.sat else None

@@ -15,6 +15,9 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.extract.budget import INFINITY
 from eqsat.forks import lazy
 
+MOST_HELD = 20_000_000
+"""Needs that greedy selection writes down at most, a second's work: a chain of so many targets has half its square."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -186,6 +189,7 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
     totals: dict[int, float] = {}
     costs = problem.sizes[0]
     pending = list(dict.fromkeys(best))  # in order of tree cost: operands come first
+    held = 0
     for _ in range(passes):
         changed: dict[int, None] = {}
         for target in pending:
@@ -202,6 +206,9 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
                 union[target] = number
                 total = sum([costs[n] for n in union.values()])
                 if total < totals.get(target, INFINITY) * (1 - 1e-12):
+                    held += len(union)
+                    if held > MOST_HELD:
+                        return first
                     sets[target], totals[target] = union, total
                     changed[target] = None
         if not changed:

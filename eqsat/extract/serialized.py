@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from eqsat.extract.budget import Budget
@@ -41,7 +42,9 @@ class SerializedEGraph:
 def from_json(text: str) -> SerializedEGraph:
     """The e-graph in a document. Raises ``SerializedError`` where it is none."""
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_object)
+    except SerializedError:
+        raise
     except (ValueError, RecursionError) as error:
         raise SerializedError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
@@ -54,13 +57,18 @@ def from_json(text: str) -> SerializedEGraph:
                 raise TypeError(f"its children are a list of nodes, not {given!r}")
             children = tuple(map(str, given))
             cost = float(entry.get("cost", 1.0))
-            nodes[name] = SerializedNode(str(entry["op"]), str(entry["eclass"]), children, cost)
+            op, eclass = entry["op"], entry["eclass"]
+            if not all(isinstance(each, (str, int)) for each in (op, eclass, *given)):
+                raise TypeError(f"its operator, e-class and children are names, not {op!r}, {eclass!r}, {given!r}")
+            nodes[name] = SerializedNode(str(op), str(eclass), children, cost)
         except KeyError as error:
             raise SerializedError(f"node {name!r} has no {error.args[0]!r}") from error
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SerializedError(f"node {name!r}: {error}") from error
         if not 0 <= cost < float("inf"):
             raise SerializedError(f"node {name!r}: cost {cost} is not a finite number from 0 up")
+    if not isfinite(sum(node.cost for node in nodes.values())):
+        raise SerializedError("the costs of the nodes are too large to be added")
     for name, node in nodes.items():
         for child in node.children:
             if child not in nodes:
@@ -74,6 +82,15 @@ def from_json(text: str) -> SerializedEGraph:
         if root not in known:
             raise SerializedError(f"root e-class {root!r} has no node")
     return SerializedEGraph(nodes, roots, str(document.get("comment", "")))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, each of whose names there is once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise SerializedError(f"{next(n for n in found if names.count(n) > 1)!r} is there twice")
+    return found
 
 
 def to_json(egraph: SerializedEGraph) -> str:

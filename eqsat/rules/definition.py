@@ -57,13 +57,13 @@ def _reads(code: CodeType, parameter: str) -> Iterator[tuple[str, int]]:
     loaded, line = False, code.co_firstlineno
     for at in dis.get_instructions(code):
         line = at.positions.lineno if at.positions and at.positions.lineno else line
-        if at.opname.startswith(("STORE_", "DELETE_")) and at.argval == parameter:
+        names = at.argval if isinstance(at.argval, tuple) else (at.argval,)  # several from Python 3.13 on
+        if at.opname.startswith(("STORE_", "DELETE_")) and parameter in names:
             return
         if at.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded:
             found.append((str(at.argval), line))
         if at.opname not in ("CACHE", "EXTENDED_ARG"):
-            last = at.argval[-1] if isinstance(at.argval, tuple) and at.argval else at.argval
-            loaded = at.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")) and last == parameter
+            loaded = at.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")) and names[-1:] == (parameter,)
     yield from found
     for inner in code.co_consts:
         if isinstance(inner, CodeType) and parameter in inner.co_freevars:
