@@ -18,6 +18,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from eqsat.cost import machine
 from eqsat.errors import EqsatError
 from eqsat.ir.node import topological
 from eqsat.ir.table import OPS
@@ -425,7 +426,7 @@ def test_runs_repeat() -> None:
 
 
 def test_the_command_survives_a_crash_of_the_interpreter(capfd: pytest.CaptureFixture[str]) -> None:
-    report = fuzz.run_jobs(f"{__name__}:aborting", examples=25, seed=6, max_ops=30, jobs=2, timeout=60.0)
+    report = fuzz.run_jobs(f"{__name__}:aborting", examples=25, seed=7, max_ops=30, jobs=2, timeout=60.0)
     assert report.programs == 25
     assert report.count("crashed") == len(report.findings) > 0
     assert all("expm1" in f.script for f in report.findings)
@@ -560,7 +561,7 @@ def test_interpolation_keeps_a_nan_on_its_row_where_rows_stay() -> None:
 def test_failures_are_written_as_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file fails while the failure stands, and passes afterwards."""
     folder = tmp_path / "found"
-    arguments = ["--examples", "25", "--seed", "6", "--jobs", "1", "--optimizer", f"{__name__}:aborting"]
+    arguments = ["--examples", "25", "--seed", "7", "--jobs", "1", "--optimizer", f"{__name__}:aborting"]
     assert fuzz_command.main([*arguments, "--out", str(folder)]) == 1
     found = sorted(folder.iterdir())
     assert found and "crashed" in capsys.readouterr().out
@@ -579,11 +580,33 @@ def test_options_vary() -> None:
         seen.append(options)
         return as_written(function)
 
-    report = fuzz.run(optimizer, REFERENCE, examples=7, seed=1, variants=fuzz.VARIANTS)
+    report = fuzz.run(optimizer, REFERENCE, examples=8, seed=1, variants=fuzz.VARIANTS)
     assert not report.findings and seen == [*map(dict, fuzz.VARIANTS), {}]
     wrong = fuzz.run(lambda f, **options: lambda *a: 0, REFERENCE, examples=2, seed=1, variants=({"threads": 2},))
     assert all("eqsat.optimize(program, threads=2)" in finding.script for finding in wrong.findings)
     assert all(", threads=2)" in fuzz_command.as_test(finding) for finding in wrong.findings)
+
+
+def test_programs_are_compiled_for_a_machine_with_small_caches_too() -> None:
+    """While they are compiled, the model in force is another; what fails is written with that."""
+    before = machine.load()
+    seen: list[int] = []
+
+    def optimize(function: Function, **options: object) -> Function:
+        def call(*arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+            seen.append(machine.load().levels[0].nbytes)
+            return as_written(function)(*arguments)
+
+        return call
+
+    wrong = partial(fuzz.compiled, lambda f, **options: lambda *a: 0)
+    assert (
+        check(next(fuzz.different_programs(1, 0, 4)), partial(fuzz.compiled, optimize, caches=256), REFERENCE) is None
+    )
+    assert {*seen} == {before.levels[0].nbytes // 256} and machine.load() == before
+    (finding,) = fuzz.run(wrong, REFERENCE, examples=1, seed=1, variants=({"caches": 256},)).findings
+    assert finding.script.startswith("# EQSAT_MACHINE") and "caches" not in finding.script.split("\n", 1)[1]
+    assert ", caches=256)" in fuzz_command.as_test(finding)
 
 
 def test_a_run_ends_by_the_clock(capsys: pytest.CaptureFixture[str]) -> None:

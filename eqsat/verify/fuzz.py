@@ -11,6 +11,7 @@ none is given ``PATIENCE`` times as long. A process may map so much memory.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import logging
@@ -18,13 +19,14 @@ import math
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from eqsat import tracebacks
@@ -32,7 +34,7 @@ from eqsat.errors import SharedMemoryError
 from eqsat.verify.minimise import minimise
 from eqsat.verify.program_check import Failure, check
 from eqsat.verify.programs import REFERENCE, Array, Function, Optimizer, Program
-from eqsat.verify.user_operators import draw_those_of
+from eqsat.verify.user_operators import OWN, draw_those_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -54,8 +56,10 @@ VARIANTS: tuple[Mapping[str, object], ...] = (
     {"cache": False},
     {"numerics": "exact", "threads": 1},
     {"budget": 0.5},
+    {"caches": 256},
 )
-"""Options that programs are optimized with in turn, where they vary."""
+"""Options that programs are optimized with in turn, where they vary; ``caches``: for a machine whose caches are so many
+times smaller, so that small programs are run block by block, and part by part."""
 
 
 def written(options: Mapping[str, object]) -> str:
@@ -79,7 +83,10 @@ CRASHED = Failure("crashed", "the process ended")
 
 def finding_of(failure: Failure, program: Program, seed: int, options: Mapping[str, object]) -> Finding:
     """A failure of a program."""
-    return Finding(failure, program.source(written(options)), seed, repr(program), dict(options))
+    given = {name: value for name, value in options.items() if name != "caches"}
+    caches = options.get("caches", 1)
+    note = f"# EQSAT_MACHINE: a model with caches {caches} times smaller\n" if caches != 1 else ""
+    return Finding(failure, note + program.source(written(given)), seed, repr(program), dict(options))
 
 
 @dataclass
@@ -236,12 +243,48 @@ def _load(path: str) -> Optimizer:
     return chosen
 
 
-def compiled(optimize: Callable[..., Function], function: Function, **options: object) -> Function:
+@cache
+def _smaller(times: int) -> str:
+    """A file with this machine's model, whose caches are so many times smaller."""
+    from eqsat.cost import machine
+
+    model = machine.load()
+    levels = tuple(replace(level, nbytes=level.nbytes // times, sets=level.sets // times) for level in model.levels)
+    handle, path = tempfile.mkstemp(".json", "eqsat-machine-")
+    atexit.register(os.unlink, path)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(replace(model, levels=levels).to_json())
+    return path
+
+
+@contextmanager
+def _caches(times: int) -> Iterator[None]:
+    from eqsat.cost.machine import ENVIRONMENT_VARIABLE
+
+    before = os.environ.get(ENVIRONMENT_VARIABLE)
+    os.environ[ENVIRONMENT_VARIABLE] = _smaller(times)
+    try:
+        yield
+    finally:
+        del os.environ[ENVIRONMENT_VARIABLE]
+        if before is not None:
+            os.environ[ENVIRONMENT_VARIABLE] = before
+
+
+def compiled(optimize: Callable[..., Function], function: Function, *, caches: int = 1, **options: object) -> Function:
     """The function as eqsat compiles it: what it does not compile is a finding, and no program for NumPy to run.
 
     Except where sharing of memory is not known, which random programs come to: there NumPy runs them, which is said;
-    and with a budget, which may be too small.
+    and with a budget, which may be too small. ``caches``: see :data:`VARIANTS`.
     """
+    if caches != 1:
+        usual = compiled(partial(optimize, **options), function)
+
+        def on_smaller(*arguments: Array) -> tuple[Array, ...]:
+            with _caches(caches):
+                return usual(*arguments)
+
+        return on_smaller
     lenient = optimize(function, **options)
     if "budget" in options:
         return lenient
@@ -293,7 +336,7 @@ def _worker(
         limit = int(memory * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
     threading.Thread(target=beat, daemon=True).start()
-    draw_those_of(operators)
+    draw_those_of((OWN, *operators))
     run(
         _load(optimizer),
         _names(optimizer),

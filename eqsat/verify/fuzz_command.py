@@ -127,10 +127,10 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
     from eqsat.verify.fuzz import keep_machine, run_jobs
-    from eqsat.verify.user_operators import draw_those_of
+    from eqsat.verify.user_operators import OWN, draw_those_of
 
     try:
-        draw_those_of(options.operators)
+        draw_those_of((OWN, *options.operators))
     except (ImportError, ValueError) as error:
         print(f"--operators: {error}", file=sys.stderr)
         return 2

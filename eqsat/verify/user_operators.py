@@ -11,6 +11,9 @@ from eqsat.ir.defined import Definition, defined
 from eqsat.verify.drafts import Builder, Draft, Made
 from eqsat.verify.operators import OPERATORS
 
+OWN = "eqsat.verify.own_operators"
+"""A module of such operators."""
+
 
 def draw_those_of(modules: Sequence[str]) -> list[str]:
     """Let random programs have the elementwise operators that these modules define; their names.

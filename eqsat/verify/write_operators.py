@@ -184,6 +184,27 @@ def _swap(d: Draft) -> Made:
     return Made(f"{t.name}[[{i}, {j}]] = {t.name}[[{j}, {i}]]", exact=t.exact, target=t.name)
 
 
+@_operator("moving_rows", "moving_blocks")
+def _moving(d: Draft) -> Made:
+    """A loop whose slices grow, or shrink, from step to step: long enough to be one body."""
+    square = [v for v in d.values if v.kind == "f" and v.ndim == 2 and 33 <= v.shape[0] == v.shape[1] and v.top <= 50]
+    n = d.choose((36, 44))
+    x: Value = d.choose(square) if square and d.flag() else d.fresh((n, n), d.choose(("float32", "float64")))
+    n = x.shape[0]
+    forms = (
+        ("np.zeros(n)", "range(n)", f"y[i] = 1 - a[i, :i] @ y[:i] / {8 * n}"),
+        ("np.zeros(n)", "reversed(range(n))", f"y[i] = a[i, i] - a[i, i + 1 :] @ y[i + 1 :] / {8 * n}"),
+        ("a.copy()", "range(n - 1)", f"y[i + 1 :, i + 1 :] -= np.outer(y[i + 1 :, i], y[i, i + 1 :]) / {64 * n}"),
+        ("np.zeros((n, 2))", "range(n)", "y[i] = a[i:, : i + 1].max(), a[: i + 1].mean()"),
+        ("a[0].copy()", "range(1, n)", "y[:i] += 0.01 * y[:i][::-1] + a[i, :i] / 8"),
+        ("np.zeros((n, n))", "range(n)", "y[i, : i + 1] = np.tanh(a[: i + 1, i])"),
+    )
+    start, steps, statement = d.choose(forms)
+    name = f"f{len(d.values)}"
+    lines = (f"def {name}(a):", f"n = {n}", f"y = {start}", f"for i in {steps}:", f"    {statement}", "return y")
+    return Made(f"{name}({x.name}).astype(np.{x.dtype})", before="\n    ".join(lines))
+
+
 @_operator("recurrence", "stencil")
 def _loop(d: Draft) -> Made:
     """A loop over rows or steps that writes what later trips read."""
