@@ -365,7 +365,7 @@ def jump_seconds(
                 pieces *= extent
         if run * size >= min(far, PAGE_BYTES):
             continue
-        if problem.sizes[source[1]] <= target.middle[0].capacity:
+        if sum(problem.sizes) <= target.middle[0].capacity:
             each = PIECE_INSIDE
         elif access.write and not (n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT)):
             each = SCATTERED
