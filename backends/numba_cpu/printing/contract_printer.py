@@ -269,10 +269,12 @@ class ContractPrinter(ContractPacking):
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
         if target.claim:  # all in the first half of k, and not at once: that would hold up the loads
-            turns = max(1, max(self.sizes["k"], default=0) // (ask.steps[0] if ask else CLAIM_EVERY) // 2)
+            depth = max(self.sizes["k"], default=0)
+            every = next((n for n in CLAIM_EVERY if depth // n >= rows), CLAIM_EVERY[-1])
+            turns = max(1, depth // (ask.steps[0] if ask else every) // 2)
             size = self.c.kernel.out.dtype.itemsize if target.place else self.size
             lines = -(-self.columns * size // 64)
-            options += f", claim={(CLAIM_EVERY, -(-rows // turns), lines, *(row for _, row in target.claim))}"
+            options += f", claim={(every, -(-rows // turns), lines, *(row for _, row in target.claim))}"
         tile, kind = "fma_tile", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]

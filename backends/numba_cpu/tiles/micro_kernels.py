@@ -111,8 +111,9 @@ def fma_tile(
     ``ask``: (steps, lines, apart, move): every so many steps of k, so many cache lines that lie ``apart`` bytes apart
     are prefetched into the second-level cache, from an argument behind those on, which then moves by ``move`` bytes.
     ``claim``: (steps, each, lines, apart, …): as often, so many cache lines of each of the next ``each`` rows,
-    ``apart`` bytes apart, are asked for to be written, from a last argument on, until all rows are. Each further
-    ``apart`` is of rows that are asked for to be read, from one more argument.
+    ``apart`` bytes apart, are asked for to be written, from a last argument on, until all rows are: those of the last
+    bytes, for where rows begin inside of a line, the tile before wrote there. Each further ``apart`` is of rows that
+    are asked for to be read, from one more argument.
     ``step``: adds to sums; None: multiplies and adds.
     """
     muladd = step or _Tile.madd
@@ -170,7 +171,7 @@ def fma_tile(
                         base = more[number - len(claim[3:])]
                         start = memory.pointer(e, e.b.add(base, e.b.mul(first, ir.Constant(I64, apart))))
                         for i, line in itertools.product(range(claim[1]), range(claim[2])):
-                            memory.prefetch(e, e.at(start, i * apart + 64 * line), 3, write=not number)
+                            memory.prefetch(e, e.at(start, i * apart + 64 * line + 63), 3, write=not number)
                     claimed.set(e.b.add(first, ir.Constant(I64, claim[1])))
                 walk(ir.Constant(I64, every), unroll)
             left = e.left(k, every)

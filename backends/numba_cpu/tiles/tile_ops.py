@@ -25,8 +25,8 @@ DOT_STEPS = {"uint8·int8": ((4.0, ""),), "int16·int16": ((2.0, ""),), "bfloat1
 ASK_STEPS = 2
 """Steps of k of a register tile that prefetches the next panel, from one request to the next."""
 
-CLAIM_EVERY = 16
-"""The same of a tile that asks for nothing but the lines that it stores to."""
+CLAIM_EVERY = (16, 8, 4)
+"""The same of a tile that asks for nothing but the lines that it stores to: the first that leaves two steps a row."""
 
 CHAINS = 4
 """Into how many sums a tile splits an accumulator where it has fewer accumulators than that."""
