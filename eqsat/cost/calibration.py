@@ -290,7 +290,7 @@ STREAM_AHEAD = _count(
 )
 CLAIM_STEPS = _count(
     "CLAIM_STEPS",
-    24,
+    12,
     "steps of k",
     "of a tile that asks for its results' lines: about what one takes from memory",
     TUNED,

@@ -206,27 +206,33 @@ class ContractElements:
         kernel, size = self.c.kernel, self.size
         m, n = self.range["m"][0], self.range["n"][0]
         strides = (*kernel.store_strides, *[0] * (len(kernel.extents) - kernel.parallel))
-        row = self.p.fresh("i")
-        with self.p.scope(f"for {row} in range({target.rows}):", row):
-            at_row = self.split("m", address("0", (1, m), (1, row)))
+        end, whole = address("0", (1, n), (1, target.columns)), self.c.rows_are_whole
 
-            def vector(coordinates: dict[int, str], position: str, view: View) -> None:
-                where = address(target.base, (target.row, row), (size, minus(position, n)))
-                kind = self.p.type(self.c.dtype)
-                acc = self.p.fresh("acc")
-                if view.vector is None:
-                    self.p.bind(acc, f"bcast_{kind}({where})")
-                elif view.count is None:
-                    self.p.bind(acc, f"load_{kind}({where})")
-                else:
-                    self.p.bind(acc, f"loadn_{kind}({where}, {view.count})")
-                value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
-                full = self.view(view, {**at_row, **coordinates}, value)
-                result = self.p.value(kernel.epilogue, full)
-                to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
-                self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
+        def vector(row: str, at_row: dict[int, str], coordinates: dict[int, str], position: str, view: View) -> None:
+            where = address(target.base, (target.row, row), (size, minus(position, n)))
+            kind = self.p.type(self.c.dtype)
+            acc = self.p.fresh("acc")
+            if view.vector is None:
+                self.p.bind(acc, f"bcast_{kind}({where})")
+            elif view.count is None:
+                self.p.bind(acc, f"load_{kind}({where})")
+            else:
+                self.p.bind(acc, f"loadn_{kind}({where}, {view.count})")
+            value = Value(acc, self.c.dtype, frozenset({acc}), view.vector is None)
+            full = self.view(view, {**at_row, **coordinates}, value)
+            result = self.p.value(kernel.epilogue, full)
+            to = affine(self.store_base, kernel.store_offset, strides, full.axes, kernel.out.dtype.itemsize)
+            self.p.store(to, 0 if view.vector is None else strides[view.vector], result, view.count)
 
-            self.sweep("n", n, address("0", (1, n), (1, target.columns)), vector, flat=self.c.rows_are_whole)
+        def rows(body: Callable[[str, dict[int, str]], None]) -> None:
+            row = self.p.fresh("i")
+            with self.p.scope(f"for {row} in range({target.rows}):", row):
+                body(row, self.split("m", address("0", (1, m), (1, row))))
+
+        if self.c.n and kernel.extents[self.c.n[-1]] % self.lanes and not whole:  # vectors end at rows: found once
+            self.sweep("n", n, end, lambda *at: rows(lambda *of: vector(*of, *at)))
+        else:
+            rows(lambda *of: self.sweep("n", n, end, lambda *at: vector(*of, *at), flat=whole))
 
     def inside(self, k: str, k_stop: str) -> Range:
         """Positions along the axes of k from one element of the dot product to before another."""

@@ -160,24 +160,28 @@ class ContractPrinter(ContractPacking):
             return Target(*place, rows, columns, True, place)
         row = -(-self.span("n") // self.columns) * self.columns * self.size
         base = address("scratch", (1, str(self.scratch.take(self.span("m") * row))))
-        return Target(base, row, rows, columns, False, self.destination(m, n))
+        return Target(base, row, rows, columns, False, self.destination(m, n, near=self.lanes))  # asked for, at most
 
     def storing(self, m: str, n: str) -> tuple[str, int] | None:
         """The destination of sums at (m, n) that are the results as they are; None for others."""
         same = is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype
         return self.destination(m, n) if same and self.c.out_stride("m") is not None else None
 
-    def destination(self, m: str, n: str, base: str = "", offset: int = 0) -> tuple[str, int] | None:
+    def destination(
+        self, m: str, n: str, base: str = "", offset: int = 0, near: int = 0
+    ) -> tuple[str, int] | None:
         """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
 
         Where m is several axes, rows past the end of the innermost one lie elsewhere. ``base``, ``offset``: of an
-        operand that lies as the result does.
+        operand that lies as the result does. ``near``: elements by which rows may be interrupted.
         """
         kernel, strides, size = self.c.kernel, self.c.kernel.store_strides, self.c.kernel.out.dtype.itemsize
         axes = {group: self.c.group(group) for group in "mn"}
         step = {group: strides[axes[group][-1]] if axes[group] else 0 for group in "mn"}
         whole = {group: self.c.out_stride(group) is not None for group in "mn"}
-        if step["n"] != 1 or not (whole["n"] or kernel.extents[axes["n"][-1]] % self.columns == 0):
+        inner = kernel.extents[axes["n"][-1]] if axes["n"] else 1
+        gap = strides[axes["n"][-2]] - inner if len(axes["n"]) > 1 else 0
+        if step["n"] != 1 or not (whole["n"] or inner % self.columns == 0 or 0 < gap < near):
             return None
         terms = [(strides[axis] * size, name) for axis, name in sorted(self.coordinates.items())]
         for group, position in (("m", m), ("n", n)):
@@ -196,7 +200,7 @@ class ContractPrinter(ContractPacking):
             if not isinstance(load, Load) or load.gathers or load.strides[: kernel.parallel] != kernel.store_strides:
                 continue
             base, (m, _), (n, _) = self.bases[load.operand], self.range["m"], self.range["n"]
-            place = self.destination(m, n, base, load.offset)
+            place = self.destination(m, n, base, load.offset, self.lanes)
             if place is not None and load.dtype.itemsize == kernel.out.dtype.itemsize:
                 places[place] = None
         return replace(target, claim=tuple(places))
