@@ -167,9 +167,7 @@ class ContractPrinter(ContractPacking):
         same = is_accumulator(self.c.kernel.epilogue) and self.c.kernel.out.dtype == self.c.dtype
         return self.destination(m, n) if same and self.c.out_stride("m") is not None else None
 
-    def destination(
-        self, m: str, n: str, base: str = "", offset: int = 0, near: int = 0
-    ) -> tuple[str, int] | None:
+    def destination(self, m: str, n: str, base: str = "", offset: int = 0, near: int = 0) -> tuple[str, int] | None:
         """Address of the result at (m, n) and bytes between its rows; None where rows of a tile are not contiguous.
 
         Where m is several axes, rows past the end of the innermost one lie elsewhere. ``base``, ``offset``: of an
