@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import eqsat
+from eqsat import nn
 
 Array = Any
 LIMITS = np.iinfo(np.int32)
@@ -34,6 +35,18 @@ def test_integers_wrap_around_as_in_numpy(number: int) -> None:
     found = eqsat.optimize(program)(INTS)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(found, program(INTS))
+
+
+def test_windows_beside_products_share_each_axis_once() -> None:
+    """Windows walk a tensor by two axes of one stride and extent, of which one is an axis of the product."""
+
+    def program(x: Any) -> Any:
+        products = nn.softmax(x @ np.swapaxes(x, -1, -2) * 0.25, axis=-1) @ x
+        return products, nn.max_pool3d(x, 4, stride=(3, 3, 2), ceil_mode=True, padding=1)
+
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 1, 4)).astype(np.float32)
+    for found, wanted in zip(eqsat.optimize(program, strict=True)(x), program(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_few_bits_are_divided_by_numbers() -> None:

@@ -130,6 +130,13 @@ def test_what_mixes_the_batch_has_no_parts(mixes: Callable[[Any], Any]) -> None:
     assert graph.outputs[0] not in axes_of(graph, set(), 6, 3)
 
 
+def test_nothing_has_no_parts() -> None:
+    graph = trace(lambda x, w: (x.T.reshape(2, 0) @ w, np.trace(x)), (normal(6, 0), normal(0, 3))).graph
+    assert axes_of(graph, set(), 6, 3) == {}
+    graph = trace(lambda x: x[:, :0].reshape(0, 6).T + 1, (normal(6, 4),)).graph
+    assert graph.outputs[0] not in axes_of(graph, set(), 6, 3)
+
+
 def found(host: Machine, images: int, size: int, channels: int = 4, const: bool = True, threads: int = 1) -> Any:
     graph = trace(network, tuple(arguments(images, size, channels))).graph
     held = frozenset(graph.inputs[1:]) if const else frozenset()

@@ -29,9 +29,9 @@ def axes_of(graph: Graph, const: Collection[Node], extent: int, trips: int) -> d
     found: dict[Node, int] = {}
     for node in graph.nodes():
         if node.op == "input":
-            if node not in const and node.shape[:1] == (extent,):
+            if node not in const and node.shape[:1] == (extent,) and node.type.size:
                 found[node] = 0
-        elif any(i in found for i in node.inputs):
+        elif node.type.size and any(i in found for i in node.inputs):
             axis = _axis(node, found, trips)
             if axis is not None and node.shape[axis] % trips == 0:
                 found[node] = axis

@@ -163,7 +163,7 @@ def _beside(
                         if load.strides[a] == theirs.strides[axis] != 0
                         and kernel.extents[a] == kernels[other].extents[axis] > 1
                     ]
-                    if len(same) == 1:
+                    if len(same) == 1 and same[0] not in found.values():  # windows walk rows by two axes
                         found[shared] = same[0]
                 if found:
                     return found
