@@ -1,0 +1,93 @@
+"""Which of a region's programs runs: the selected one, unless another takes clearly less once scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from eqsat import rules
+from eqsat.cost.machine import load
+from eqsat.egraph.saturate import saturate
+from eqsat.egraph.saturated import SaturatedEGraph
+from eqsat.extract.credit import credited
+from eqsat.extract.select import extract
+from eqsat.extract.terms import Selection, Term
+from eqsat.ir import build
+from eqsat.ir.node import Graph
+from eqsat.ir.types import TensorType, float32
+from eqsat.plan import decide as module
+from eqsat.plan.backend import backend
+from eqsat.plan.decide import CLEAR, PLAIN, as_written, decide
+from eqsat.plan.lower import Lowered, lower
+from eqsat.plan.place import Found
+from eqsat.plan.policy import ScheduledPrice
+from eqsat.plan.regions import Region
+from tests.test_extract import RATES
+
+RULES = rules.select("reassociates", ())
+
+
+def region() -> Region:
+    """relu(relu(x @ w)): rules take one of the functions out."""
+    x, w = (build.input_node(n, TensorType((64, 64), float32)) for n in range(2))
+    y = build.call("relu", build.call("relu", build.matmul(x, w)))
+    return Region(Graph((x, w), (y,)), (x, w), (y,), (False, True))
+
+
+def selected(egraph: SaturatedEGraph) -> list[Selection]:
+    return extract(egraph, RATES, seconds=10.0, lowers=lambda term: lower(term) is not None)
+
+
+@pytest.mark.parametrize(
+    ("expected", "apart", "together", "wins"),
+    [
+        (0.5, 0.1, 0.1, False),  # a gain that large is believed
+        (1 - PLAIN / 2, 1 - CLEAR / 2, 0.1, False),  # kernels by themselves are no better: not looked at further
+        (1 - PLAIN / 2, 0.9, 1 - CLEAR / 2, False),  # better, but not clearly
+        (1 - PLAIN / 2, 0.9, 1 - 2 * CLEAR, True),
+        (1.1, 0.9, 1 - 2 * CLEAR, True),  # selection took a program that it thinks to be worse
+    ],
+)
+def test_as_written_runs_where_schedules_say_clearly_so(
+    expected: float, apart: float, together: float, wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``expected``: of the selected program, as a part of the one as written; ``apart``, ``together``: of the one as
+    written, as a part of the selected one."""
+    part = region()
+    egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
+
+    def select(graph: SaturatedEGraph) -> list[Selection]:
+        return [replace(selected(graph)[0], seconds=expected if graph is egraph else 1.0)]
+
+    monkeypatch.setattr(module._Scheduled, "apart", lambda _, f: 1.0 if f.egraph is egraph else apart)
+    monkeypatch.setattr(module._Scheduled, "together", lambda _, f: 1.0 if f.egraph is egraph else together)
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    assert credited(egraph, selected(egraph)[0])
+    found = decide(part, egraph, RULES, select, price, {})
+    assert (found.egraph is not egraph) == wins
+    assert bool(credited(found.egraph, found.selection)) != wins
+
+
+def test_what_rules_have_no_part_in_is_not_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = region()
+    own = saturate(part.graph.outputs, rules=[], const=frozenset(part.inputs[1:]))
+
+    def never(*_: object) -> float:
+        raise AssertionError("nothing is to be decided")
+
+    monkeypatch.setattr(module._Scheduled, "apart", never)
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    assert decide(part, own, RULES, selected, price, {}).egraph is own
+
+
+def test_programs_are_priced_with_their_kernels_apart_and_together() -> None:
+    part = region()
+    lowered: dict[Term, Lowered | None] = {}
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
+    scheduled = module._Scheduled(part, price, lowered, module.NEVER)
+    written = as_written(part, RULES, selected)
+    assert not credited(written.egraph, written.selection)
+    for found in (Found(egraph, selected(egraph)[0]), written):
+        assert 0 < scheduled.together(found) <= scheduled.apart(found) < 1
