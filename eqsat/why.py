@@ -108,7 +108,7 @@ def _lost(program: Compiled, rule: str) -> tuple[float, float | None] | None:
     return best
 
 
-def searched_again(program: Compiled) -> Iterator[tuple[Region, SaturatedEGraph]]:
+def searched_again(program: Compiled, *, proofs: bool = False) -> Iterator[tuple[Region, SaturatedEGraph]]:
     """The different regions of a program, each saturated once more, with the rules and the work of its options."""
     chosen = rules.select(program.options.numerics, program.options.disable)
     work = saturation(program.options.search_seconds)
@@ -117,7 +117,7 @@ def searched_again(program: Compiled) -> Iterator[tuple[Region, SaturatedEGraph]
         if region.key() not in seen:
             seen.add(region.key())
             known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
-            yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work)
+            yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work, proofs=proofs)
 
 
 def extracted(program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1) -> list[Selection]:

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import eqsat
 from eqsat import rules
-from eqsat.explain.derived import Derivation
+from eqsat.egraph.proofs import CANONICAL, DEFINITION
+from eqsat.egraph.saturate import saturate
+from eqsat.explain.derived import Derivation, Equation
+from eqsat.ir.node import Node
 from eqsat.rules import op, rewrite, tensors
 
 RNG = np.random.default_rng(0)
@@ -27,6 +31,39 @@ def of(function: Callable[..., Any], *arguments: np.ndarray, **options: Any) -> 
     return optimized.explain().derivation()
 
 
+def by_rules(found: Derivation) -> list[Equation]:
+    return [step for step in found if step.rules != (CANONICAL,)]
+
+
+def apart(one: Node, other: Node) -> set[tuple[Node, Node]]:
+    """Where two programs differ, as far inside as their operators and operands allow."""
+    if one is other:
+        return set()
+    if one.op == other.op and one.attrs == other.attrs and len(one.inputs) == len(other.inputs):
+        return set().union(*(apart(a, b) for a, b in zip(one.inputs, other.inputs, strict=True)))
+    return {(one, other)}
+
+
+def replayed(step: Equation) -> bool:
+    """Whether the rule alone finds that both terms of a step are equal, in one round of matching."""
+    (rule,) = step.rules
+    ends = [step.before, step.after]
+    chosen = [r for r in rules.select("approximates") if r.id == rule or r.id in ("sum.flatten", "fold.constants")]
+    if rule == DEFINITION:
+        chosen = []
+    graph = saturate(ends, rules=chosen, iterations=2)
+    return graph.outputs[0] == graph.outputs[1]
+
+
+def normalized(x: Any, w: Any, b: Any) -> Any:
+    return np.maximum((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) @ w + b, 0)
+
+
+def gelu_of_sum(x: Any, y: Any) -> Any:
+    z = x * 1 + y
+    return 0.5 * z * (1 + np.tanh(0.7978845608 * (z + 0.044715 * z**3))) + z * 0
+
+
 def shared_weights(x: Any, a: Any, b: Any) -> Any:
     return np.tanh(x @ a + x @ b) * 2
 
@@ -38,7 +75,8 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 def test_products_of_one_factor_are_joined_by_one_rule() -> None:
     x, a, b = draw(64, 96), draw(96, 32), draw(96, 32)
-    (step,) = of(shared_weights, x, a, b)
+    (step,) = by_rules(of(shared_weights, x, a, b))
+    assert step.place == "operand 0 of tanh in operand 0 of mul"
     assert step.rules == ("contract_factor",) and step.error is not None and step.error < 1e-14
     before, after = step.code(["x", "a", "b"])
     assert before.count("einsum") == 2 and after.count("einsum") == 1
@@ -47,26 +85,41 @@ def test_products_of_one_factor_are_joined_by_one_rule() -> None:
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
-        (shared_weights, [(64, 96), (96, 32), (96, 32)]),
         (attention, [(64, 32), (64, 32), (64, 32)]),
-        (lambda x, w, b: np.maximum((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) @ w + b, 0),
-         [(32, 48), (48, 16), (16,)]),
+        (normalized, [(32, 48), (48, 16), (16,)]),
+        (gelu_of_sum, [(40,), (40,)]),
+        (lambda x, y: (np.exp(x) * np.exp(y) + 0, (x @ y.T) @ x, np.square(x * 1) / 2), [(8, 8), (8, 8)]),
+        (lambda a, b, c: (a @ (b @ c), np.concatenate([a @ b, a @ c])), [(4, 64), (64, 64), (64, 64)]),
     ],
-)  # fmt: skip
-def test_steps_hold_and_their_code_runs(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+)
+def test_the_chain_of_programs_has_no_gaps(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+    """Each differs from that before by one application of a rule at one place, which the rule alone finds again.
+
+    Both sides' code runs, and gives the same.
+    """
     arguments = [draw(*shape) for shape in shapes]
     named = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
     found = of(function, *arguments)
-    assert len(found) and all(step.rules for step in found)
+    last: dict[int | None, Node] = {}
     for step in found:
+        before, after = step.programs
+        assert last.setdefault(step.output, before) is before
+        last[step.output] = after
+        assert before is not after and step.place and len(step.rules) == 1
+        differing = apart(before, after)
+        assert differing and differing <= apart(step.before, step.after)
         assert step.error is not None and step.error < 1e-12
+        assert step.rules == (CANONICAL,) or replayed(step), step
         results = []
         for text in step.code():
-            *lines, last = text.split("\n")
-            scope: dict[str, Any] = {"np": np, "eqsat": eqsat, **named}
+            *lines, end = text.split("\n")
+            scope: dict[str, Any] = {"np": np, "eqsat": eqsat, "scipy": scipy, **named}
             exec("\n".join(lines), scope)
-            results.append(np.asarray(eval(last, scope)))
+            results.append(np.asarray(eval(end, scope)))
         np.testing.assert_allclose(results[0], results[1], rtol=1e-9, atol=1e-12)
+    for output, program in last.items():
+        assert found.programs(output)[-1] is program
+    assert by_rules(found)
     assert str(found).count(" differ by ") == len(found)
 
 
@@ -92,8 +145,8 @@ def test_there_is_none_where_nothing_changed() -> None:
 
 def test_large_terms_are_not_computed() -> None:
     x, a, b = (np.zeros((1200, 1200), np.float32) for _ in range(3))
-    (step,) = of(shared_weights, x, a, b)
-    assert step.error is None and "long" in step.unchecked and "not checked" in str(of(shared_weights, x, a, b))
+    (step,) = by_rules(found := of(shared_weights, x, a, b))
+    assert step.error is None and "long" in step.unchecked and "not checked" in str(found)
 
 
 def test_inputs_have_the_names_of_the_program() -> None:

@@ -37,14 +37,14 @@ def wanted(tables: dict[str, set[Row]]) -> set[Row]:
 
 
 def test_the_row_that_is_no_match() -> None:
-    """If this fails, egglog has changed: see what docs/egglog-matches.md says, and whether ``holds`` is still needed."""
+    """If this fails, egglog has changed: see docs/egglog-matches.md, and whether ``holds`` is still needed."""
     tables: dict[str, set[Row]] = {}
     for name, one, other in re.findall(r"\(([a-z]{2}) (\d) (\d)\)", PROGRAM):
         tables.setdefault(name, set()).add((int(one), int(other)))
     assert wanted(tables) == set()
     rows = found(PROGRAM)
     assert rows == {(2, 2, 2, 1, 1, 2)}, (
-        f"egglog {version('egglog')} no longer joins rows that do not belong together here, but yields {rows or 'none'}: "
+        f"egglog {version('egglog')} no longer joins what does not belong together here, but yields {rows or 'none'}: "
         "say in docs/egglog-matches.md from which version on; rows need not be confirmed if no older one is supported"
     )
 

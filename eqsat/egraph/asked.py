@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 EVERYWHERE = -1
 """The class of what is asked of all terms together."""
 
@@ -18,8 +17,8 @@ class Question:
 
 
 class Asked:
-    """Questions by class and by kind: ``known``, ``value``, ``array``, ``original``, an operator (forms of it), ``room``
-    for more terms, or ``small``, of all classes.
+    """Questions by class and by kind: ``known``, ``value``, ``array``, ``original``, an operator (forms of it),
+    ``room`` for more terms, or ``small``, of all classes.
 
     A fact once there stays, so that only its lack is noted, at the cost of a list's ``append``; a change costs a look
     into a table that has no more entries than refused matches asked for.

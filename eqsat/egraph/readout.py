@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eqsat.egraph.encode import Terms
+from eqsat.egraph.proofs import Proofs, Recorded
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.ir.node import Node, topological
 
@@ -50,4 +51,5 @@ def read_out(store: Terms, outputs: Sequence[Node], report: SaturationReport) ->
         store.merges,
         tuple(store.own_handle(o) for o in outputs),
         {node: store.handle(node) for node in topological(outputs) if store.has(node)},
+        Proofs(store) if isinstance(store, Recorded) else None,
     )

@@ -16,6 +16,7 @@ from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine, engine_for, usable
 from eqsat.egraph.match import Names, Query, decode, holds, queries_of
 from eqsat.egraph.products import Products
+from eqsat.egraph.proofs import Recorded
 from eqsat.egraph.readout import read_out
 from eqsat.egraph.saturated import FULL, RuleStats, SaturatedEGraph, SaturationReport
 from eqsat.egraph.watchdog import Overlong, Watchdog
@@ -102,11 +103,15 @@ class _Search:
         seconds: float,
         memory: int | None,
         room: int = ROOM,
+        proofs: bool = False,
     ) -> None:
         ids = {rule.id for rule in rules}
         queries = queries_of(rules)
         attrs, numbers = queries.attrs.copy(), queries.numbers.copy()
-        self.store = Terms(const, flatten=FLATTEN in ids, fold=FOLD in ids, room=room, attrs=attrs, numbers=numbers)
+        kind = Recorded if proofs else Terms
+        self.store = kind(const, flatten=FLATTEN in ids, fold=FOLD in ids, room=room, attrs=attrs, numbers=numbers)
+        self.recorded = self.store if isinstance(self.store, Recorded) else None
+        self.lefts: dict[tuple[int, int], Node] = {}
         self.products = Products(self.store, REORDER) if REORDER in ids else None
         self.report = SaturationReport(rules={rule.id: RuleStats() for rule in rules})
         self.nodes = nodes
@@ -191,13 +196,9 @@ class _Search:
 
     def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
         key = self.canonical(active, row)
-        if key in active.seen:
-            return
-        if not holds(active.query, key, self.store):  # not ``seen``: it may become a match
-            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
-            return
-        active.seen.add(key)
-        active.queue.append(key)
+        if key not in active.seen:
+            active.seen.add(key)
+            active.queue.append(key)
 
     def canonical(self, active: _Active, row: tuple[int, ...]) -> tuple[int, ...]:
         find = self.store.find
@@ -231,6 +232,10 @@ class _Search:
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
         self.report.work += REFUSED
+        if not holds(active.query, row, self.store):
+            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
+            active.seen.discard(row)  # it may become one
+            return
         names = decode(active.query, row, self.store)
         if names is None:
             return
@@ -263,6 +268,8 @@ class _Search:
         if active.rule.together is not None:
             key = tuple(names[k] for k in active.rule.key)
             active.groups.setdefault(key, {}).setdefault(root.attrs, names)
+            if self.recorded is not None:
+                self.lefts[active.order, root.attrs] = self.recorded.left_side(active.query, row, "root")
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
         asked.listen()
@@ -272,7 +279,10 @@ class _Search:
             return
         self.report.work += 1 - REFUSED
         asked.answered()
-        self.unite(active, roots, built)
+        lefts: list[Node | None] = [None] * len(roots)
+        if self.recorded is not None:
+            lefts = [self.recorded.left_side(active.query, row, f"root{i or ''}") for i in range(len(roots))]
+        self.unite(active, roots, built, lefts)
 
     def refuse(self, active: _Active, reason: str, row: tuple[int, ...] | None = None) -> None:
         """Count a refusal; of a ``row``, until what the rule's functions asked for is there."""
@@ -303,13 +313,15 @@ class _Search:
                 built[at] = fit(built[at], whole.shape)
         return built
 
-    def unite(self, active: _Active, roots: Sequence[object], built: Sequence[Node]) -> None:
+    def unite(
+        self, active: _Active, roots: Sequence[object], built: Sequence[Node], lefts: Sequence[Node | None]
+    ) -> None:
         rule = active.rule
         if len(roots) != len(built):
             raise RuleError(f"{_named(rule)} builds {len(built)} of {len(roots)} right sides")
         before = self.store.live
         fired = False
-        for root, node in zip(roots, built, strict=True):
+        for root, node, left in zip(roots, built, lefts, strict=True):
             assert isinstance(root, Node) and isinstance(root.attrs, int)
             if node.type != root.type:
                 raise RuleError(
@@ -319,6 +331,8 @@ class _Search:
                 made = self.store.insert(node, rule.id)
             except (IndexError, KeyError) as error:
                 raise RuleError(f"{_named(rule)} builds on tensors that are none of its match: {node!r}") from error
+            if self.recorded is not None and left is not None:
+                self.recorded.justify(root.attrs, made, rule.id, left, node)
             fired |= self.store.merge(root.attrs, made, rule.id)
         if fired or self.store.live != before:
             active.stats.fired += 1
@@ -331,6 +345,7 @@ class _Search:
         active.regroup = False
         for key, members in active.groups.items():
             unique = {self.store.find(handle): names for handle, names in members.items()}
+            first = {self.store.find(handle): handle for handle in members}
             size = len(unique)
             if size < 2 or active.group_sizes.get(key) == size:
                 continue
@@ -344,7 +359,10 @@ class _Search:
                 self.store.asked.wait(_Refused(active, None, key, ""))
                 continue
             self.store.asked.answered()
-            self.unite(active, [m.root for m in matches], built)
+            roots = [m.root for m in matches]
+            self.unite(
+                active, roots, built, [self.lefts.get((active.order, handle)) for _, handle in sorted(first.items())]
+            )
 
 
 def _named(rule: Rule) -> str:
@@ -381,6 +399,7 @@ def saturate(
     seconds: float = 30.0,
     memory: int | None = None,
     iterations: int | None = None,
+    proofs: bool = False,
 ) -> SaturatedEGraph:
     """Every program equal to ``outputs`` that the rules reach within the budget.
 
@@ -389,14 +408,14 @@ def saturate(
     ``work``: about the matches tried (see ``TRIED``); ``seconds``: wall time; ``memory``: bytes the process may grow
     by; ``iterations``: most rounds of matching. All are checked between insertions, so they may be passed by what one
     match builds (and ``seconds`` by one round of matching). Running out gives the e-graph so far; its report names the
-    limit.
+    limit. ``proofs``: keep what each merge follows from.
 
     The result is the same for equal arguments in every process, unless a wall-clock or memory limit is met.
     Raises ``RuleError`` naming the rule whose right side is ill-typed or of another type than its left side.
     """
 
     def started(rules: Sequence[Rule]) -> tuple[_Search, str]:
-        search = _Search(rules, const, nodes, work, seconds, memory, room)
+        search = _Search(rules, const, nodes, work, seconds, memory, room, proofs)
         search.store.mark_original(outputs)
         return search, search.run(iterations)
 

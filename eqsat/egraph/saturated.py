@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from eqsat.ir.identity import identity
 from eqsat.ir.node import Node
 from eqsat.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from eqsat.egraph.proofs import Proofs
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class SaturatedEGraph:
     ``const``: classes known at compile time. Leaves are ``input`` and ``const`` e-nodes. ``merges``: for a term's
     handle, those that it was merged with and the rules that did (None: by definition), a forest. ``roots``: the
     handles of the outputs' own terms. ``originals``: classes of the program's own nodes, but for sums inside of
-    sums, which are terms of one.
+    sums, which are terms of one. ``proofs``: why terms are equal, if that was to be kept.
     """
 
     classes: dict[int, tuple[ENode, ...]]
@@ -80,3 +84,4 @@ class SaturatedEGraph:
     merges: Mapping[int, Sequence[tuple[int, str | None]]] = field(default_factory=dict)
     roots: tuple[int, ...] = ()
     originals: Mapping[Node, int] = field(default_factory=dict)
+    proofs: Proofs | None = None

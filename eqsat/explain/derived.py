@@ -16,8 +16,12 @@ __all__ = ["Derivation", "Equation"]
 
 @dataclass(frozen=True)
 class Equation:
-    """A term, what it was replaced by, and the rules because of which the two are equal.
+    """A term, what it was replaced by, and the rule because of which the two are equal.
 
+    ``rules``: the rule's id, ``"canonical form"`` (sums flat, operands of what commutes in the e-graph's order) or
+    ``"definition"``; several where a proof is too long to be told step by step. ``back``: the rule leads from ``after``
+    to ``before``. ``place``: where in the program the term is, from the inside out. ``programs``: the whole program
+    before and after, which differ there alone; ``output``: which output they are for, of several.
     ``error``: the largest difference between both on random inputs, in float64, over the largest element, infinite
     where only one of both is finite; None where they were not computed, for the reason ``unchecked``. ``names``: those
     of the terms' inputs, by index.
@@ -29,6 +33,10 @@ class Equation:
     error: float | None
     unchecked: str = ""
     names: tuple[str, ...] = ()
+    place: str = ""
+    programs: tuple[Node, ...] = ()
+    back: bool = False
+    output: int | None = None
 
     def code(self, names: Sequence[str] | None = None) -> tuple[str, str]:
         """Each of both terms as NumPy code; ``names`` are those of the inputs by index, by default the program's."""
@@ -39,9 +47,9 @@ class Equation:
 
 @dataclass(frozen=True)
 class Derivation:
-    """The equations by which each part of a program became what runs, the outermost first.
+    """The equations by which a program became what runs: each program differs from that before at one place.
 
-    An operand of a replaced term that was replaced in turn has an equation of its own, behind.
+    They are told from the outside in, for each output by itself.
     """
 
     steps: tuple[Equation, ...]
@@ -52,13 +60,21 @@ class Derivation:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def programs(self, output: int | None = None) -> tuple[Node, ...]:
+        """The whole programs, from the one that was written to the winner; of several outputs that of one."""
+        steps = [step for step in self.steps if step.output == output]
+        return tuple(step.programs[0] for step in steps[:1]) + tuple(step.programs[1] for step in steps)
+
     def __str__(self) -> str:
         if not self.steps:
             return "no rule changed the program"
         lines: list[str] = []
         for number, step in enumerate(self.steps, 1):
             held = f"not checked: {step.unchecked}" if step.error is None else f"they differ by {step.error:.1g}"
-            lines.append(f"{number}. {', '.join(step.rules)} ({held})")
+            back = ", from right to left" * step.back
+            first, *around = step.place.split(" in ")
+            place = f"{first}, {len(around) + 1} levels deep" if len(around) > 1 else step.place
+            lines.append(f"{number}. {', '.join(step.rules)}{back} in {place} ({held})")
             *shared, before, after = code([step.before, step.after], step.names)
             lines += [f"   {line}" for line in (*shared, before, "=", after)] + [""]
         return "\n".join(lines[:-1])

@@ -48,7 +48,7 @@ def decide(
     best, *others = (Found(egraph, selection) for selection in select(egraph))
     if not credited(egraph, best.selection):
         return best
-    written = as_written(region, rules, select)
+    written = as_written(region, rules, select, proofs=egraph.proofs is not None)
     expected = written.selection.seconds
     if best.selection.seconds < (1 - PLAIN) * expected:
         return best
@@ -63,11 +63,11 @@ def decide(
     return found
 
 
-def as_written(region: Region, rules: Sequence[Rule], select: Select) -> Found:
-    """The region's own program, its kernels selected like any other's."""
+def as_written(region: Region, rules: Sequence[Rule], select: Select, *, proofs: bool = False) -> Found:
+    """The region's own program, its kernels selected like any other's. ``proofs``: as for ``saturate``."""
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     kept = [rule for rule in rules if not rule.ways and rule.numerics == "exact"]
-    own = saturate(region.graph.outputs, rules=kept, const=const)
+    own = saturate(region.graph.outputs, rules=kept, const=const, proofs=proofs)
     return Found(own, select(own)[0])
 
 
