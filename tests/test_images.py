@@ -409,6 +409,20 @@ def test_transposed_convolutions_compute_no_more_than_is_asked_for(kernel: int, 
     assert sum(points) == 3 * 5 * taps**2
 
 
+def test_tiles_end_inside_of_rows_of_a_padded_result() -> None:
+    """A row of 21 is no whole vector, and no tile of pixels ends with it; rows of the tile's own are left over, too."""
+    rng = np.random.default_rng(0)
+    images, w = rng.standard_normal((2, 24, 9, 21), np.float32), rng.standard_normal((37, 24, 1, 1), np.float32)
+    images[0, :, 3, 4], images[1, 5, 8, 20], images[1, 5, 0, 0] = np.nan, np.inf, -np.inf
+    bias = rng.standard_normal(37, np.float32)
+
+    def padded(x: Any) -> Any:
+        return np.pad(nn.relu(nn.conv2d(x, w, bias)), ((0, 0), (0, 0), (1, 2), (3, 1)))
+
+    got = eqsat.optimize(padded, threads=1, check_speed=False, strict=True)(images)
+    np.testing.assert_allclose(got, padded(images), rtol=1e-5, atol=1e-5)
+
+
 def test_a_convolution_is_one_contraction_of_windows() -> None:
     x, w = np.ones((2, 6, 7, 8), np.float32), np.ones((4, 3, 3, 2), np.float32)
     graph = trace(lambda x, w: nn.conv2d(x, w, None, (2, 1), (1, 0), (1, 3), 2), (x, w)).graph

@@ -292,8 +292,8 @@ CLAIM_STEPS = _count(
     "CLAIM_STEPS",
     12,
     "steps of k",
-    "of a tile that asks for its results' lines: about what one takes from memory",
-    TUNED,
+    "from where on a tile asks for its results' lines: with fewer it ends before they come",
+    "MobileNetV2, Zen 4: 96 × 12544 × 16 0.55 to 0.47 ms; less was not tried",
 )
 
 # Threads
