@@ -125,7 +125,7 @@ def gains_table(rows: Sequence[Row]) -> Table:
             f"{row.gain:.1%}" + ("" if gain is None else f" | {gain:.1%}"),
             str(after.enodes),
             ", ".join(after.stops),
-            f"{row.search_s:.1f}" + ("" if seconds is None else f" | {seconds:.1f}"),
+            f"{after.algebra_s:.1f} of {row.search_s:.1f}" + ("" if seconds is None else f" | {seconds:.1f}"),
             escape(", ".join(f"{rule} ×{count}" for rule, count in sorted(after.rules.items()))),
         )
     return made

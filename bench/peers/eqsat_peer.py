@@ -67,6 +67,7 @@ def program_of(report: Mapping[str, Any]) -> Program:
         enodes=search["enodes"],
         stops=tuple(search["stops"]),
         rules=search["rules"],
+        algebra_s=float(search["saturation_seconds"]) + float(search["extraction_seconds"]),
     )
 
 
