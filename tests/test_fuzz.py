@@ -32,6 +32,7 @@ from eqsat.verify.programs import REFERENCE, Input, Program, Step, evaluate
 from eqsat.verify.rounding import rounding_noise
 from eqsat.verify.stand_ins import WIDE
 from eqsat.verify.strategies import build, coverage, programs
+from eqsat.verify.user_operators import OWN
 from tests.sweeps import a_part
 
 Function = Callable[..., tuple[np.ndarray, ...]]
@@ -585,6 +586,18 @@ def test_options_vary() -> None:
     wrong = fuzz.run(lambda f, **options: lambda *a: 0, REFERENCE, examples=2, seed=1, variants=({"threads": 2},))
     assert all("eqsat.optimize(program, threads=2)" in finding.script for finding in wrong.findings)
     assert all(", threads=2)" in fuzz_command.as_test(finding) for finding in wrong.findings)
+
+
+@pytest.mark.parametrize("dtype", ["np.float32", "np.int32", "bool"])
+def test_what_rounding_does_to_operators_of_users_is_known(dtype: str) -> None:
+    importlib.import_module(OWN)
+    program = one_step("own_loss(v0)", f"np.arange(-3, 4).astype({dtype})")
+    (moved,) = noise(program)
+    expected = evaluate(program)[0]
+    assert moved.shape == (7,) and (moved <= 1e-5 * expected).all() and moved.any()
+    assert check(program, as_written, REFERENCE) is None
+    off = check(program, lambda f: as_written(lambda x: (f(x)[0] * (1 + 1e-4),)), REFERENCE)
+    assert off is not None and off.kind == "wrong"
 
 
 def test_programs_are_compiled_for_a_machine_with_small_caches_too() -> None:

@@ -7,6 +7,7 @@ minimised program to paste. The exit status is 0 only where there was no failure
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -130,7 +131,8 @@ def run(options: argparse.Namespace) -> int:
     from eqsat.verify.user_operators import OWN, draw_those_of
 
     try:
-        draw_those_of((OWN, *options.operators))
+        draw_those_of(options.operators)
+        importlib.import_module(OWN)  # workers draw those
     except (ImportError, ValueError) as error:
         print(f"--operators: {error}", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ NumPy's own error can be zero by luck. Steps that jump, or are exact, are evalua
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -140,12 +141,26 @@ def _unit_of(value: Any) -> float:
     return float(np.finfo(dtype).eps) if dtype is not None and dtype.kind in "fc" else 0.0
 
 
+def _operators() -> dict[str, Any]:
+    """Operators of users': of elementwise ones their functions, each of whose steps rounds at random."""
+
+    def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            dtype = np.result_type(*args)
+            return function(*(np.asanyarray(a, dtype if dtype.kind == "f" else DOUBLE) for a in args))
+
+        return call
+
+    found = operators().items()
+    return {name: in_floats(o.__wrapped__) if o.definition.elementwise else o for name, o in found}
+
+
 def _types(program: Program) -> tuple[dict[str, float], list[float], frozenset[str]]:
     """Units of each value and of the coarsest type that each step computes with, and the values that are views."""
     moves = _Moves(0)
     values: dict[str, Any] = {name: moving(array, moves) for name, array in program.arrays().items()}
     views, inside = set(), []
-    scope = {**modules(), **operators(), **REFERENCE, **values}
+    scope = {**modules(), **_operators(), **REFERENCE, **values}
     for step in program.steps:
         moves.coarsest = 0.0
         exec(step.text, scope)
@@ -169,7 +184,7 @@ def _evaluated(
     values: dict[str, Any] = {
         name: moving(in_numbers(array, DOUBLE, COMPLEX), moves) for name, array in program.arrays().items()
     }
-    names = {**modules(), **operators(), **REFERENCE}
+    names = {**modules(), **_operators(), **REFERENCE}
     for step, code, least in zip(program.steps, codes, inside, strict=True):
         moves.unit = _unit(step, units, least)
         shared = step.arguments if step.name in views else step.changes
