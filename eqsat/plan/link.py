@@ -155,7 +155,7 @@ def _beside(
             for theirs in loads_of(kernels[other]):
                 if pieces[other].reads[theirs.operand] != piece.reads[load.operand] or theirs.gathers or load.gathers:
                     continue
-                found = {}
+                found: dict[int, int] = {}
                 for shared, axis in known.items():
                     same = [
                         a
