@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from eqsat.ahead import computed_ahead
 from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
+from eqsat.distribution import computed_ahead
 from eqsat.forks import IMPORTING
 from eqsat.ir.node import Graph, Node
 from eqsat.options import Options

@@ -212,15 +212,15 @@ PARTS_GAIN = _figure(
     "of the time that tensors of a batch take to be passed on, which running it part by part must save",
     "chosen, not tuned: eight images, Zen 4: MobileNetV2 72 to 57 ms",
 )
-AHEAD_GAIN = _figure(
-    "AHEAD_GAIN",
+DISTRIBUTED_GAIN = _figure(
+    "DISTRIBUTED_GAIN",
     0.25,
     "share",
     "of a loop's time for a contraction that computing it before the loop must save",
     "chosen, not tuned",
 )
-AHEAD_BYTES = _count(
-    "AHEAD_BYTES", 1 << 28, "bytes", "of a contraction's results of all trips, at most", "bounds the memory"
+DISTRIBUTED_BYTES = _count(
+    "DISTRIBUTED_BYTES", 1 << 28, "bytes", "of a contraction's results of all trips, at most", "bounds the memory"
 )
 OVERLAPPED = _figure(
     "OVERLAPPED",

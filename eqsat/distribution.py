@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from eqsat.cost.calibration import AHEAD_BYTES, AHEAD_GAIN
+from eqsat.cost.calibration import DISTRIBUTED_BYTES, DISTRIBUTED_GAIN
 from eqsat.cost.target import Target
 from eqsat.ir.distributed import Ahead, Distributed, distributed
 from eqsat.ir.node import Graph
@@ -33,7 +33,7 @@ def _pays(ahead: Ahead, target: Target) -> bool:
     assert isinstance(spec, Spec)
     alike = sum(each.type.nbytes for each in ahead.alike)
     passed = trips * node.type.nbytes
-    if not alike or passed > AHEAD_BYTES:
+    if not alike or passed > DISTRIBUTED_BYTES:
         return False
     terms = math.prod(spec.extents(node.inputs[0].shape, node.inputs[1].shape).values())
     compute = terms / target.lanes(node.dtype) * target.slot(node.dtype)
@@ -43,4 +43,4 @@ def _pays(ahead: Ahead, target: Target) -> bool:
         trip += 2 * target.moving(joined, joined) + target.step
     before = trips * trip
     after = max(trips * compute, target.moving(alike, alike)) + 2 * target.moving(passed, passed) + target.step
-    return before - after > AHEAD_GAIN * before
+    return before - after > DISTRIBUTED_GAIN * before
