@@ -20,9 +20,15 @@ def computed_ahead(graph: Graph, target: Target, *, exact: bool = False) -> Dist
 
     ``exact``: sums are not split, so that only whole contractions are.
     """
+    left = DISTRIBUTED_BYTES
 
     def pays(ahead: Ahead) -> bool:
-        return not (exact and ahead.instead) and _pays(ahead, target)
+        nonlocal left
+        nbytes = ahead.made + ahead.trips * ahead.product.type.nbytes
+        if nbytes > left or (exact and ahead.instead) or not _pays(ahead, target):
+            return False
+        left -= nbytes
+        return True
 
     return distributed(graph, pays)
 
@@ -32,9 +38,9 @@ def _pays(ahead: Ahead, target: Target) -> bool:
     spec = node.attrs
     assert isinstance(spec, Spec)
     alike = sum(each.type.nbytes for each in ahead.alike)
-    passed = trips * node.type.nbytes
-    if not alike or passed > DISTRIBUTED_BYTES:
+    if not alike:
         return False
+    passed = trips * node.type.nbytes
     terms = math.prod(spec.extents(node.inputs[0].shape, node.inputs[1].shape).values())
     compute = terms / target.lanes(node.dtype) * target.slot(node.dtype)
     trip = max(compute, target.moving(alike, max(alike, ahead.held))) + target.step
@@ -42,5 +48,6 @@ def _pays(ahead: Ahead, target: Target) -> bool:
         joined = max(i.type.nbytes for i in ahead.instead.inputs if i.op == "concat")
         trip += 2 * target.moving(joined, joined) + target.step
     before = trips * trip
-    after = max(trips * compute, target.moving(alike, alike)) + 2 * target.moving(passed, passed) + target.step
+    after = max(trips * compute, target.moving(alike, alike)) + target.step
+    after += 2 * (target.moving(passed, passed) + target.moving(ahead.made, ahead.made))
     return before - after > DISTRIBUTED_GAIN * before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,13 @@ import eqsat
 from eqsat.cost.machine import cpu_name
 from eqsat.distribution import computed_ahead
 from eqsat.frontends.trace import trace
+from eqsat.ir import build
 from eqsat.ir.distributed import Distributed, distributed
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import Loop, of_loop
+from eqsat.ir.loop import Loop, loop, of_loop
 from eqsat.ir.node import Graph
 from eqsat.ir.spec import Spec
+from eqsat.ir.types import TensorType, float64
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, machine
 from tests.sweeps import a_part
@@ -33,7 +37,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def loops(graph: Graph) -> list[Loop]:
-    return [loop for loop in dict.fromkeys(map(of_loop, graph.nodes())) if loop is not None]
+    return [found for found in dict.fromkeys(map(of_loop, graph.nodes())) if found is not None]
 
 
 def products(graph: Graph) -> int:
@@ -133,6 +137,33 @@ def test_what_depends_on_the_state_stays() -> None:
 
     assert everything_ahead(power, normal(4), normal(4, 4))[1] is None
     assert everything_ahead(by_what_is_carried, normal(100, 4), normal(4, 4))[1] is None
+
+
+def test_a_product_that_needs_much_for_all_trips_stays() -> None:
+    def attend(x: Any, keys: Any, values: Any) -> Any:
+        h = np.zeros(4)
+        for t in range(x.shape[0]):
+            scores = np.exp(keys @ x[t])
+            h = np.tanh(h + scores @ values)
+        return h
+
+    x, many = normal(100, 4), np.broadcast_to(0.25, (1_000_000, 4))
+    assert found(attend, x, many[:4000], many[:4000]) is not None
+    assert found(attend, x, many, many) is None, "100 times 8 MB"
+
+
+def test_values_are_handed_on_for_any_number_of_trips() -> None:
+    count, type = 300, TensorType((2,), float64)
+    inputs = [build.input_node(n, type) for n in range(count + 1)]
+    delayed = Loop(3, Graph(tuple(inputs), (inputs[-1], *inputs[: count - 1], inputs[count - 1])), count, (2,))
+    given = [*inputs[:-1], build.input_node(count, TensorType((6,), float64))]
+    graph = Graph(tuple(given), tuple(loop(delayed, given)))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 200)
+    try:
+        assert distributed(graph, lambda ahead: False) is None
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @settings(deadline=None, max_examples=a_part(60))

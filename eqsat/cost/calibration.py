@@ -220,7 +220,11 @@ DISTRIBUTED_GAIN = _figure(
     "chosen, not tuned",
 )
 DISTRIBUTED_BYTES = _count(
-    "DISTRIBUTED_BYTES", 1 << 28, "bytes", "of a contraction's results of all trips, at most", "bounds the memory"
+    "DISTRIBUTED_BYTES",
+    1 << 28,
+    "bytes",
+    "of all that is computed for all trips of loops, at most",
+    "bounds the memory",
 )
 OVERLAPPED = _figure(
     "OVERLAPPED",

@@ -28,13 +28,14 @@ Pays = Callable[["Ahead"], bool]
 class Ahead:
     """A contraction of a loop's body that may be computed before it. ``alike``: of its operands those that are the same
     on every trip. ``instead``: it is a part of this contraction of a concatenation; of all of it None. ``held``: bytes
-    of all that the body reads as it is, or carries."""
+    of all that the body reads as it is, or carries. ``made``: bytes of what it needs computed for all trips."""
 
     product: Node
     alike: tuple[Node, ...]
     instead: Node | None
     trips: int
     held: int
+    made: int
 
 
 class _Trips:
@@ -49,17 +50,46 @@ class _Trips:
         self.known: set[Node] = set()
         self.before = dict(zip(loop.body.inputs, operands, strict=False))
         self.after = dict(zip(loop.body.inputs[: loop.carries], loop.body.outputs, strict=False))
-        self._learn(set(self.after))
+        self.state: set[Node] = set()
+        self.moving: set[Node] = set()
+        self._learn()
 
-    def _learn(self, carried: set[Node]) -> None:
-        """What depends on a value of which each trip needs the last: not where that reads windows alone."""
-        self.state = set(carried)
-        self.moving = {node for node, (_, step) in self.of_input.items() if step} | {*self.after} - carried
-        for node in self.loop.body.nodes():
-            self.learn(node)
-        fewer = {node for node in carried if self.after[node] in self.state}
-        if fewer != carried:
-            self._learn(fewer)
+    def _learn(self) -> None:
+        """Which nodes need what a trip makes of the one before it, and which of the others differ between trips.
+
+        A value that is carried, but made of windows alone, is a window of the trip before: only what depends on itself,
+        over any number of trips, is state. Found as in Kahn's topological order, of which cycles are what is left.
+        """
+        nodes = dict.fromkeys([*self.loop.body.nodes(), *self.after])
+        users: dict[Node, list[Node]] = {node: [] for node in nodes}
+        missing = {node: len(set(self._needs(node))) for node in nodes}
+        for node in nodes:
+            for need in set(self._needs(node)):
+                users[need].append(node)
+        ready = [node for node in nodes if not missing[node]]
+        for node in ready:  # it grows
+            window = node in self.of_input and self.of_input[node][1] != 0
+            if window or node in self.after or any(i in self.moving for i in node.inputs):
+                self.moving.add(node)
+            for user in users[node]:
+                missing[user] -= 1
+                if not missing[user]:
+                    ready.append(user)
+        self.state = nodes.keys() - set(ready)
+
+    def made_for(self, product: Node) -> int:
+        """Bytes of what a product of all trips needs that moves and is no view, for all of them."""
+        seen = {product}
+        stack = [product]
+        total = 0
+        while stack:
+            for node in self._needs(stack.pop()):
+                if node in self.moving and node not in seen:
+                    seen.add(node)
+                    stack.append(node)
+                    stored = node in self.after or OPS[node.op].kind not in ("source", "view")
+                    total += self.loop.trips * node.type.nbytes * stored
+        return total
 
     def learn(self, node: Node) -> None:
         """Whether a node depends on what is carried, or moves; its operands are known."""
@@ -249,8 +279,8 @@ class _Distribution:
         body, carries = self.loop.body, self.loop.carries
         still = [n for n, step in zip(body.inputs[carries:], self.loop.steps, strict=True) if not step]
         held = sum(node.type.nbytes for node in (*body.inputs[:carries], *still))
-        found = Ahead(product, alike, instead, self.loop.trips, held)
-        return product.type.size > 0 and trips.of_all(product) is not None and self.pays(found)
+        found = Ahead(product, alike, instead, self.loop.trips, held, trips.made_for(product))
+        return product.type.size > 0 and self.pays(found) and trips.of_all(product) is not None
 
     def _of_parts(self, node: Node, trips: _Trips) -> list[Node] | None:
         """A product with a concatenation, of parts that depend on what is carried and parts that do not, as a product
