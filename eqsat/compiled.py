@@ -41,8 +41,8 @@ from eqsat.remembered import Given, Record, report_of
 from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.speed import Speed, compared, wanted
 from eqsat.verify.bounds import OutputError
-from eqsat.verify.check import SHARE_SECONDS, hold_plain, plain_differs, run_plain, verify
-from eqsat.verify.judge import PlainDiffers, reference_seconds
+from eqsat.verify.check import SHARE, SHARE_SECONDS, hold_plain, plain_differs, run_plain, verify
+from eqsat.verify.judge import PlainDiffers, plain_seconds
 from eqsat.verify.plain import Plain, function_digest
 
 log = logging.getLogger("eqsat")
@@ -168,7 +168,8 @@ class Compiled:
             if plain is not None and results is not None and (apart or not missing[0].startswith("values")):
                 hold_plain(plain, self.traced, results, intermediates=intermediates, deadline=deadline)
             verified = [*verified, *missing][-MOST_MARKS:]
-        if timing and (first is not None or reference_seconds(self.traced.graph) < SHARE_SECONDS):
+        enough = max(SHARE_SECONDS, SHARE * (time.perf_counter() - start))
+        if timing and (first is not None or plain_seconds(self.traced.graph) < enough):
             assert plain is not None
             progress("time: beside NumPy")
             deadline.check("timing the function itself")

@@ -14,9 +14,12 @@ import pytest
 import eqsat
 from eqsat import speed
 from eqsat.compiled import Compiled
-from eqsat.frontends.trace import Traced
+from eqsat.frontends.trace import Traced, trace
+from eqsat.ir.loop import of_loop
 from eqsat.plain import PlainProgram
 from eqsat.speed import CLEAR, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
+from eqsat.verify.judge import plain_seconds, reference_seconds
+from tests.programs import PROGRAMS
 
 
 class Clock:
@@ -237,3 +240,11 @@ def test_branches_are_timed_one_by_one(verdicts: list[Speed | None]) -> None:
         np.testing.assert_array_equal(f(x), x * 2)
     np.testing.assert_array_equal(f(-x), x * -3)
     assert f.explain(x).plain is None and "NumPy 1 ms" in (f.explain(-x).plain or "")
+
+
+def test_loops_of_many_small_steps_are_cheap_enough_to_be_timed() -> None:
+    """Their reference evaluates each result of each loop, which takes hundreds of times what the function does."""
+    program = PROGRAMS["gram_schmidt"]
+    graph = trace(program.function, tuple(program.arguments(program.full))).graph
+    assert any(of_loop(node) for node in graph.nodes())
+    assert plain_seconds(graph) < 0.5 < 5 < reference_seconds(graph)

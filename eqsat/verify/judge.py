@@ -31,7 +31,7 @@ from eqsat.explain.listing import program
 from eqsat.explain.work import node_flops
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import of_loop
+from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, Result, noting
 from eqsat.ir.table import OPS
@@ -47,6 +47,8 @@ from eqsat.verify.escapes import Escapes, moves
 from eqsat.verify.noise import ORDERED, SAMPLE, Noise, Undetermined
 from eqsat.verify.suspects import Seen, Survey, Suspect
 
+EVALUATED, CALLED = 2e-5, 2e-6
+"""Seconds of an operator beside what it computes: where a graph is evaluated, and where NumPy is called."""
 LONG_SECONDS = 0.3
 """Estimated time of a draw from which fewer runs with noise have to do."""
 ESCAPES = 4
@@ -458,11 +460,24 @@ class _Rounded(Evaluation):
 
 def reference_seconds(graph: Graph) -> float:
     """Estimated time of one evaluation by NumPy: calls, products by BLAS, and elements that anything else reads."""
+    return _seconds(graph, EVALUATED, apart=True)
+
+
+def plain_seconds(graph: Graph) -> float:
+    """Estimated time of the function itself: as ``reference_seconds``, but of what it calls, and of a loop once."""
+    return _seconds(graph, CALLED, apart=False)
+
+
+def _seconds(graph: Graph, call: float, *, apart: bool) -> float:
+    """``call``: of an operator beside what it computes; ``apart``: each result of a loop is evaluated by itself."""
     total = 0.0
+    seen: set[tuple[Loop, tuple[Node, ...]]] = set()
     for node in graph.nodes():
         loop = of_loop(node)
-        if loop is not None:  # each result is evaluated by itself
-            total += loop.runs * reference_seconds(loop.body)
+        if loop is not None:
+            if apart or (loop, node.inputs) not in seen:
+                seen.add((loop, node.inputs))
+                total += loop.runs * _seconds(loop.body, call, apart=apart)
         elif isinstance(node.attrs, Result):
             total += node.attrs.call.seconds / len(node.attrs.call.types)
         elif OPS[node.op].kind == "contract":
@@ -472,7 +487,7 @@ def reference_seconds(graph: Graph) -> float:
         elif OPS[node.op].kind not in ("source", "view"):
             read = node.inputs[OPS[node.op].kind == "gather" :]  # of the table only what is taken
             total += 1e-9 * max(n.type.size for n in (node, *read))
-        total += 2e-5
+        total += call
     return total
 
 
