@@ -287,6 +287,17 @@ def test_a_call_that_nothing_needs_is_not_taken_for_another() -> None:
     assert empty.shape == (6, 0)
 
 
+def test_a_call_of_known_operands_is_not_taken_for_one_near_it() -> None:
+    """It is made when the program is compiled, so that the one call of each run is the other."""
+
+    def program(x: Any) -> Any:
+        zeros = np.zeros_like(x)
+        return [np.linalg.inv(each.T @ each + 3 * np.eye(1)) for each in (zeros, x)]
+
+    x = np.array([[0.08], [0.03]])
+    np.testing.assert_allclose(eqsat.optimize(program, strict=True)(x), program(x), rtol=1e-12)
+
+
 def test_threads() -> None:
     f = eqsat.optimize(lambda x: np.linalg.solve(x @ x.T + np.eye(8), x) * 2, strict=True)
     xs = [normal(8, 8, seed=n) for n in range(8)]

@@ -21,6 +21,9 @@ Arrays = Sequence[np.ndarray]
 
 NEAR = 0.01
 """Distance up to which operands are the same but for rounding, also that of half precision."""
+SAME = 1e-12
+"""And up to which operands that are known when the program is compiled are: it need not make their calls again, and
+what is near to one then belongs to another."""
 
 
 class Calls:
@@ -50,6 +53,11 @@ class Calls:
         self.constants = dict(constants)
         operands = list(dict.fromkeys(n for _, inputs, _ in self.calls for n in inputs if n.inputs))
         self.operands = [n for n in operands if n not in self.results]
+        self.moving = set(self.free)
+        """What depends on the arguments."""
+        for node in graph.nodes():
+            if any(i in self.moving for i in node.inputs):
+                self.moving.add(node)
         outputs = substitute([*graph.outputs, *self.operands], self.results)
         self.graph = Graph((*graph.inputs, *self.results.values()), tuple(outputs))
 
@@ -79,11 +87,13 @@ class Calls:
                 continue
             want = evaluate_nodes(inputs, bound)
             near = min(alike, key=lambda one: _distance(one[1], want), default=None)
-            if near is not None and _distance(near[1], want) <= NEAR:
+            moves = any(i in self.moving for i in inputs)
+            if near is not None and _distance(near[1], want) <= (NEAR if moves else SAME):
                 left = [one for one in left if one is not near]
                 stand(inputs, results, *near[1:])
             else:
-                far.append((call, inputs, results, want))
+                if moves:
+                    far.append((call, inputs, results, want))
                 stand(inputs, results, want, call.run(want))
         for call, inputs, results, want in far:
             alike = [one for one in left if one[0].key == call.key]
