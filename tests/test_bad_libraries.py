@@ -14,6 +14,7 @@ import pytest
 import eqsat
 from eqsat import rules
 from eqsat.egraph import culprits
+from eqsat.egraph.culprits import bearable
 from eqsat.egraph.engine import Engine
 from eqsat.egraph.saturate import saturate
 from eqsat.ir.build import call
@@ -147,15 +148,28 @@ def test_a_program_is_compiled_without_it(panics: Any) -> None:
     np.testing.assert_allclose(found, np.exp(np.sin(1) + 1))
 
 
-def test_an_engine_that_fails_by_itself_is_an_error(panics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_with_every_rule_leaves_the_program_as_written(
+    panics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without end otherwise."""
 
     def fails(self: Engine, rows: Any) -> None:
         raise PanicException("out of luck")
 
     monkeypatch.setattr(Engine, "load", fails)
+    own = [rewrite(np.sin(a), np.sin(a) * 1, id=f"any.{n}") for n in range(3)]
+    with pytest.warns(eqsat.EqsatWarning, match="is left out.*out of luck") as told:
+        graph = saturate([call("exp", Maker(0).tensor(3))], rules=own)
+    assert len(told) == 3 and graph.report.enodes == 2
+
+
+def test_an_engine_that_fails_with_rules_together_is_an_error() -> None:
+    def run(rules: Any) -> None:
+        if len(rules) > 1:
+            raise PanicException("out of luck")
+
     with pytest.raises(PanicException, match="out of luck"):
-        saturate([call("exp", Maker(0).tensor(3))], rules=[])
+        bearable([rewrite(np.sin(a), np.sin(a) * 1, id=f"any.{n}") for n in range(2)], run)
 
 
 def test_a_budget_of_nothing_is_the_program_as_written(recwarn: pytest.WarningsRecorder) -> None:

@@ -490,7 +490,7 @@ def few_maxima(x: Array) -> Array:
 
 def test_of_a_short_repetition_the_better_form_is_taken(own_cache: Path) -> None:
     """A stencil's steps as a loop, over arrays; one that goes element by element across its iterations, in one pass."""
-    x = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((600, 800)).astype(np.float32)
     for fn, looped in ((few_blurs, True), (few_maxima, False)):
         assert trace(fn, (x,)).rolled is not None
         for cached in (False, True):  # the second time it is remembered

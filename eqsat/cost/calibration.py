@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eqsat.ir import elementwise as _rows  # noqa: F401
-from eqsat.ir.table import OPS
+from eqsat.ir import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ MASK_SLOTS = _figure(
     "a test that moves with the lanes, beside its selection: positions, two comparisons, masked loads",
     "rolls and pads of 64 × 1000 float32 peeled and not, Xeon: 0.1 to 0.4 ns a vector and guard, 0.135 ns a slot",
 )
-FUNCTION_SLOTS = {row.name: row.slots for row in OPS.values() if row.slots != 1}
+FUNCTION_SLOTS = {row.name: row.slots for row in table.OPS.values() if row.slots != 1}
 """Slots of an elementwise function where the machine has not measured it; one that is not listed takes one."""
 for _name, _slots in FUNCTION_SLOTS.items():
     _figure(f"FUNCTION_SLOTS {_name}", _slots, "slots", f"{_name} of one element", "vector instructions of its code")
