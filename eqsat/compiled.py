@@ -168,7 +168,7 @@ class Compiled:
             if plain is not None and results is not None and (apart or not missing[0].startswith("values")):
                 hold_plain(plain, self.traced, results, intermediates=intermediates, deadline=deadline)
             verified = [*verified, *missing][-MOST_MARKS:]
-        enough = max(SHARE_SECONDS, SHARE * (time.perf_counter() - start))
+        enough = max(SHARE_SECONDS, SHARE * (time.perf_counter() - start), self.traced.seconds)
         if timing and (first is not None or plain_seconds(self.traced.graph) < enough):
             assert plain is not None
             progress("time: beside NumPy")

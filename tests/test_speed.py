@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -248,3 +249,21 @@ def test_loops_of_many_small_steps_are_cheap_enough_to_be_timed() -> None:
     graph = trace(program.function, tuple(program.arguments(program.full))).graph
     assert any(of_loop(node) for node in graph.nodes())
     assert plain_seconds(graph) < 0.5 < 5 < reference_seconds(graph)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.35])
+def test_what_takes_long_to_trace_may_take_as_long_to_time(
+    verdicts: list[Speed | None], monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """The estimate is above what may be spent in any case."""
+    monkeypatch.setattr("eqsat.compiled.plain_seconds", lambda graph: 0.3)
+    monkeypatch.setattr("eqsat.verify.check.reference_seconds", lambda graph: 1e3)
+    verdicts += [SLOW]
+
+    def fn(x: np.ndarray) -> np.ndarray:
+        time.sleep(pause)
+        return x * 2 + 1
+
+    f = eqsat.optimize(fn, cache=False)
+    f(np.ones(3))
+    assert bool(f.explain().plain and "NumPy 1 ms" in (f.explain().plain or "")) == (pause > 0)
