@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from eqsat.ir.axes import unique
 from eqsat.ir.contraction import product_of
 from eqsat.ir.interpret import run_group
 from eqsat.ir.kernel import (
@@ -32,6 +31,7 @@ from eqsat.ir.kernel import (
     Operand,
     Stage,
     map_expr,
+    unique,
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.siblings import are_siblings

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, GUARD_SLOTS, LINE
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts
+from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts, unique
 from eqsat.ir.siblings import SIBLINGS
 from eqsat.ir.types import DType
 

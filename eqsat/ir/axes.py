@@ -8,32 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from eqsat.ir.kernel import Call, Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, with_parts
+from eqsat.ir.kernel import Call, Expr, Guarded, Index, Kernel, KernelGroup, Load, Stage, parts, unique, with_parts
 from eqsat.ir.siblings import are_siblings, joint, separate
 
 Strides = tuple[int, ...]
-
-
-def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
-    """Every sub-expression once, operands before users. Expressions may be deep: no recursion.
-
-    Without ``branches`` a guard stands for what is in it.
-    """
-    found: list[Expr] = []
-    done: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
-    while stack:
-        expr, ready = stack.pop()
-        if id(expr) in done:
-            continue
-        if ready:
-            done.add(id(expr))
-            found.append(expr)
-            continue
-        stack.append((expr, True))
-        if branches or not isinstance(expr, Guarded):
-            stack.extend((operand, False) for operand in reversed(parts(expr)))
-    return found
 
 
 def merged(expr: Expr) -> Expr:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, walk
+from eqsat.ir.kernel import Acc, Call, Expr, Index, Kernel, Load, rewrite_kernel, unique, walk
 from eqsat.ir.notation import notation, unify
 from eqsat.ir.types import DType, bfloat16, float32, float64, int8, int16, int32, uint8
 
@@ -180,7 +180,7 @@ def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[i
     if not shared and second is not None:
         b, n = _in_place(kernel, second, b, m, n, k)
     found = Product(swapped, b, (*range(fixed, shared), *m), n, k, dot)
-    if any(isinstance(part, Load) and part.operand in late for part in walk(found.factors(kernel)[1])):
+    if any(isinstance(part, Load) and part.operand in late for part in unique(found.factors(kernel)[1])):
         return None
     return found
 
@@ -314,7 +314,7 @@ class Contraction:
     @cached_property
     def rows_are_whole(self) -> bool:
         """Whether the epilogue and the results walk all axes of n as one."""
-        parts = [part.strides for part in walk(self.kernel.epilogue) if isinstance(part, Load | Index)]
+        parts = [part.strides for part in unique(self.kernel.epilogue) if isinstance(part, Load | Index)]
         strides = [self.kernel.store_strides, *parts]
         return all(stride_over(walked, self.kernel.extents, self.n) is not None for walked in strides)
 
@@ -355,7 +355,7 @@ def depends_on(expr: Expr) -> set[int]:
     """The axes that ``expr`` varies along."""
     return {
         axis
-        for part in walk(expr)
+        for part in unique(expr)
         if isinstance(part, Load | Index)
         for axis, stride in enumerate(part.strides)
         if stride
@@ -382,10 +382,9 @@ def contraction_of(kernel: Kernel, product: Product, fixed: int = 0) -> Contract
 def _strides(kernel: Kernel) -> list[tuple[int, ...]]:
     reduced = len(kernel.extents) - kernel.parallel
     found = {(*kernel.store_strides, *[0] * reduced): None}
-    for expr in (kernel.body, kernel.epilogue, *kernel.domain):
-        for part in walk(expr):
-            if isinstance(part, Load | Index):
-                found[part.strides] = None
+    for part in unique(kernel.body, kernel.epilogue, *kernel.domain):
+        if isinstance(part, Load | Index):
+            found[part.strides] = None
     return list(found)
 
 

@@ -6,9 +6,8 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from eqsat.ir.axes import unique
 from eqsat.ir.identity import identity
-from eqsat.ir.kernel import Expr, KernelGroup
+from eqsat.ir.kernel import Expr, KernelGroup, unique
 
 
 def group_digest(group: KernelGroup) -> str:

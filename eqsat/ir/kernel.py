@@ -190,6 +190,28 @@ def walk(expr: Expr) -> Iterator[Expr]:
             yield at
 
 
+def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
+    """Every sub-expression once, operands before users. Expressions may be deep: no recursion.
+
+    Without ``branches`` a guard stands for what is in it.
+    """
+    found: list[Expr] = []
+    done: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    while stack:
+        expr, ready = stack.pop()
+        if id(expr) in done:
+            continue
+        if ready:
+            done.add(id(expr))
+            found.append(expr)
+            continue
+        stack.append((expr, True))
+        if branches or not isinstance(expr, Guarded):
+            stack.extend((operand, False) for operand in reversed(parts(expr)))
+    return found
+
+
 def map_expr(expr: Expr, fn: Callable[[Expr], Expr], instead: Callable[[Expr], Expr | None] | None = None) -> Expr:
     """The expression rebuilt bottom-up through ``fn``, over the same sub-expressions as ``walk``, shared ones once.
 

@@ -24,7 +24,7 @@ from eqsat.ir.kernel import (
     parts,
     rewrite_kernel,
     unconditional,
-    walk,
+    unique,
 )
 from eqsat.ir.table import OPS
 from eqsat.ir.types import row_major
@@ -34,12 +34,13 @@ COSTLY = 8.0
 
 
 def loads_of(kernel: Kernel) -> list[Load]:
-    return [e for root in (kernel.body, kernel.epilogue) for e in walk(root) if isinstance(e, Load)]
+    """What a kernel loads, each load of an expression once."""
+    return [e for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load)]
 
 
 def depends_on(expr: Expr, axis: int) -> bool:
     """Whether some access of the expression moves along an axis."""
-    return any(e.strides[axis] != 0 for e in walk(expr) if isinstance(e, Load | Index))
+    return any(e.strides[axis] != 0 for e in unique(expr) if isinstance(e, Load | Index))
 
 
 def permute(kernel: Kernel, order: Sequence[int]) -> Kernel:
@@ -151,9 +152,7 @@ class _Sharing(_Named):
         steps: dict[int, dict[tuple[int, ...], None]] = {}
         values: dict[tuple[int, tuple[int, ...]], int] = {}
         orders: dict[tuple[tuple[int, ...], ...], tuple[int, ...] | None] = {}
-        for expr in walk(kernel.body):
-            if id(expr) in costs:
-                continue
+        for expr in unique(kernel.body):
             below = parts(expr)
             costs[id(expr)] = sum(costs[id(e)] for e in below) + (OPS[expr.fn].cost if isinstance(expr, Call) else 0.0)
             mine = steps[id(expr)] = {s: None for e in below for s in steps[id(e)]}
@@ -328,7 +327,7 @@ def trim(stage: Stage) -> Stage:
 
 def accesses(kernel: Kernel) -> list[tuple[int, ...]]:
     """Strides of every access over all axes; stores have stride 0 along reduced axes."""
-    found = [e.strides for root in (kernel.body, kernel.epilogue) for e in walk(root) if isinstance(e, Load | Index)]
+    found = [e.strides for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load | Index)]
     return [*found, kernel.store_strides + (0,) * (len(kernel.extents) - kernel.parallel)]
 
 

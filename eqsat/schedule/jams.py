@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from eqsat.cost.calibration import FUNCTION_SLOTS
-from eqsat.ir.axes import merged_all, unique
-from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, with_parts
+from eqsat.ir.axes import merged_all
+from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, unique, with_parts
 
 JAMMED = (2, 4)
 """Positions of an axis that a map may take at once. Eight share more, but blurs of 3×3 and 5×5 and a seven-point

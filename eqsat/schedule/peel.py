@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from eqsat.cost.calibration import UNROLLED
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts
+from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts, unique
 from eqsat.ir.nest import Loop, Nest
 
 __all__ = ["Held", "Peeling", "held", "may_peel", "peeled", "runs", "seams", "settled", "unrolled"]

@@ -12,8 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eqsat.cost.target import TileOpRow
-from eqsat.ir.axes import loads, map_strides, normalized, unique
-from eqsat.ir.kernel import FromStage, Guarded, Kernel, KernelGroup, Load, Operand, Stage, part_of, unconditional
+from eqsat.ir.axes import loads, map_strides, normalized
+from eqsat.ir.kernel import (
+    FromStage,
+    Guarded,
+    Kernel,
+    KernelGroup,
+    Load,
+    Operand,
+    Stage,
+    part_of,
+    unconditional,
+    unique,
+)
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Seq, TileOp, around, show, tiles
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import row_major

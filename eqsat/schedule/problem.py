@@ -16,9 +16,9 @@ from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
-from eqsat.ir.axes import normalized, simplify, unique
+from eqsat.ir.axes import normalized, simplify
 from eqsat.ir.contraction import Dot, evenly, loads, plain, product_of, streamed, stride_over
-from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, walk
+from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, unique, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
 from eqsat.schedule.ahead import Share, shares_of
@@ -102,7 +102,7 @@ class StageForm:
         """The type that decides lanes and speed: of a contraction's elements, or the widest read or written."""
         if self.dot is not None:
             return self.dot.element
-        kinds = [load.dtype for load in walk(self.kernel.body) if isinstance(load, Load)] + [self.kernel.out.dtype]
+        kinds = [load.dtype for load in unique(self.kernel.body) if isinstance(load, Load)] + [self.kernel.out.dtype]
         return max(kinds, key=lambda d: (d.bits, d.name))
 
     @cached_property
@@ -314,7 +314,9 @@ def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tupl
     extents = group.stages[0].kernel.extents
     long = [a for a in range(shared) if extents[a] != 1]
     maps = [access.strides for stage in group.stages for access in accesses(stage.kernel)]
-    maps += [part.strides for stage in group.stages for part in _parts(stage.kernel) if isinstance(part, Index)]
+    kernels = [stage.kernel for stage in group.stages]
+    every = (unique(kernel.body, kernel.epilogue, *kernel.domain) for kernel in kernels)
+    maps += [part.strides for found in every for part in found if isinstance(part, Index)]
     split = len(long) - 1
     while split > 0 and all(m[long[split - 1]] == m[long[split]] * extents[long[split]] for m in maps):
         split -= 1
@@ -322,10 +324,6 @@ def _shared_axes(group: KernelGroup, shared: int) -> tuple[tuple[int, ...], tupl
         return tuple(range(shared - 1)), (shared - 1,)
     first = long[max(split, 0)]
     return tuple(range(first)), tuple(range(first, shared))
-
-
-def _parts(kernel: Kernel) -> Iterator[Expr]:
-    return (part for expr in (kernel.body, kernel.epilogue, *kernel.domain) for part in walk(expr))
 
 
 def _source(group: KernelGroup, source: int | FromStage) -> Source:
@@ -344,7 +342,7 @@ def _check_shared(group: KernelGroup, number: int, shared: int) -> None:
             f"stage {number} of group {group.name!r} has extents {extents[:shared]} along the {shared} shared axes, "
             f"stage 0 has {group.stages[0].kernel.extents[:shared]}; they must be equal and parallel"
         )
-    for expr in (*walk(stage.kernel.body), *walk(stage.kernel.epilogue)):
+    for expr in unique(stage.kernel.body, stage.kernel.epilogue):
         if not isinstance(expr, Load) or not isinstance(source := stage.sources[expr.operand], FromStage):
             continue
         maker = group.stages[source.stage].kernel
@@ -408,7 +406,7 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
     shared = {*form.outer, *form.rows}
     factors = []
     for name, row, expr in zip("ab", "mn", product.factors(kernel), strict=True):
-        inside = {(e.operand, e.strides) for e in walk(expr) if isinstance(e, Load)}
+        inside = {(e.operand, e.strides) for e in unique(expr) if isinstance(e, Load)}
         depends = dependences(expr, len(kernel.extents))
         load = plain(expr)
         source = stage.sources[load.operand] if load else None

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from eqsat.cost.calibration import AHEAD
 from eqsat.cost.movement import all_dependences, slots_of
 from eqsat.cost.target import Target
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call, Kernel, Load, unconditional
+from eqsat.ir.kernel import Call, Kernel, Load, unconditional, unique
 from eqsat.schedule.problem import Problem, Source, StageForm
 
 

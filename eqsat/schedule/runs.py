@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from eqsat.cost import calibration as c
 from eqsat.cost.movement import slots_of
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call
+from eqsat.ir.kernel import Call, unique
 from eqsat.ir.nest import Loop, Nest, Pack, Seq
 from eqsat.schedule.maps import tile_of
 from eqsat.schedule.price import Pricer

@@ -14,8 +14,7 @@ from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import NestGraph, saturate_nests
 from eqsat.errors import OptionError
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
+from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel, unique
 from eqsat.ir.nest import Nest, show
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import float32

@@ -30,8 +30,7 @@ from eqsat.cost.calibration import (
 )
 from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
 from eqsat.cost.target import Target
-from eqsat.ir.axes import unique
-from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional
+from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
 from eqsat.schedule.jams import together, window_starts
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem, StageForm

@@ -8,8 +8,8 @@ from functools import partial
 
 from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
-from eqsat.ir.axes import maps_of, unique
-from eqsat.ir.kernel import Call, Kernel, Load
+from eqsat.ir.axes import maps_of
+from eqsat.ir.kernel import Call, Kernel, Load, unique
 from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
 from eqsat.schedule.problem import Problem, StageForm

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from eqsat.ir.axes import simplify, unique
-from eqsat.ir.kernel import Acc, FromStage, KernelGroup, Load, Operand, Stage
+from eqsat.ir.axes import simplify
+from eqsat.ir.kernel import Acc, FromStage, KernelGroup, Load, Operand, Stage, unique
 from eqsat.ir.nest import Loop, Nest, Seq, tiles
 from eqsat.ir.types import int64, row_major
 from eqsat.schedule import is_parallel

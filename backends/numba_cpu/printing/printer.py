@@ -22,8 +22,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from eqsat.ir.axes import merged, unique
-from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load
+from eqsat.ir.axes import merged
+from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Literal, Load, unique
 from eqsat.ir.types import DType, bool_, int64
 from eqsat_backends.numba_cpu.printing.scopes import Scopes, Value, kind_of, names_in
 
