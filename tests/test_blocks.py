@@ -144,7 +144,7 @@ def test_a_loop_is_evaluated_as_a_whole_however_large_its_results(monkeypatch: p
 LARGE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "pairs": (
         lambda x, y: np.abs(x[:, None] - y[None, :]).min(),
-        (normal(9_000), normal(9_000)),
+        (normal(6_000), normal(6_000)),
         rewrite(np.abs(a), a, id="wrong.large"),
     ),
     "repeated": (

@@ -158,7 +158,9 @@ def sum_reach(size: np.ndarray, magnitudes: np.ndarray, terms: float | np.ndarra
 def _moved(value: np.ndarray, reach: float, of: Evaluation, node: Node, box: Box, run: int) -> np.ndarray:
     """Each element times 1 plus up to ``reach``, the same whenever this box is made again."""
     noise = _noise((run, of.plan.position.get(node, 0), *(n for r in box for n in r)), value.size)
-    moved: np.ndarray = value * (1 + reach * noise.reshape(value.shape)).astype(value.dtype)
+    factor = np.multiply(noise.reshape(value.shape), reach, out=np.empty(value.shape))
+    factor += 1
+    moved: np.ndarray = value * factor.astype(value.dtype, copy=False)
     return moved
 
 
@@ -177,7 +179,8 @@ def _noise(seed: tuple[int, ...], count: int) -> np.ndarray:
         return np.random.default_rng(seed).uniform(-1, 1, count)
     start = crc32(repr(seed).encode()) % UNIFORM
     drawn = _uniform()
-    return drawn[start : start + count] if start + count <= UNIFORM else np.roll(drawn, -start)[:count]
+    over = start + count - UNIFORM
+    return drawn[start : start + count] if over <= 0 else np.concatenate((drawn[start:], drawn[:over]))
 
 
 class Jittered(Evaluation):

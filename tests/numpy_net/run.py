@@ -90,7 +90,7 @@ def examine(program: Program, optimize: Callable[..., Any] = compiled) -> Outcom
             outcome.kind = "refused"
     finally:
         logging.getLogger("eqsat").removeHandler(handler)
-    gc.collect()
+    gc.collect(1)  # what programs left in cycles; all of the heap is too much to go through after each
     outcome.program = program
     outcome.warnings = handler.messages
     outcome.used = functions(program) if outcome.kind == "ok" else []

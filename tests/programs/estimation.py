@@ -28,7 +28,7 @@ def kalman_filter(measured):
     return track, p
 
 
-@program(lambda r, t, n: (r.standard_normal((t, n)),), (6, 4), (1000, 100))
+@program(lambda r, t, n: (r.standard_normal((t, n)),), (4, 4), (1000, 100))
 def scalar_kalman_channels(z):
     x = np.zeros(z.shape[1])
     p = np.ones(z.shape[1])
