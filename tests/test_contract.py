@@ -42,7 +42,7 @@ from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
-from tests.sweeps import a_part
+from tests.sweeps import a_part, crossed
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -328,8 +328,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("const", [False, True])
+@crossed(shape=SHAPES, const=[False, True])
 def test_sizes_at_every_edge(shape: tuple[int, int, int], const: bool) -> None:
     for threads in (1, 2):
         verify(*product(*shape, const=const), threads=threads)

@@ -48,7 +48,7 @@ from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group
 from tests.kernel_groups import machine, single
-from tests.sweeps import a_part
+from tests.sweeps import a_part, crossed
 
 EXTENTS = (3, 4, 5)
 
@@ -555,8 +555,7 @@ AMONG: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", AMONG)
+@crossed(name=list(AMONG), threads=[1, 2])
 def test_guards_among_stages_tiles_and_threads(name: str, threads: int) -> None:
     function, arguments = AMONG[name]
     got = eqsat.optimize(function, threads=threads)(*arguments)

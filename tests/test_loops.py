@@ -27,7 +27,7 @@ from eqsat_backends.numba_cpu.target import host
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests import random_groups
 from tests.kernel_groups import machine, softmax
-from tests.sweeps import a_part
+from tests.sweeps import a_part, crossed
 
 Strides = tuple[int, ...]
 
@@ -200,8 +200,10 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Call:
 # maps
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (16,), (1000,), (3, 4, 50), (2, 4096), (0,), (4, 0)])
-@pytest.mark.parametrize("dtype", [float32, float64, int32, int64, bool_], ids=str)
+@crossed(
+    dtype=[float32, float64, int32, int64, bool_],
+    shape=[(), (1,), (5,), (16,), (1000,), (3, 4, 50), (2, 4096), (0,), (4, 0)],
+)
 def test_contiguous_maps(shape: Strides, dtype: DType) -> None:
     strides, size = row_major(shape), math.prod(shape)
     x, y = Load(0, 0, strides, dtype), Load(1, 0, strides, dtype)
@@ -260,8 +262,7 @@ def test_maps_of_any_strides(group: KernelGroup, lanes: int | None, seed: int) -
     check(group, lanes=lanes, seed=seed)
 
 
-@pytest.mark.parametrize("shape", [(16, 16), (40, 50), (33, 17), (3, 40, 50)])
-@pytest.mark.parametrize("dtype", [float32, int64, bool_], ids=str)
+@crossed(dtype=[float32, int64, bool_], shape=[(16, 16), (40, 50), (33, 17), (3, 40, 50)])
 def test_transposes(shape: Strides, dtype: DType) -> None:
     *_, rows, columns = shape
     turned = (*row_major(shape)[:-2], 1, rows)
@@ -299,9 +300,7 @@ def test_index_out_of_range_sets_the_status() -> None:
 COMBINES = ("sum", "prod", "max", "min", "argmax", "argmin")
 
 
-@pytest.mark.parametrize("dtype", [float32, float64, int32, int64, bool_], ids=str)
-@pytest.mark.parametrize("combine", COMBINES)
-@pytest.mark.parametrize("shape", [(3, 100), (5, 7), (40, 1)])
+@crossed(shape=[(3, 100), (5, 7), (40, 1)], combine=COMBINES, dtype=[float32, float64, int32, int64, bool_])
 def test_reductions_of_rows_and_columns(shape: Strides, combine: str, dtype: DType) -> None:
     rows, columns = shape
     if dtype == bool_ and combine in ("sum", "prod"):
@@ -477,8 +476,7 @@ def test_known_matrices_from_memory_are_read_by_long_rows(columns: int, cache: i
     check(group)
 
 
-@pytest.mark.parametrize("combine", ["sum", "max"])
-@pytest.mark.parametrize("shape", [(64, 64), (200, 331), (331, 200), (512, 300), (17, 40), (16, 16)])
+@crossed(shape=[(64, 64), (200, 331), (331, 200), (512, 300), (17, 40), (16, 16)], combine=["sum", "max"])
 def test_operands_along_different_axes_are_turned_in_blocks(shape: Strides, combine: str) -> None:
     """Σ x[i, j]·y[j, i], whole, by rows of a batch, and over a third axis."""
     m, n = shape

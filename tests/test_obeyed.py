@@ -34,7 +34,7 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, attention, machine, perceptron, turned_values
 from tests.kernel_groups import gemm as product
 from tests.random_groups import Case, cases, features, long_cases, same, terms, terms_of, wanted
-from tests.sweeps import a_part
+from tests.sweeps import a_part, crossed
 from tests.test_contract import attention as causal_attention
 from tests.test_contract import perceptron as normalized
 from tests.test_contract import random_buffers, verify
@@ -356,15 +356,13 @@ def plan_of(workload: Workload, monkeypatch: pytest.MonkeyPatch, threads: int) -
 WORKLOADS = {f"{w.suite} {w.name}": w for suite in (gemm, attention_suite, fused, algebra) for w in suite.workloads()}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@crossed(name=list(WORKLOADS), threads=[1, 2])
 def test_the_kernels_of_the_benchmarks_have_the_loops_of_their_nests(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for threads in (1, 2):
-        plan = plan_of(WORKLOADS[name], monkeypatch, threads)
-        for step in plan.steps:
-            assert isinstance(step, KernelStep) and step.nest is not None
-            holds(step.group, step.nest, in_force.load())
+    for step in plan_of(WORKLOADS[name], monkeypatch, threads).steps:
+        assert isinstance(step, KernelStep) and step.nest is not None
+        holds(step.group, step.nest, in_force.load())
 
 
 @needs_weights

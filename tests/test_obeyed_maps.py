@@ -22,6 +22,7 @@ from eqsat.schedule.sample import sample
 from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine, reduction
+from tests.sweeps import crossed
 from tests.test_loops import operands, run, single
 
 HOST = machine()
@@ -51,9 +52,7 @@ LONG = [614_400, 5_120_512, 655_360 + 16, 700_001]
 """Multiples of a power of two, but not their parts; whole blocks; remainders."""
 
 
-@pytest.mark.parametrize("host", [HOST, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
-@pytest.mark.parametrize("n", LONG)
+@crossed(n=LONG, dtype=[float32, float64], host=[HOST, NARROW])
 @pytest.mark.parametrize("each", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_long_sums_take_every_element_once(each: int, n: int, dtype: DType, host: Machine) -> None:
     """In parts that threads share, and in blocks whose partial sums are flushed: neither need divide the other."""

@@ -64,15 +64,15 @@ def long(steps: int) -> Any:
 
 @pytest.mark.parametrize("place", ["searching schedules", "compiling kernels"])
 def test_a_long_program_is_given_up_early_and_run_by_numpy(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part takes, by the clock, a fiftieth of the budget; there are more than two hundred of them."""
-    fn, args = long(110)
+    """Each part takes, by the clock, a 25th of the budget; there are more than a hundred of them."""
+    fn, args = long(55)
     late = [0.0]
     real = deadlines.time.monotonic
     monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: real() + late[0]))
 
     def slowly(call: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            late[0] += 20
+            late[0] += 40
             return call(*args, **kwargs)
 
         return run

@@ -25,7 +25,7 @@ from eqsat.ir.node import Graph
 from eqsat.ir.reroll import rerolled
 from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.types import TensorType, float32
-from tests.sweeps import a_part
+from tests.sweeps import a_part, crossed
 
 Array = np.ndarray
 
@@ -220,9 +220,9 @@ def test_large_values_go_to_and_fro_without_copies(fn: Callable[..., Any]) -> No
     assert all(node.op == "concat" for node in found.body.outputs)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@EACH
-def test_loops_are_compiled(fn: Callable[..., Any], args: tuple[Array, ...], threads: int) -> None:
+@crossed(case=PROGRAMS, threads=[1, 2])
+def test_loops_are_compiled(case: tuple[Callable[..., Any], tuple[Array, ...]], threads: int) -> None:
+    fn, args = case
     compiled = eqsat.optimize(fn, threads=threads)
     expected = leaves(fn(*(a.astype(np.float64) for a in args)))
     for _ in range(2):

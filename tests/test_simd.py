@@ -17,6 +17,7 @@ from eqsat.ir.types import DTYPES, TensorType, bool_
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import KIND, native_lanes
+from tests.sweeps import crossed
 
 KINDS = {kind: DTYPES[name].numpy.type for name, kind in KIND.items()}
 INTEGERS = [kind for kind in KINDS if kind[0] in "iu"]
@@ -397,8 +398,7 @@ def test_casts(source: str, target: str) -> None:
         same(got, x.astype(KINDS[target]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lanes", [1, 2, 8, 16])
+@crossed(kind=list(KINDS), lanes=[1, 2, 8, 16])
 def test_memory(kind: str, lanes: int) -> None:
     """Partial, strided, gathered and transposed accesses touch the elements they name, and no others."""
     size, vector, count = np.dtype(KINDS[kind]).itemsize, f"{kind}x{lanes}", max(1, lanes - 3)
