@@ -44,7 +44,7 @@ from tests.test_examples import needs_weights
 
 GROUPS_DRAWN = 850
 """Groups that Hypothesis draws for the long sweep; about every third is one that it drew before."""
-FEW_DRAWN = a_part(GROUPS_DRAWN)
+FEW_DRAWN = max(300, a_part(GROUPS_DRAWN))
 """And for the tests of every day: as many as show all that there is."""
 NESTS = 4
 """Nests at most of each."""
@@ -86,9 +86,7 @@ def made_up(lanes: int) -> Machine:
     return machine(l1=8 << 10, l2=64 << 10, width=4 * lanes, registers=32 if lanes == 16 else 16)
 
 
-def sweep(
-    part: int, parts: int, groups: Callable[[], st.SearchStrategy[Case]] = cases, count: int = FEW_DRAWN
-) -> int:
+def sweep(part: int, parts: int, groups: Callable[[], st.SearchStrategy[Case]] = cases, count: int = FEW_DRAWN) -> int:
     """Run random legal nests of every ``parts``-th group, compare with the interpreter, and say how many there were."""
     pairs, terms, words = 0, Counter[str](), Counter[str]()
     for case, lanes, threads, nests in drawn(groups, count)[part::parts]:
