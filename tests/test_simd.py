@@ -120,9 +120,7 @@ ACCURACY: dict[str, tuple[Callable[..., np.ndarray], float, float]] = {
 }
 
 
-@pytest.mark.parametrize("lanes", [LANES, 4])
-@pytest.mark.parametrize("kind", ["f32", "f64"])
-@pytest.mark.parametrize("name", ACCURACY)
+@crossed(name=list(ACCURACY), kind=["f32", "f64"], lanes=[LANES, 4])
 def test_accuracy(name: str, kind: str, lanes: int) -> None:
     reference, single, double = ACCURACY[name]
     x = samples(kind)
