@@ -8,6 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from eqsat.frontends.again import Taken
 from eqsat.frontends.trace import Traced
 from eqsat.held import Held
 from eqsat.ir.complexes import as_real
@@ -21,7 +22,10 @@ def direct_call(traced: Traced, executable: Executable, held: Mapping[int, Held]
 
 
 def _constant(traced: Traced, executable: Executable, held: Mapping[int, Held], count: int) -> Direct:
-    """The executable's, behind a look at the constants: those known by identity are left out, others refused."""
+    """The executable's, behind a look at the constants: those known by identity are left out, others refused.
+
+    Leaves that were ``Taken`` for this program have been looked at.
+    """
     run = _paired(traced, executable.direct or _checked(traced, executable, held), held)
     if not held:
         return run
@@ -31,6 +35,8 @@ def _constant(traced: Traced, executable: Executable, held: Mapping[int, Held], 
 
     def direct(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
         # on the path of every call: a tenth of a microsecond shows beside a small product
+        if type(leaves) is Taken:
+            return run(pick(leaves))
         if len(leaves) != count or leaves[place] is not constant.array:
             return None
         for i, other in more:

@@ -15,6 +15,7 @@ import eqsat
 from eqsat.cost import calibration
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import MemorySpace, Ports, Target, TargetError, TileOpRow
+from eqsat.ir.kernel import Acc, Kernel, Literal, Operand
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import float32, float64
 from eqsat.plan.backend import backend
@@ -25,7 +26,7 @@ from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
 from eqsat.schedule.tiles import best_tiles
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
-from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, product_and_map, reduction
+from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, product_and_map, reduction, single
 from tests.nest_price import evaluate
 
 GROUPS = {
@@ -242,3 +243,17 @@ def test_every_calibrated_figure_says_what_it_is() -> None:
         assert 0 < figure.value < math.inf, name
         if " " not in name:
             assert getattr(calibration, name) == figure.value
+
+
+@pytest.mark.parametrize("nbytes", [6 << 20, 40 << 20])
+def test_a_team_finds_in_a_shared_cache_what_one_thread_finds_there(nbytes: int) -> None:
+    """What stays there is compared with all of a kernel's operands, not with the share that a thread has of it."""
+    alone, team = (cpu_target(DESK, threads) for threads in (1, 4))
+    size = nbytes // 4
+    zeros = Kernel((size,), 1, None, Literal(0.0, float32), Acc(float32), (), Operand(float32, size), 0, (1,))
+    group = single(zeros)
+    found = [Pricer(problem_of(group, target), target).resident[False][-1] for target in (alone, team)]
+    assert found == [nbytes <= alone.caches[-1].capacity * calibration.WARM] * 2
+    one, many = (schedule(group, target).best for target in (alone, team))
+    assert 0 < many.seconds < one.seconds
+    assert ("stream" in show(one.nest)) == ("stream" in show(many.nest)) == (not found[0])

@@ -248,6 +248,10 @@ class Target:
         """Seconds that a call of so many kernels pays for running on all threads."""
         return sum(level.call(kernels) for level in self.parallel if level.width > 1)
 
+    def holds(self, space: MemorySpace) -> float:
+        """Bytes that stay resident in a space for all threads together, of which ``capacity`` is one's share."""
+        return space.capacity * self.threads if space.shared else space.capacity
+
     @property
     def cached(self) -> float:
         """Bytes that stay resident where they are read clearly faster than from memory."""

@@ -18,6 +18,12 @@ Take = Callable[[tuple[Any, ...]], list[Any] | None]
 Step = Callable[[Any, list[Any]], bool]
 
 
+class Taken(list[Any]):
+    """Leaves of a call, of which those that are fixed have been found to be the very same objects."""
+
+    __slots__ = ()
+
+
 def take_again(trees: Sequence[Tree], leaves: Sequence[Any], fixed: Container[int]) -> Take | None:
     """What finds the leaves of positional arguments with these trees, or None where they are others.
 
@@ -37,7 +43,7 @@ def take_again(trees: Sequence[Tree], leaves: Sequence[Any], fixed: Container[in
             given[i] = None  # it is not kept alive
 
     def take(args: tuple[Any, ...]) -> list[Any] | None:
-        found = given.copy()
+        found = Taken(given)
         return found if whole(args, found) else None
 
     return take

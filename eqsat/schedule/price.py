@@ -49,19 +49,20 @@ class Pricer:
         for size, const in zip(problem.sizes, problem.const, strict=True):
             used[const] += size
         last = len(target.caches) - 1
+        most = target.holds(target.caches[-1])
         self.streamed = frozenset(
             form.index
             for form in problem.stages
-            if form.contraction and form.extent("m") <= c.FEW_ROWS and sum(problem.sizes) > target.caches[-1].capacity
+            if form.contraction and form.extent("m") <= c.FEW_ROWS and sum(problem.sizes) > most
         )
         """Stages whose second factor comes from the outermost space, once, past a few rows."""
         self.resident = {
             False: tuple(
-                (cache > 0 or last == 0) and used[False] <= space.capacity * c.WARM
+                (cache > 0 or last == 0) and used[False] <= target.holds(space) * c.WARM
                 for cache, space in enumerate(target.caches)
             ),
             True: tuple(
-                cache == last and used[True] <= space.capacity * c.WARM_KNOWN
+                cache == last and used[True] <= target.holds(space) * c.WARM_KNOWN
                 for cache, space in enumerate(target.caches)
             ),
         }
@@ -315,7 +316,7 @@ class Pricer:
         What is stored through a cache is read into it and written back; what goes past it is read from memory later.
         While a kernel's operands take less than half of what the last cache keeps, they are taken to be found there.
         """
-        held = 2 * sum(self.problem.sizes) <= self.target.caches[-1].capacity
+        held = 2 * sum(self.problem.sizes) <= self.target.holds(self.target.caches[-1])
         stays, passes = (0.0, 2.0) if held else (3.0, 2.0)
         return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
 
