@@ -61,6 +61,7 @@ def test_as_written_runs_where_schedules_say_clearly_so(
         return [replace(selected(graph)[0], seconds=expected if graph is egraph else 1.0)]
 
     monkeypatch.setattr(module._Scheduled, "apart", lambda _, f: 1.0 if f.egraph is egraph else apart)
+    monkeypatch.setattr(module._Scheduled, "below", lambda _, f, limit: (1.0 if f.egraph is egraph else apart) < limit)
     monkeypatch.setattr(module._Scheduled, "together", lambda _, f: 1.0 if f.egraph is egraph else together)
     price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
     assert credited(egraph, selected(egraph)[0])
@@ -91,3 +92,24 @@ def test_programs_are_priced_with_their_kernels_apart_and_together() -> None:
     assert not credited(written.egraph, written.selection)
     for found in (Found(egraph, selected(egraph)[0]), written):
         assert 0 < scheduled.together(found) <= scheduled.apart(found) < 1
+
+
+def test_a_rival_is_scheduled_only_as_far_as_bounds_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = region()
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    scheduled = module._Scheduled(part, price, {}, module.NEVER)
+    written = as_written(part, RULES, selected)
+    apart = scheduled.apart(written)
+    monkeypatch.setattr(ScheduledPrice, "known", lambda *_: None)
+    assert [scheduled.below(written, factor * apart) for factor in (0.5, 0.999, 1.001, 2.0)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+    def never(*_: object) -> float:
+        raise AssertionError("its bound is above the limit")
+
+    monkeypatch.setattr(ScheduledPrice, "seconds", never)
+    assert not scheduled.below(written, 1e-3 * apart)

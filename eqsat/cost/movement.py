@@ -19,6 +19,7 @@ from eqsat.ir.siblings import SIBLINGS
 from eqsat.ir.types import DType
 
 
+@lru_cache(maxsize=8192)
 def thrashes(row_bytes: int, rows: int, sets: int = CACHE_SETS, ways: int = CACHE_WAYS, line: int = LINE) -> bool:
     """Whether streams ``row_bytes`` apart crowd into so few sets of a cache that they evict one another.
 

@@ -225,16 +225,16 @@ class Target:
         """Bytes a second that what misses the innermost space comes in at."""
         return self.origins[0].bandwidth
 
-    @property
+    @cached_property
     def outer(self) -> MemorySpace:
         """The outermost space, which is never full."""
         return self.origins[-1]
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return math.prod(level.width for level in self.parallel)
 
-    @property
+    @cached_property
     def barrier(self) -> float:
         """Seconds until all threads have met; none for one."""
         return sum(level.barrier for level in self.parallel if level.width > 1)
@@ -260,8 +260,11 @@ class Target:
 
     def slot(self, dtype: DType) -> float:
         """Seconds of one vector issue slot for this element type."""
-        wide = dtype.bits == 64
-        return next(seconds for bits, seconds in self.ports.slots if (bits == 64) == wide)
+        return self._slots[dtype.bits == 64]
+
+    @cached_property
+    def _slots(self) -> dict[bool, float]:
+        return {bits == 64: seconds for bits, seconds in reversed(self.ports.slots)}  # the first of each counts
 
     def lanes(self, dtype: DType) -> int:
         """Elements of one vector register; booleans and float16 are widened to 32 bits."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -125,7 +126,7 @@ class NestGraph:
     root: int
     matches: tuple[tuple[str, int], ...] = ()
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of loop terms (e-nodes)."""
         return sum(map(len, self.classes))
@@ -180,16 +181,17 @@ def saturate_nests(
         program = ["(push)", f"(let $root {root})", "(spmd $root)", *facts]
         graph.run_program(*graph.parse_program("\n".join(program)))
         rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
+        most = sum(line.count("(") for line in program)  # of terms: to count them takes as long as a round
         # The number of terms may stay the same, or fall, in a round that still changes what equals what.
         for _ in range(ROUNDS):
             deadline.check("searching schedules")
             outcomes: Any = graph.run_program(*rounds)
             (outcome,) = outcomes
             for name, count in outcome.report.num_matches_per_rule.items():
-                matches[rules[int(name[1:].partition(".")[0])][0]] += count
-            functions = graph.freeze().functions
-            size = sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
-            if not outcome.report.updated or size > limit:
+                identity, text = rules[int(name[1:].partition(".")[0])]
+                matches[identity] += count
+                most += count * text.count("(")
+            if not outcome.report.updated or (most > limit and _size(graph) > limit):
                 break
     except egglog.EggSmolError as error:
         raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
@@ -197,6 +199,11 @@ def saturate_nests(
     graph.run_program(*graph.parse_program("(pop)"))
     kept()["nests"] = declared
     return found
+
+
+def _size(graph: Any) -> int:
+    functions = graph.freeze().functions
+    return sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
 
 
 def _declare(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> Any:

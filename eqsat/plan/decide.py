@@ -54,7 +54,7 @@ def decide(
         return best
     scheduled = _Scheduled(region, price, lowered, deadline)
     limit = (1 - CLEAR) * scheduled.apart(best)
-    rivals = [other for other in (*others, written) if scheduled.apart(other) < limit]
+    rivals = [other for other in (*others, written) if scheduled.below(other, limit)]
     found, least = best, (1 - CLEAR) * scheduled.together(best) if rivals else 0.0
     for other in rivals:
         seconds = scheduled.together(other)
@@ -87,6 +87,22 @@ class _Scheduled:
         """Each kernel by itself: quick, for programs have most of them in common."""
         _, grouping = self._pieces(found, None)
         return sum(self.price.seconds(item.group) for item in grouping.run() if not isinstance(item, Piece))
+
+    def below(self, found: Found, limit: float) -> bool:
+        """Whether that is less than ``limit``: kernels without a known schedule count by their bounds until, longest
+        first, their schedules are needed to tell."""
+        _, grouping = self._pieces(found, None)
+        groups = [item.group for item in grouping.run() if not isinstance(item, Piece)]
+        known = [self.price.known(group) for group in groups]
+        total = sum(seconds for seconds in known if seconds is not None)
+        bounds = [(self.price.least(g, ()), n) for n, g in enumerate(groups) if known[n] is None]
+        left = sum(bound for bound, _ in bounds)
+        for bound, n in sorted(bounds, key=lambda pair: (-pair[0], pair[1])):
+            if total + left >= limit:
+                return False
+            left -= bound
+            total += self.price.seconds(groups[n])
+        return total < limit
 
     def together(self, found: Found) -> float:
         """Kernels run together that should be."""

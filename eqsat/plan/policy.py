@@ -11,7 +11,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Least, Scheduled, ScheduleError, least_of, schedule
+from eqsat.schedule import Least, Scheduled, ScheduleError, least_of, remembered, schedule
 
 
 class ScheduledPrice:
@@ -32,6 +32,13 @@ class ScheduledPrice:
             return self.least(group, ())
         found = self._schedule(group)
         return math.inf if found is None else found.predicted_seconds
+
+    def known(self, group: KernelGroup) -> float | None:
+        """The same where no schedule need be searched for it."""
+        if not usable():
+            return self.least(group, ())
+        found = remembered(group, self.target, disable=self.disable)
+        return None if found is None else found.predicted_seconds
 
     def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
         """A bound; what ``parts`` waste of the units, together they are taken to waste, too."""

@@ -91,6 +91,12 @@ def loop_steps(
     return kept * (n // step + share), ceil_div(n, step) * control
 
 
+def order_counts(pricer: Pricer, body: Block, axis: str) -> bool:
+    """Whether what a loop over ``axis`` costs depends on the loops inside of it: in maps and reductions."""
+    form = pricer.problem.stages[min(body.stages)]
+    return not form.contraction and plain_axis(axis) in form.own
+
+
 def inner_seconds(
     pricer: Pricer,
     body: Block,
@@ -107,9 +113,9 @@ def inner_seconds(
     results go past the caches; ``peel``: the loop is peeled, which takes from what its steps compute.
     """
     form = pricer.problem.stages[min(body.stages)]
-    axis = plain_axis(axis)
-    if form.contraction or axis not in form.own:
+    if not order_counts(pricer, body, axis):
         return 0.0
+    axis = plain_axis(axis)
     sizes = {plain_axis(a): n for a, n in body.sizes}
     slots = loop_slots(form, pricer.target, sizes, axis, loops, tile)
     if slots is None:

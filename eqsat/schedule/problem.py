@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, LINE, LOAD_SLOTS, LONG_CHAINS, LONG_SHARE
 from eqsat.cost.movement import Access as KernelAccess
@@ -456,6 +456,7 @@ def _slots(expr: Expr, functions: Functions) -> float:
     return sum(slots.get(e.fn, 1.0) for e in walk(expr) if isinstance(e, Call))
 
 
+@lru_cache(maxsize=1024)
 def plain_axis(name: str) -> str:
     """The axis of a nest that a stage's own axis is called in the search: ``m0`` is ``m``, ``p1_0`` is ``p1``."""
     return name.partition("_")[0] if "_" in name else name.rstrip("0123456789")

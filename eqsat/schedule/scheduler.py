@@ -102,7 +102,7 @@ def schedule(
             and pack where a factor cannot be read in place).
     """
     group = anywhere(group)
-    key = (group.stages, group.shared, group.operands, group.unless, target, disable)
+    key = _key(group, target, disable)
     found = _memory.get(key)
     if found is None:
         found = _schedule(group, target, disable, deadline)
@@ -110,6 +110,15 @@ def schedule(
             _memory.clear()
         _memory[key] = found
     return found
+
+
+def remembered(group: KernelGroup, target: Target, *, disable: tuple[str, ...] = ()) -> Scheduled | None:
+    """What ``schedule`` returns, if it did so before."""
+    return _memory.get(_key(anywhere(group), target, disable))
+
+
+def _key(group: KernelGroup, target: Target, disable: tuple[str, ...]) -> object:
+    return group.stages, group.shared, group.operands, group.unless, target, disable
 
 
 def anywhere(group: KernelGroup) -> KernelGroup:

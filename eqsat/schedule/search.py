@@ -7,8 +7,8 @@ block needs only a small Pareto set over compute, bytes by level, and scratch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import le
+from typing import NamedTuple
 
 from eqsat.cost.target import Moved
 from eqsat.deadline import NEVER, Deadline
@@ -18,6 +18,7 @@ from eqsat.schedule.loop_price import (
     join,
     loop_moved,
     loop_steps,
+    order_counts,
     pack_moved,
     shared_moved,
     split_seconds,
@@ -37,8 +38,7 @@ LOOPS = ("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar")
 """The terms that walk an axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One way to run a block.
 
     Seconds of the units, bytes by origin, fixed seconds, scratch bytes; and the e-node that says how.
@@ -66,11 +66,13 @@ class Entry:
 
         A tile operation's are those of one tile, so loops over parallel axes stay outside of those over reduced ones.
         """
+        if not axis.startswith("r"):
+            return True
         at, inside = self, False
         while at.node.op in LOOPS:
             inside |= str(at.node.args[0]).startswith("p")
             at = at.children[0]
-        return at.node.op != "Op" or not (axis.startswith("r") and inside)
+        return at.node.op != "Op" or not inside
 
 
 def tile_sizes(node: ENode) -> tuple[tuple[str, int], ...]:
@@ -108,6 +110,7 @@ class Search:
         self.blocks: dict[int, Block] = {}
         self.summaries: dict[int, Summary] = {}
         self.entries: dict[tuple[int, bool, bool, bool], tuple[Entry, ...]] = {}
+        self.loops: dict[int, tuple[float, float, float, float]] = {}  # by identity: e-nodes are the graph's
         for number in graph.bottom_up():
             self.blocks[number] = self._block(number)
 
@@ -202,17 +205,22 @@ class Search:
                 if not entries:
                     return
                 whole, body = self.summary(number), self.summary(node.children[0])
-                steps, seconds = loop_steps(pricer, block, axis, n, step)
-                kept = pricer.needed(axis, step)
-                room = sums_bytes(pricer, block, axis, n, step)
+                if id(node) not in self.loops:
+                    steps, seconds = loop_steps(pricer, block, axis, n, step)
+                    room = sums_bytes(pricer, block, axis, n, step)
+                    self.loops[id(node)] = steps, seconds, pricer.needed(axis, step), room
+                steps, seconds, kept, room = self.loops[id(node)]
+                below = self.blocks[node.children[0]]
+                ordered = order_counts(pricer, below, axis)
                 asking, sooner = pricer.ahead if node.op == "Ahead" else (0.0, 0.0)
                 for child in entries:
                     if not shared and not child.keeps(axis):
                         continue
                     moved = loop_moved(whole, body, child.moved, kept * n / step)
                     fixed, scratch = child.fixed * steps - sooner, child.scratch + room
-                    below = self.blocks[node.children[0]]
-                    more = inner_seconds(pricer, below, axis, n, *child.inside, peel=node.op == "Peel")
+                    more: float | None = 0.0
+                    if ordered:
+                        more = inner_seconds(pricer, below, axis, n, *child.inside, peel=node.op == "Peel")
                     if more is None:
                         continue
                     compute = (child.compute + more) * steps + seconds + asking
