@@ -101,14 +101,12 @@ def b_repeats(m: Match) -> bool:
 
 def few_terms(m: Match) -> bool:
     """the tensor is the program's, and the sum has at most four terms, one of them known"""
-    return (
-        len(m.ts) <= 4 and m.original(m.root) and any(m.known(t) for _, t in m.ts) and len(m.forms(m.root, "add_n")) < 8
-    )
+    return len(m.ts) <= 4 and m.original(m.root) and any(m.known(t) for _, t in m.ts) and m.fewer(m.root, "add_n", 8)
 
 
 def program_sum(m: Match) -> bool:
     """the sum is a tensor of the program with fewer than eight forms as a sum"""
-    return m.original(m.root) and len(m.forms(m.root, "add_n")) < 8
+    return m.original(m.root) and m.fewer(m.root, "add_n", 8)
 
 
 def shared_tensor(m: Match) -> bool:

@@ -48,7 +48,7 @@ MAX_FORMS = 8
 
 def few_forms(m: Match) -> bool:
     """the tensor has fewer than eight forms as a contraction"""
-    return len(m.forms(m.root, "contract")) < MAX_FORMS
+    return m.fewer(m.root, "contract", MAX_FORMS)
 
 
 def w_known(m: Match) -> bool:
@@ -95,7 +95,7 @@ def _low_rank(m: Match, t: Node, deep: bool = True) -> bool:
 
 def program_linear(m: Match) -> bool:
     """the e-graph is small, or the tensor the program's, and a term folds into the known factor or is of low rank"""
-    if len(m.ts) > 3 or len(m.forms(m.root, "add_n")) >= MAX_FORMS:
+    if len(m.ts) > 3 or not m.fewer(m.root, "add_n", MAX_FORMS):
         return False
     if m.small():
         return True
@@ -107,12 +107,12 @@ def program_linear(m: Match) -> bool:
 
 def few_sums(m: Match) -> bool:
     """the tensor has no form as a contraction yet, or is the program's with fewer than four"""
-    return len(m.forms(m.root, "contract")) < (4 if m.original(m.root) else 1)
+    return m.fewer(m.root, "contract", 4 if m.original(m.root) else 1)
 
 
 def program_sum(m: Match) -> bool:
     """the sum is the program's, with fewer than eight forms"""
-    return m.original(m.root) and len(m.forms(m.root, "add_n")) < MAX_FORMS
+    return m.original(m.root) and m.fewer(m.root, "add_n", MAX_FORMS)
 
 
 # Three factors

@@ -43,7 +43,7 @@ def positions_last(m: Match) -> bool:
         return False
     extents = dict(zip(spec.b, m.w.shape, strict=True))
     work: int = min(math.prod(extents[k] for k in labels) for labels in (spec.cols, spec.summed))
-    return work >= LEAST_WORK and len(m.forms(m.root, "contract")) < MAX_FORMS
+    return work >= LEAST_WORK and m.fewer(m.root, "contract", MAX_FORMS)
 
 
 def whole(m: Match) -> bool:
@@ -124,7 +124,7 @@ def each_channel(m: Match) -> bool:
         return False
     extents = dict(zip(spec.b, m.w.shape, strict=True))
     channels = math.prod(extents[k] for k in spec.batch)
-    return channels >= LEAST_WORK and spec.out[-1] in spec.rows and len(m.forms(m.root, "contract")) < MAX_FORMS
+    return channels >= LEAST_WORK and spec.out[-1] in spec.rows and m.fewer(m.root, "contract", MAX_FORMS)
 
 
 def _each_windows(m: Match) -> Node | None:

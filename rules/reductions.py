@@ -56,7 +56,7 @@ def scalar_factor(m: Match) -> bool:
 
 def program_tensor(m: Match) -> bool:
     """the tensor is the program's, the sum short, and a term known, repeated or a product"""
-    if not m.original(m.root) or len(m.ts) > 3 or len(m.forms(m.root, "add_n")) >= 4:
+    if not m.original(m.root) or len(m.ts) > 3 or not m.fewer(m.root, "add_n", 4):
         return False
     size = max(t.type.size for _, t in m.ts)
     return any(t.type.size < size or m.known(t) or m.forms(t, "contract") for _, t in m.ts)

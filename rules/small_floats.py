@@ -20,7 +20,7 @@ def bfloat16_factors(m: Match) -> bool:
     """both factors are of bfloat16, and each has columns for the other's rows"""
     spec: Spec = m.s
     small = m.x.dtype == bfloat16 and m.w.dtype == bfloat16 and m.root.dtype == float32
-    return small and bool(spec.rows and spec.cols) and len(m.forms(m.root, "contract")) < MAX_FORMS
+    return small and bool(spec.rows and spec.cols) and m.fewer(m.root, "contract", MAX_FORMS)
 
 
 def _product(mk: Maker) -> Node:

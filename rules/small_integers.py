@@ -51,7 +51,7 @@ def signed_bytes(m: Match) -> bool:
     """both factors are signed bytes, the first is not known when compiled, and each has columns for the other's rows"""
     spec: Spec = m.s
     small = m.x.dtype == int8 and m.w.dtype == int8 and not m.known(m.x)
-    return small and bool(spec.rows and spec.cols) and len(m.forms(m.root, "contract")) < MAX_FORMS
+    return small and bool(spec.rows and spec.cols) and m.fewer(m.root, "contract", MAX_FORMS)
 
 
 def _unsigned(m: Match) -> Node:
@@ -161,7 +161,7 @@ def _whole_floats(mk: Maker) -> Node:
 def scaled_integers(m: Match) -> bool:
     """the scale is smaller than the factor, which is of integers, and the tensor has few forms as a product"""
     small = m.x.dtype.kind == "int" and m.root.dtype.is_float and m.v.type.size < m.x.type.size
-    return small and len(m.forms(m.root, "mul")) < MAX_FORMS
+    return small and m.fewer(m.root, "mul", MAX_FORMS)
 
 
 def _scale_after(m: Match) -> Node | None:

@@ -166,10 +166,19 @@ class Terms:
         self.asked.lacks(handle, op)
         members = (self.terms[number] for number in self._members[handle])
         return [
-            (self.attrs.values[t.attrs], tuple(self.leaf(c) for c in t.children))
+            (self.attrs.values[t.attrs], tuple([self.leaf(c) for c in t.children]))
             for t in members
             if t.live and t.op == op
         ]
+
+    def fewer(self, node: Node, op: str, count: int) -> bool:
+        """Whether a node's class has fewer terms of an operator than ``count``."""
+        if node.op != "eclass" and node not in self._nodes:
+            return count > 0
+        handle = self.handle(node)
+        self.asked.lacks(handle, op)
+        terms = self.terms
+        return sum(1 for n in self._members[handle] if terms[n].op == op and terms[n].live) < count
 
     def canonical(self, term: Term) -> tuple[str, int, tuple[int, ...]]:
         """Operator, attribute and children of a term by now, in canonical order."""
@@ -180,10 +189,10 @@ class Terms:
         number = self._table.get(self._canonical(op, attrs, children))
         return None if number is None else self.find(self.terms[number].handle)
 
-    def size_of(self, handle: int) -> int:
-        """How many terms a class has."""
+    def has_terms(self, handle: int, count: int) -> bool:
+        """Whether a class has so many terms."""
         members = self._members[self.find(handle)]
-        return sum(self.terms[number].live for number in members)
+        return len(members) >= count and sum(self.terms[number].live for number in members) >= count
 
     def signed_terms(self, number: int) -> list[tuple[int, int]]:
         """(sign, class) of every term of a sum, by the number of its term."""
@@ -269,7 +278,7 @@ class Terms:
     # Terms
 
     def _canonical(self, op: str, attrs: int, children: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-        return self._forms(op, attrs, tuple(self.find(c) for c in children))
+        return self._forms(op, attrs, tuple([self.find(c) for c in children]))
 
     def _add(
         self, op: str, attrs: object, children: tuple[int, ...], type: TensorType, rule: str | None, node: Node | None

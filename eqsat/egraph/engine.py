@@ -206,14 +206,12 @@ class Engine:
         self._graph.run_program(*self._find)
         functions = self._graph.freeze().functions
         decode = self._graph.value_to_i64
-        found = [
-            (decode(row.inputs[0]), tuple(decode(v) for v in row.inputs[1:]))
-            for width in self._known.found
-            for row in functions[f"found_{width}"].rows
+        rows = [
+            tuple(map(decode, row.inputs)) for width in self._known.found for row in functions[f"found_{width}"].rows
         ]
         self._graph.run_program(*self._clear)
-        found.sort()
-        return found
+        rows.sort()
+        return [(row[0], row[1:]) for row in rows]
 
     def handles(self) -> dict[int, int]:
         """The class of every handle as egglog has it: for checking the term store against it."""

@@ -49,10 +49,14 @@ class Query:
     variables: list[str] = field(default_factory=list)
     cells: dict[str, int] = field(default_factory=dict)
     """The column of every variable of the facts."""
+    tensors: tuple[int, ...] = ()
+    """The columns of classes."""
     needs: set[tuple[str, int]] = field(default_factory=set)
     checks: list[Check] = field(default_factory=list)
     terms: list[tuple[str, str, tuple[str, ...], str]] = field(default_factory=list)
     """(operator, attribute, operands, class) of each term of the left side, by the names used in the facts."""
+    cells_of_terms: tuple[tuple[str, int | None, int, tuple[int, ...], int], ...] = ()
+    """Of those (operator, attribute or None, then its column, columns of operands, column of the class)."""
     members: list[tuple[str, str, str, str]] = field(default_factory=list)
     """(sum's number, place, sign, operand) of each term of its sums, likewise."""
     wholes: list[tuple[str, str]] = field(default_factory=list)
@@ -109,6 +113,12 @@ class Compiler:
         for name, variable in self._classes.items():
             self._column("tensor", name, variable)
         self._query.cells = {variable: at for at, variable in enumerate(self._query.variables)}
+        self._query.tensors = tuple(at for at, (kind, _) in enumerate(self._query.columns) if kind == "tensor")
+        cells = self._query.cells
+        self._query.cells_of_terms = tuple(
+            (op, int(a) if a.isdecimal() else None, cells.get(a, -1), tuple([cells[c] for c in children]), cells[of])
+            for op, a, children, of in self._query.terms
+        )
         handles = []
         for at, (kind, _) in enumerate(self._query.columns):
             if kind == "tensor":
@@ -348,12 +358,11 @@ def holds(query: Query, row: Sequence[int], store: Store) -> bool:
     egglog 13.2 joins rows that do not belong together in some queries with cycles (docs/egglog-matches.md): its rows
     are candidates, and a match is what the term store confirms.
     """
-    cells = query.cells
-    for op, attrs, children, variable in query.terms:
-        attribute = int(attrs) if attrs.isdecimal() else row[cells[attrs]]
-        found = store.lookup(op, attribute, tuple(row[cells[c]] for c in children))
-        if found is None or found != store.find(row[cells[variable]]):
+    for op, attribute, at, children, of in query.cells_of_terms:
+        found = store.lookup(op, row[at] if attribute is None else attribute, tuple([row[c] for c in children]))
+        if found is None or found != store.find(row[of]):
             return False
+    cells = query.cells
     for variable, number in query.wholes:
         if store.find(store.terms[row[cells[number]]].handle) != store.find(row[cells[variable]]):
             return False

@@ -66,7 +66,7 @@ class _Active:
     regroup: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Refused:
     """A match to be tried again when what its guard asked has changed: a row, or the key of a group of matches."""
 
@@ -202,14 +202,18 @@ class _Search:
 
     def canonical(self, active: _Active, row: tuple[int, ...]) -> tuple[int, ...]:
         find = self.store.find
-        return tuple(
-            find(cell) if kind == "tensor" else cell for (kind, _), cell in zip(active.query.columns, row, strict=True)
-        )
+        changed = [(at, find(row[at])) for at in active.query.tensors if find(row[at]) != row[at]]
+        if not changed:
+            return row
+        cells = list(row)
+        for at, handle in changed:
+            cells[at] = handle
+        return tuple(cells)
 
     def ask_again(self) -> None:
         """Queue the refused matches whose guards may decide otherwise by now."""
         for handle in sorted(self.full):  # copies of terms that congruence finds leave room
-            if self.store.size_of(handle) < CLASS_CAP:
+            if not self.store.has_terms(handle, CLASS_CAP):
                 self.full.remove(handle)
                 self.store.asked.tell(handle, "room")
         if self.store.live < self.store.room:
@@ -242,14 +246,11 @@ class _Search:
         active.stats.matches += 1
         root = names["root"]
         assert isinstance(root, Node) and isinstance(root.attrs, int)
-        if self.store.empty and any(
-            kind == "tensor" and cell in self.store.empty
-            for (kind, _), cell in zip(active.query.columns, row, strict=True)
-        ):
+        if self.store.empty and any(row[at] in self.store.empty for at in active.query.tensors):
             self.refuse(active, "a tensor without elements")  # no gain, and a sum over nothing is 0 whatever it scales
             return
         asked, self.store.outgrown = self.store.asked, False
-        if self.store.size_of(root.attrs) >= CLASS_CAP:
+        if self.store.has_terms(root.attrs, CLASS_CAP):
             self.full.add(root.attrs)
             asked.listen()
             asked.lacks(root.attrs, "room")

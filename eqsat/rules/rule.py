@@ -42,6 +42,9 @@ class Facts(Protocol):
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of every term of this operator that the tensor is known to equal."""
 
+    def fewer(self, node: Node, op: str, count: int) -> bool:
+        """Whether those are fewer than ``count``."""
+
 
 class Match:
     """One match: its variables as attributes. Tensors are typed nodes, whose inputs are not to be looked at.
@@ -85,6 +88,10 @@ class Match:
     def forms(self, node: Node, op: str) -> list[tuple[object, tuple[Node, ...]]]:
         """(attributes, operands) of every term of this operator that a tensor is known to equal by now."""
         return self._facts.forms(node, op)
+
+    def fewer(self, node: Node, op: str, count: int) -> bool:
+        """Whether those are fewer than ``count``."""
+        return self._facts.fewer(node, op, count)
 
 
 @dataclass(frozen=True)
