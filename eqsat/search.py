@@ -209,7 +209,7 @@ def _search_region(
             lowered[term] = lower(term)
         return lowered[term] is not None
 
-    def select(egraph: SaturatedEGraph) -> list[Selection]:
+    def select(egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
         deadline.check("searching")
         start = time.perf_counter()
         found = extract(
@@ -219,6 +219,7 @@ def _search_region(
             seconds=work.seconds,
             fuse=options.fuse,
             lowers=lowers,
+            quick=quick,
             deadline=deadline,
         )
         report.extraction_seconds += time.perf_counter() - start

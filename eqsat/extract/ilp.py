@@ -1,4 +1,4 @@
-"""The integer program of a choice problem, solved by HiGHS through SciPy within a budget of nodes.
+"""The integer program of a choice problem, solved by HiGHS within a budget of nodes.
 
     minimize  Σ cost·x        x: is this choice taken     y: is this target made
     y = 1                     for what the roots require
@@ -31,8 +31,6 @@ SCALE = 1e4
 GAP = 1e-6
 LONGEST = 60.0
 """Seconds of one integer program where no budget says less: HiGHS looks at its clock, not at Ctrl-C."""
-INFEASIBLE = 2
-"""SciPy's status of a program without solutions."""
 
 
 @dataclass(frozen=True)
@@ -116,43 +114,48 @@ class _Program:
         """
         import numpy as np
 
-        load("scipy.optimize", "scipy.sparse")
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        load("highspy")
+        import highspy
+        from highspy._core import _Highs  # ``Highs`` adds a language for models, and prints a line when it is made
 
         count = len(self.problem.choices)
         scaled = [c.cost * self.scale for c in self.problem.choices]
         rows = [*self.rows, (list(range(count)), scaled, -float("inf"), most * self.scale)]
-        starts = np.cumsum([0, *(len(row[0]) for row in rows)])
-        indices = np.array([c for row in rows for c in row[0]], np.int64)
-        data = np.array([f for row in rows for f in row[1]])
-        matrix = csr_array((data, indices, starts), shape=(len(rows), self.columns))
-        limits = LinearConstraint(matrix, np.array([r[2] for r in rows]), np.array([r[3] for r in rows]))
-        costs = np.zeros(self.columns)
-        costs[:count] = scaled
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = self.columns, len(rows)
+        model.col_cost_ = np.array(scaled + [0.0] * (self.columns - count))
         least = np.zeros(self.columns)
         for target in self.forced:
             least[self.y[target]] = 1.0
+        model.col_lower_, model.col_upper_ = least, np.ones(self.columns)
         # With whole x, the least y is whole too.
-        whole = np.zeros(self.columns, np.int64)
-        whole[:count] = 1
-        limit = min(max(0.01, min(budget.seconds, budget.deadline.left)), LONGEST)
-        result = aside(
-            "selecting kernels",
-            budget.deadline,
-            milp,
-            costs,
-            integrality=whole,
-            bounds=Bounds(least, np.ones(self.columns)),
-            constraints=limits,
-            options={"time_limit": limit, "node_limit": budget.nodes, "mip_rel_gap": gap},
-        )
-        budget.nodes -= 1 + (getattr(result, "mip_node_count", None) or 0)
+        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        model.integrality_ = [whole] * count + [real] * (self.columns - count)
+        model.row_lower_ = np.array([row[2] for row in rows])
+        model.row_upper_ = np.array([row[3] for row in rows])
+        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        model.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)])
+        model.a_matrix_.index_ = np.array([c for row in rows for c in row[0]], np.int32)
+        model.a_matrix_.value_ = np.array([f for row in rows for f in row[1]])
+        solver = _Highs()
+        for option, value in {
+            "output_flag": False,
+            "threads": 1,
+            "time_limit": min(max(0.01, min(budget.seconds, budget.deadline.left)), LONGEST),
+            "mip_max_nodes": budget.nodes,
+            "mip_rel_gap": gap,
+        }.items():
+            solver.setOptionValue(option, value)
+        solver.passModel(model)
+        aside("selecting kernels", budget.deadline, solver.run)
+        status, info = solver.getModelStatus(), solver.getInfo()
+        budget.nodes -= 1 + max(0, info.mip_node_count)
         budget.over()  # sees whether the clock stopped it
-        if result.status == INFEASIBLE:
+        if status == highspy.HighsModelStatus.kInfeasible:
             return None, most, True
-        dual = getattr(result, "mip_dual_bound", None)
-        return result.x, float(dual) / self.scale if dual is not None else 0.0, result.status == 0
+        solution = solver.getSolution()
+        values = np.array(solution.col_value) if solution.value_valid else None
+        return values, info.mip_dual_bound / self.scale, status == highspy.HighsModelStatus.kOptimal
 
     def read(self, values: Sequence[float] | np.ndarray) -> tuple[list[list[int]], Solution | None]:
         """The cycles of targets among the choices taken, and the solution when there are none."""

@@ -70,6 +70,7 @@ def extract(
     alternatives: int = ALTERNATIVES,
     lowers: Lowers | None = None,
     gap: float = 2e-3,
+    quick: bool = False,
     deadline: Deadline = NEVER,
 ) -> list[Selection]:
     """The best few different programs of a saturated e-graph, best first (at least one).
@@ -78,15 +79,16 @@ def extract(
     in work, so that its result does not depend on the machine's speed; ``seconds`` of wall time are a safety net,
     and a selection that it stopped says so (``late``). Candidates and the greedy choices are completed even so; past
     ``deadline`` nothing is (``OutOfTime``). The search also ends when no program better than the best one by
-    more than ``gap`` is left, for predictions are not better than that. With ``fuse`` off
-    every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it refuses are not used,
-    except single operators over stored tensors that nothing else can replace. Opaque operators are not asked
-    about. Whatever it refuses, there is a selection: at the least the one that stores every operator's result.
-    Raises ``ExtractionError`` where an output has no finite term.
+    more than ``gap`` is left, for predictions are not better than that. ``quick``: one program, of greedy choice and
+    local search. With ``fuse`` off every e-node is a kernel. ``lowers`` says whether a term can be one kernel; those it
+    refuses are not used, except single operators over stored tensors that nothing else can replace. Opaque operators
+    are not asked about. Whatever it refuses, there is a selection: at the least the one that stores every operator's
+    result. Raises ``ExtractionError`` where an output has no finite term.
     """
     budget = Budget(seconds, work=WORK, nodes=NODES, choices=CHOICES, deadline=deadline)
     roofline = machine if isinstance(machine, Roofline) else roofline_of(machine, threads)
-    return _Extraction(egraph, roofline, fuse, lowers, max(1, alternatives), budget, gap).run()
+    count = 1 if quick else max(1, alternatives)
+    return _Extraction(egraph, roofline, fuse, lowers, count, budget, gap, quick).run()
 
 
 class _Extraction:
@@ -99,8 +101,9 @@ class _Extraction:
         alternatives: int,
         budget: Budget,
         gap: float,
+        quick: bool,
     ) -> None:
-        self.gap = gap
+        self.gap, self.quick = gap, quick
         self.egraph = egraph
         self.candidates = Candidates(egraph, roofline, fuse=fuse, deadline=budget.deadline)
         self.lowers = lowers
@@ -116,7 +119,8 @@ class _Extraction:
         if not self.roots:
             return [self._selection([], 0.0, 0.0, "nothing to compute")]
         try:
-            return self._optimum(self._search())
+            found = self._search()
+            return self._listed(found[0], Optimum(found[1], (), 0.0, "greedy")) if self.quick else self._optimum(found)
         except _Stuck:
             return [self._stored()]
 
@@ -244,6 +248,10 @@ class _Extraction:
             problem, start = self._greedy((problem, start))
         else:
             best = Optimum(start, (), bound, TIME_LIMIT if self.budget.late else WORK_LIMIT)
+        return self._listed(problem, replace(best, bound=bound))
+
+    def _listed(self, problem: Problem, best: Optimum) -> list[Selection]:
+        """The best program, and the best different ones."""
         found: list[Selection] = []
         seen: set[object] = set()
         others = best.others
@@ -259,7 +267,7 @@ class _Extraction:
             kernels = [self.streams[tag] for tag in self._tags(problem, solution)]
             method = best.method if solution is best.solution else "alternative"
             terms = [term for term in map(self.candidates.term, kernels) if isinstance(term, Term)]
-            found.append(self._selection(terms, solution.cost, bound, method))
+            found.append(self._selection(terms, solution.cost, best.bound, method))
             if len(found) == self.alternatives:
                 break
         return found

@@ -6,8 +6,9 @@ a region was expected, and -2 % left of it (networks of the suite ``superopt``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturate import saturate
@@ -25,8 +26,12 @@ from eqsat.rules import Rule
 
 PLAIN = 0.15
 """Part of the program's time as written from which an expected gain is taken for one: twice what proved to be none."""
-Select = Callable[[SaturatedEGraph], list[Selection]]
-"""The best few programs of an e-graph."""
+
+
+class Select(Protocol):
+    """The best few programs of an e-graph; ``quick``: one, by greedy choice and local search."""
+
+    def __call__(self, egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]: ...
 
 
 def decide(
@@ -41,9 +46,9 @@ def decide(
     """The program of a region that takes least by its schedules: one of the best few of ``egraph``, or as written. But
     the best one by selection stays where that is not clear: the clock confirms gains of 5 %, and not all of 2 %.
 
-    As written is what ``rules`` without left sides make of it. Where rules have no part in the best one, and where that
-    is expected to be plainly better, nothing else is scheduled; nor are kernels of others run together where these are
-    no better apart.
+    As written is what ``rules`` without left sides make of it, selected quickly, and well if it wins. Where rules have
+    no part in the best one, and where that is expected to be plainly better, nothing else is scheduled; nor are kernels
+    of others run together where these are no better apart.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
     if not credited(egraph, best.selection):
@@ -60,15 +65,15 @@ def decide(
         seconds = scheduled.together(other)
         if seconds < least:
             found, least = other, seconds
-    return found
+    return Found(written.egraph, select(written.egraph)[0]) if found is written else found
 
 
 def as_written(region: Region, rules: Sequence[Rule], select: Select, *, proofs: bool = False) -> Found:
-    """The region's own program, its kernels selected like any other's. ``proofs``: as for ``saturate``."""
+    """The region's own program, its kernels selected quickly. ``proofs``: as for ``saturate``."""
     const = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
     kept = [rule for rule in rules if not rule.ways and rule.numerics == "exact"]
     own = saturate(region.graph.outputs, rules=kept, const=const, proofs=proofs)
-    return Found(own, select(own)[0])
+    return Found(own, select(own, quick=True)[0])
 
 
 @dataclass(frozen=True)
