@@ -292,3 +292,35 @@ def test_a_chain_of_two_is_a_dot() -> None:
     for a in (np.array(2.0), ROW, M.T):
         check(lambda a, b: np.linalg.multi_dot([a, b]), a, M)
         check(lambda a, b: np.linalg.multi_dot([b, a]), a, M)
+
+
+def lists(x: Any, y: Any) -> Any:
+    a, b = x[0], y[1]
+    return (
+        np.sum([x, y], axis=0), np.mean((x, y)), np.max([a, b, 1]), np.median([x, y], axis=0), np.argmax([a, b]),
+        np.where([a > 0, True], 1, [b, 2]), np.dot([a, b], [1, 2]), np.diag([a, 1, b]), np.outer([a, 1], (b, 2)),
+        np.sqrt([[a, b], (1, 4)]), np.hypot([a, b], 3), np.maximum(x[:2], [a, b]), np.linalg.norm([a, b]),
+        np.minimum.reduce([x, y]), np.logical_and.reduce((x > 0, y > 0)), np.add.accumulate([a, b]),
+        np.multiply.outer([a, b], x), np.transpose([x, y]), np.stack([x, y]).sum(),
+    )  # fmt: skip
+
+
+def test_lists_of_traced_arrays_are_arrays() -> None:
+    for kind in ("f4", "f8", "i4"):
+        x, y = np.arange(1, 4).astype(kind), np.array([4, 2, 6], kind)
+        for got, want in zip(run(lists, x, y), lists(x, y), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            assert got.dtype == want.dtype and got.shape == want.shape
+    with pytest.raises(ValueError):
+        run(lambda x: np.sum([x, x[:2]]), ROW)
+
+
+def test_functions_that_are_not_called_are_themselves() -> None:
+    given = {np.sum: 2.0, np.add: 3.0, np.linalg.norm: 4.0}
+
+    def chosen(x: Any) -> Any:
+        function, ufunc, norm = np.sum, np.add, np.linalg.norm
+        assert isinstance(np.add, np.ufunc) and [np.sum, np.add] == [function, ufunc]
+        return x * given[function] * given[ufunc] * given[norm]
+
+    assert np.array_equal(run(chosen, ROW), 24 * ROW)

@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from eqsat.forks import hold_over_fork
 from eqsat.frontends import registry
-from eqsat.frontends.convert import known_dtype, traced
+from eqsat.frontends.convert import holds_traced, known_dtype, traced
 from eqsat.frontends.joins import array_of
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.shapes import shape_of
@@ -92,7 +92,31 @@ def _linspace(
     return (made, step if gaps > 0 else np.float64(np.nan)) if retstep else made
 
 
+_METHODS = ("reduce", "accumulate", "outer")
+"""Methods of ufuncs that are given arrays, and no array to write to."""
+
+
+def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, given arrays where it is given lists of traced arrays, which NumPy would ask for their values."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        trace = CURRENT.get()
+        if trace is None or trace.thread != threading.get_ident():
+            return function(*args, **kwargs)
+        return function(*map(_join, args), **kwargs)
+
+    if isinstance(function, np.ufunc) and function.nin == 2 and function.nout == 1 and function.signature is None:
+        vars(run).update({name: _joined(getattr(function, name)) for name in _METHODS})
+    return run
+
+
+def _join(value: Any) -> Any:
+    return CREATORS["asarray"](value) if isinstance(value, (list, tuple)) and holds_traced(value) else value
+
+
 _TRACED: dict[str, Callable[..., Any]] = {
+    **{name: _joined(getattr(np, name)) for name in ("copy", "diag", "outer", "repeat", "tile", "tril", "triu")},
     "array": _array,
     "asarray": _asarray,
     "asanyarray": _asarray,
@@ -131,6 +155,24 @@ def _create(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwar
 CREATORS: dict[str, Callable[..., Any]] = {name: _creator(name, getattr(np, name)) for name in NAMES}
 OF_ORIGINAL: dict[int, Callable[..., Any]] = {id(getattr(np, name)): CREATORS[name] for name in NAMES}
 """What user code sees in place of a function, by the identity of that."""
+_OF_ARRAYS = (
+    "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "average", "clip", "count_nonzero", "cross", "cumprod",
+    "cumsum", "diff", "dot", "flip", "inner", "kron", "max", "mean", "median", "min", "nanmax", "nanmean", "nanmin",
+    "nansum", "percentile", "prod", "ptp", "quantile", "ravel", "sort", "squeeze", "std", "sum", "tensordot", "trace",
+    "transpose", "var", "vdot", "where",
+)  # fmt: skip
+"""Functions of arrays that are often given lists of them, beside all ufuncs and those of ``np.linalg``. They differ where
+they are called alone: a function that is compared with another, or given to one, is itself."""
+_CALLED: dict[str, dict[str, Callable[..., Any]]] = {
+    "numpy": {
+        name: _joined(value) for name, value in vars(np).items() if isinstance(value, np.ufunc) or name in _OF_ARRAYS
+    },
+    "numpy.linalg": {
+        name: _joined(getattr(np.linalg, name))
+        for name in np.linalg.__all__
+        if name not in ("LinAlgError", "multi_dot")
+    },
+}
 LATER: dict[str, Callable[[ModuleType], dict[str, Any]]] = {}
 """What makes the same for modules that the user may have imported."""
 
@@ -171,15 +213,29 @@ def _is_users(file: str, of: str) -> bool:
     return True
 
 
+def _called(steps: list[dis.Instruction], at: int) -> bool:
+    """Whether what an instruction reads is called at once: it reads a method, or a NULL lies beside it for the call."""
+    step, before = steps[at], steps[max(at - 1, 0)]
+    method = step.opname == "LOAD_METHOD" if sys.version_info < (3, 12) else bool((step.arg or 0) & 1)
+    beside = steps[max(at - 2, 0) : max(at - 1, 0)] + steps[at + 1 : at + 2]
+    null = before.opname == "LOAD_GLOBAL" and bool((before.arg or 0) & 1)
+    of = steps[at + 1 : at + 2]  # np.maximum.reduce(…)
+    reduced = any(other.opname in ("LOAD_ATTR", "LOAD_METHOD") and other.argval in _METHODS for other in of)
+    return method or null or reduced or any(other.opname == "PUSH_NULL" for other in beside)
+
+
 @functools.lru_cache(maxsize=1024)
-def _attributes(code: CodeType) -> dict[int, str]:
-    """The instructions of a function that read an attribute: by their places, caches among them, its name."""
+def _attributes(code: CodeType) -> dict[int, tuple[str, bool]]:
+    """The instructions of a function that read an attribute: by their places, caches among them, its name.
+
+    And whether it is read to be called at once.
+    """
     reads = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
     steps = list(dis.get_instructions(code))
     ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
     return {
-        place: str(step.argval)
-        for step, end in zip(steps, ends, strict=True)
+        place: (str(step.argval), _called(steps, at))
+        for at, (step, end) in enumerate(zip(steps, ends, strict=True))
         if step.opname in reads
         for place in range(step.offset, end)
     }
@@ -192,15 +248,17 @@ class _Namespace(ModuleType):
     """
 
 
-def _property(name: str, creator: Any) -> property:
+def _property(name: str, shown: Any, called: bool = False) -> property:
     def get(module: ModuleType) -> Any:
         trace = CURRENT.get()
         if trace is not None or PLAIN.get():
             frame = sys._getframe(1)
             mine = is_users(frame.f_code.co_filename, trace.file if trace is not None else "")
             # C code has no frame of its own: the one that called it is at another instruction.
-            if mine and _attributes(frame.f_code).get(frame.f_lasti) == name:
-                return creator
+            if mine:
+                read, at_once = _attributes(frame.f_code).get(frame.f_lasti, ("", False))
+                if read == name and (at_once or not called):
+                    return shown
         return vars(module)[name]
 
     def put(module: ModuleType, value: Any) -> None:
@@ -209,11 +267,15 @@ def _property(name: str, creator: Any) -> property:
     return property(get, put)
 
 
-def _namespace(creators: Mapping[str, Any]) -> type[_Namespace]:
-    return type("_Namespace", (_Namespace,), {name: _property(name, made) for name, made in creators.items()})
+def _namespace(creators: Mapping[str, Any], called: Mapping[str, Any] = MappingProxyType({})) -> type[_Namespace]:
+    members = {name: _property(name, made, called=True) for name, made in called.items()}
+    return type("_Namespace", (_Namespace,), members | {name: _property(name, made) for name, made in creators.items()})
 
 
-SHOWN: dict[str, type[_Namespace]] = {"numpy": _namespace(CREATORS)}
+SHOWN: dict[str, type[_Namespace]] = {
+    "numpy": _namespace(CREATORS, _CALLED["numpy"]),
+    "numpy.linalg": _namespace({}, _CALLED["numpy.linalg"]),
+}
 """What modules are while a function is traced."""
 
 _lock = hold_over_fork(threading.RLock())
