@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from eqsat import rules
 from eqsat.compiled import Compiled
@@ -120,14 +121,23 @@ def searched_again(program: Compiled, *, proofs: bool = False) -> Iterator[tuple
             yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work, proofs=proofs)
 
 
-def extracted(program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1) -> list[Selection]:
+def extracted(
+    program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1, *, quick: bool = False
+) -> list[Selection]:
     """What extraction chooses in an e-graph of a program's, by its model, the best first."""
 
     def lowers(term: Term) -> bool:
         return lower(term) is not None
 
-    threads = program.threads
-    return extract(egraph, program.machine, threads=threads, seconds=1.0, alternatives=alternatives, lowers=lowers)
+    return extract(
+        egraph,
+        program.machine,
+        threads=program.threads,
+        seconds=1.0,
+        alternatives=alternatives,
+        lowers=lowers,
+        quick=quick,
+    )
 
 
 def chosen(program: Compiled, region: Region, egraph: SaturatedEGraph) -> Found:
@@ -138,4 +148,4 @@ def chosen(program: Compiled, region: Region, egraph: SaturatedEGraph) -> Found:
         return Found(egraph, extracted(program, egraph)[0])
     no_loops = tuple(sorted({rule.id for rule in installed_loop_rules()} & set(options.disable)))
     price = ScheduledPrice(backend(options.backend).target(program.machine, program.threads), no_loops)
-    return decide(region, egraph, selected, lambda graph: extracted(program, graph, ALTERNATIVES), price, {})
+    return decide(region, egraph, selected, partial(extracted, program, alternatives=ALTERNATIVES), price, {})

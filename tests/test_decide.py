@@ -35,8 +35,8 @@ def region() -> Region:
     return Region(Graph((x, w), (y,)), (x, w), (y,), (False, True))
 
 
-def selected(egraph: SaturatedEGraph) -> list[Selection]:
-    return extract(egraph, RATES, seconds=10.0, lowers=lambda term: lower(term) is not None)
+def selected(egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+    return extract(egraph, RATES, seconds=10.0, lowers=lambda term: lower(term) is not None, quick=quick)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,11 @@ def test_as_written_runs_where_schedules_say_clearly_so(
     part = region()
     egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
 
-    def select(graph: SaturatedEGraph) -> list[Selection]:
-        return [replace(selected(graph)[0], seconds=expected if graph is egraph else 1.0)]
+    quickly: list[bool] = []
+
+    def select(graph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+        quickly.append(quick)
+        return [replace(selected(graph, quick=quick)[0], seconds=expected if graph is egraph else 1.0)]
 
     monkeypatch.setattr(module._Scheduled, "apart", lambda _, f: 1.0 if f.egraph is egraph else apart)
     monkeypatch.setattr(module._Scheduled, "below", lambda _, f, limit: (1.0 if f.egraph is egraph else apart) < limit)
@@ -68,6 +71,7 @@ def test_as_written_runs_where_schedules_say_clearly_so(
     found = decide(part, egraph, RULES, select, price, {})
     assert (found.egraph is not egraph) == wins
     assert bool(credited(found.egraph, found.selection)) != wins
+    assert quickly == [False, True, False][: 3 if wins else 2]  # the one that runs is selected well
 
 
 def test_what_rules_have_no_part_in_is_not_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
