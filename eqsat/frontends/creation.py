@@ -161,8 +161,8 @@ _OF_ARRAYS = (
     "nansum", "percentile", "prod", "ptp", "quantile", "ravel", "sort", "squeeze", "std", "sum", "tensordot", "trace",
     "transpose", "var", "vdot", "where",
 )  # fmt: skip
-"""Functions of arrays that are often given lists of them, beside all ufuncs and those of ``np.linalg``. They differ only
-where they are called: a function that is compared with another, or given to one, is itself."""
+"""Functions of arrays that are often given lists of them, beside all ufuncs and those of ``np.linalg``. They differ
+only where they are called: a function that is compared with another, or given to one, is itself."""
 _CALLED: dict[str, dict[str, Callable[..., Any]]] = {
     "numpy": {
         name: _joined(value) for name, value in vars(np).items() if isinstance(value, np.ufunc) or name in _OF_ARRAYS
