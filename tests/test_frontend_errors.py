@@ -55,7 +55,6 @@ VALUES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "range": (lambda x: list(range(x.astype(int)[0, 0])), "Python int"),
     "index": (lambda x: [1, 2][x.astype(int)[0, 0]], "eqsat.asarray"),
     "table": (lambda x: np.frombuffer(bytes(24))[x.astype(int)], "eqsat.asarray"),
-    "sum with a list": (lambda x: x[0, :2] + [x[0, 0], x[0, 1]], "np.stack"),
     "in": (lambda x: 3 in x, "any()"),
     "item": (lambda x: x.sum().item(), "0-d array"),
     "tolist": (lambda x: x.tolist(), "outside"),

@@ -315,6 +315,36 @@ def test_lists_of_traced_arrays_are_arrays() -> None:
         run(lambda x: np.sum([x, x[:2]]), ROW)
 
 
+def operands(x: Any, i: Any) -> Any:
+    a, b = x[0], x[1]
+    y = x.copy()
+    y[[i[0], i[1]]] = [a, 7]
+    y[[i[1], 0]] += 1
+    return (
+        np.add(x[:2], [a, b]), x[:2] - [a, b], [a, b] - x[:2], (a, 2) * x[:2], x[:2] ** [b, 2], x[:2] > [b, 1],
+        [a, b] - b, a - [a, b],
+        [[a, b], [b, a]] @ x[:2], x[:2] @ [a, b], x[:2].astype("f4") * [a, 1], np.array([2, 3]) * [a, b],
+        x[[i[0], i[1]]], x[[i[0], 0]], x[[[i[0], 1], (0, i[1])]], np.outer(x, x)[[i[0], i[1]], (0, i[0])], y,
+    )  # fmt: skip
+
+
+def test_lists_of_traced_arrays_are_operands_and_indices() -> None:
+    i = np.array([2, 1])
+    for kind in ("f4", "f8", "i4"):
+        x = np.arange(1, 4).astype(kind)
+        for got, want in zip(run(operands, x, i), operands(x, i), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            assert got.dtype == want.dtype and got.shape == want.shape
+    for wrong in (lambda x: x - [x[0], x[1]], lambda x: x[:2] - [x[0], x[:2]]):
+        with pytest.raises(ValueError):
+            run(wrong, ROW)
+    for repeated in (lambda x: [x[0], 2.0] * x[1], lambda x: x[1] * [1.0, 2.0], lambda x: x.sum() * (1.0, x[0])):
+        with pytest.raises(TypeError):
+            repeated(ROW)
+        with pytest.raises(UnsupportedOpError, match="repeats"):
+            run(repeated, ROW)
+
+
 def test_functions_that_are_not_called_are_themselves() -> None:
     given = {np.sum: 2.0, np.add: 3.0, np.linalg.norm: 4.0}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ConcretizationError, UnsupportedDTypeError
+from eqsat.errors import UnsupportedDTypeError
+from eqsat.frontends import registry
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.tracing import CURRENT, Unsized
@@ -52,15 +53,11 @@ def constant(value: np.ndarray) -> Node:
 
 
 def as_array(value: object) -> np.ndarray:
-    """NumPy's array of something untraced, refused where it hides traced arrays or has no numeric type."""
+    """NumPy's array of something untraced, refused where it has no numeric type."""
     if isinstance(value, np.ndarray) and not isinstance(value, TracedArray):
         if type(value) is not np.ndarray and (problem := foreign_meaning(value)):
             raise UnsupportedDTypeError(f"a captured array {problem}", LINE.get() or user_line())
         return value
-    if isinstance(value, (list, tuple)) and holds_traced(value):
-        raise ConcretizationError(
-            "a list of traced arrays is not an array yet: join them with np.stack or np.concatenate", LINE.get()
-        )
     return np.asarray(value)
 
 
@@ -86,6 +83,8 @@ def lift(value: object, dtype: DType | None = None) -> Node:
         return build.cast(value.node, dtype) if dtype else value.node
     if isinstance(value, Unsized):
         return lift(value.array(), dtype)
+    if isinstance(value, (list, tuple)) and holds_traced(value):
+        return lift(registry.call(np.stack, [TracedArray(lift(item)) for item in value]), dtype)
     if dtype is not None and is_weak(value):
         return literal(value, dtype)  # type: ignore[arg-type]
     node = constant(as_array(value))
@@ -122,7 +121,7 @@ def promote(*values: object) -> DType:
         elif isinstance(value, (int, float, complex)) and not isinstance(value, np.generic):
             parts.append(value)
         else:
-            parts.append(as_array(value).dtype)
+            parts.append(traced(value).dtype if holds_traced(value) else as_array(value).dtype)
     try:
         return known_dtype(np.result_type(*parts))
     except UnsupportedDTypeError:

@@ -25,7 +25,6 @@ import numpy as np
 from eqsat.forks import hold_over_fork
 from eqsat.frontends import registry
 from eqsat.frontends.convert import holds_traced, known_dtype, traced
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.tracer import TracedArray
@@ -51,7 +50,7 @@ def _array(value: Any, dtype: Any = None, *, copy: Any = True, order: str = "K",
     """``np.array`` of traced values."""
     if isinstance(value, Flat):
         value = value.copy()
-    made = traced(array_of(value))
+    made = traced(value)
     kind = made.dtype if dtype is None else np.dtype(dtype)
     copy = None if copy is np._CopyMode.IF_NEEDED else copy  # which is no truth value
     if copy or kind != made.dtype or made is not value:
@@ -65,7 +64,7 @@ def _asarray(value: Any, dtype: Any = None, order: str = "K", *, copy: Any = Non
 
 
 def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **_: Any) -> Any:
-    value = traced(array_of(fill_value))
+    value = traced(fill_value)
     node = build.cast(value.node, known_dtype(value.dtype if dtype is None else dtype))
     return TracedArray(build.broadcast_to(node, shape_of(shape)))
 
@@ -79,7 +78,7 @@ def _linspace(
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"Number of samples, {count}, must be non-negative.")
-    low, high = traced(array_of(start)) * 1.0, traced(array_of(stop)) * 1.0
+    low, high = traced(start) * 1.0, traced(stop) * 1.0
     gaps = count - 1 if endpoint else count
     steps = np.arange(count, dtype=float).reshape(-1, *[1] * max(low.ndim, high.ndim))
     step = (high - low) / gaps if gaps > 0 else high - low

@@ -15,7 +15,6 @@ import numpy as np
 
 from eqsat.errors import UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import is_weak, lift, normalize_axes, normalize_axis, together, traced
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.libraries import writes
 from eqsat.frontends.registry import call as np_call
 from eqsat.frontends.shapes import flip_node
@@ -56,7 +55,7 @@ def widened(x: TracedArray, widths: Sequence[tuple[int, int]], mode: Any, cval: 
 def image(input: Any, output: Any, floats: bool = True) -> TracedArray:
     if output is not None:
         raise UnsupportedOpError("output= of a filter is not written in operators", LINE.get())
-    x = traced(array_of(input))
+    x = traced(input)
     if (floats and x.dtype.kind != "f") or x.dtype.kind not in "fiu" or x.dtype == np.float16:
         raise UnsupportedDTypeError(f"a filter of {x.dtype} is not written in operators", LINE.get())
     return x
@@ -71,7 +70,7 @@ def reach(size: int, origin: Any) -> tuple[int, int]:
 
 
 def _weighed(input: Any, weights: Any, output: Any, mode: Any, cval: Any, origin: Any, turned: bool) -> TracedArray:
-    x, w = image(input, output), lift(array_of(weights))
+    x, w = image(input, output), lift(weights)
     if w.type.ndim != x.ndim:
         raise UnsupportedOpError("filter weights array has incorrect shape.", LINE.get())
     if not 0 < w.type.size <= LARGEST or w.dtype.kind == "complex" or isinstance(mode, (list, tuple)):
@@ -101,7 +100,7 @@ def convolve(
 def _along(
     input: Any, weights: Any, axis: Any, output: Any, mode: Any, cval: Any, origin: Any, turned: bool
 ) -> TracedArray:
-    x, row = traced(array_of(input)), lift(array_of(weights))
+    x, row = traced(input), lift(weights)
     if row.type.ndim != 1:
         raise UnsupportedOpError("No filter weights given", LINE.get())
     at = normalize_axis(axis, x.ndim)
@@ -277,7 +276,7 @@ def _summed(
 
     ``early``: of the two middles of an even ``in2``, "same" lays the first on an element, not the second.
     """
-    x, w = together(array_of(in1), array_of(in2))
+    x, w = together(in1, in2)
     if x.type.ndim != w.type.ndim:
         raise ValueError("in1 and in2 should have the same dimensionality")
     if mode not in ("full", "same", "valid"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
-from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, view_of, with_axis
+from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, traced, view_of, with_axis
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.memory import Memory
 from eqsat.frontends.registry import implements
@@ -48,8 +48,6 @@ def _index_items(item: Any) -> list[Any]:
         raise UnsupportedOpError("indexing by True or False is not supported: use x[None] or np.where", LINE.get())
     if isinstance(item, (int, np.integer)):
         return [int(item)]
-    if isinstance(item, (list, tuple)) and holds_traced(item):
-        raise UnsupportedOpError("an index list of traced arrays: join them with np.stack first", LINE.get())
     array = np.asarray(item)
     if array.size == 0 and isinstance(item, (list, tuple)):
         array = array.astype(np.intp)
@@ -156,14 +154,19 @@ def listed_index(index: Any) -> tuple[Any, ...]:
 
 
 def settled(index: Any) -> Any:
-    """An index with NumPy arrays for the known traced ones."""
-    if isinstance(index, Unsized):
-        index = index.array()
-    if isinstance(index, TracedArray):
-        return index if index.known is None else index.known
-    if isinstance(index, (tuple, list)) and type(index) in (tuple, list):
-        return type(index)(settled(item) for item in index)
-    return index
+    """An index with NumPy arrays for the known traced ones, and arrays for lists of unknown ones."""
+    return tuple(map(_settled_item, index)) if type(index) is tuple else _settled_item(index)
+
+
+def _settled_item(item: Any) -> Any:
+    if isinstance(item, Unsized):
+        item = item.array()
+    if isinstance(item, TracedArray):
+        return item if item.known is None else item.known
+    if type(item) in (tuple, list):
+        items = type(item)(map(_settled_item, item))
+        return traced(items) if holds_traced(items) else items
+    return item
 
 
 class Window(Memory):

@@ -44,9 +44,7 @@ def _parts(name: str, arrays: Any) -> list[Any]:
         if arrays.ndim == 0:
             raise ShapeError(f"{name} needs a sequence of arrays, not a 0-d array", LINE.get())
         arrays = list(arrays)
-    parts = [
-        a if isinstance(a, TracedArray) else traced(array_of(a)) if holds_traced(a) else np.asarray(a) for a in arrays
-    ]
+    parts = [a if isinstance(a, TracedArray) else traced(a) if holds_traced(a) else np.asarray(a) for a in arrays]
     if not parts:
         raise ShapeError(f"{name}: need at least one array", LINE.get())
     return parts
@@ -120,13 +118,6 @@ def column_stack(tup: Any) -> Any:
 @implements(np.dstack)
 def dstack(tup: Any) -> Any:
     return _shaped("dstack", tup, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (*s, 1)}.get(len(s), s), 2)
-
-
-def array_of(value: Any) -> Any:
-    """A nested list with traced arrays in it as one array; anything else as it is."""
-    if isinstance(value, (list, tuple)) and holds_traced(value):
-        return stack([traced(array_of(item)) for item in value])
-    return value
 
 
 @implements(np.append)

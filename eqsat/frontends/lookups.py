@@ -11,7 +11,6 @@ from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.convert import holds_traced, lift, together, traced, truth, zeros
 from eqsat.frontends.guards import told
 from eqsat.frontends.indexing import take
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.opaque import step
 from eqsat.frontends.registry import SIZED, implements
 from eqsat.frontends.tracer import TracedArray
@@ -46,7 +45,7 @@ def _before(table: Node, values: Node, side: str) -> Node:
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> TracedArray:
     if side[:1] not in ("l", "r") or sorter is not None:
         raise UnsupportedOpError(f"np.searchsorted(side={side!r}, sorter=…)", LINE.get())
-    table, values = together(traced(array_of(a)), traced(array_of(v)))
+    table, values = together(traced(a), traced(v))
     if table.type.ndim != 1:
         raise ValueError("object too deep for desired array")
     _short("np.searchsorted", table.type.size)
@@ -55,7 +54,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Trac
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> TracedArray:
     """The core of ``np.interp``, without ``period=``."""
-    at, table, values = (build.cast(lift(array_of(v)), float64) for v in (x, xp, fp))
+    at, table, values = (build.cast(lift(v), float64) for v in (x, xp, fp))
     if table.type.ndim != 1 or values.type.ndim != 1:
         raise ValueError("object too deep for desired array")
     count = table.type.size
@@ -91,7 +90,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Tra
 def isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None
 ) -> Any:
-    x, tests = together(traced(array_of(element)), traced(array_of(test_elements)))
+    x, tests = together(traced(element), traced(test_elements))
     _short("np.isin", tests.type.size)
     wide, row = build.reshape(x, (*x.shape, 1)), build.reshape(tests, (tests.type.size,))
     equal = TracedArray(call("eq", wide, row)).any(axis=-1)
@@ -124,14 +123,14 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Traced
 
 @implements(np.piecewise)
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> TracedArray:
-    whole = traced(array_of(x))
+    whole = traced(x)
     if np.isscalar(condlist):
         given: list[Any] = [condlist]
     elif isinstance(condlist, np.ndarray):
         given = list(condlist) if np.ndim(condlist) > 1 else [condlist]
     else:
         given = list(condlist) if isinstance(condlist[0], (list, np.ndarray)) or not whole.ndim else [condlist]
-    conditions = [TracedArray(truth(lift(array_of(c)))) for c in given]
+    conditions = [TracedArray(truth(lift(c))) for c in given]
     if len(conditions) == len(funclist) - 1:
         some = conditions[0]
         for condition in conditions[1:]:

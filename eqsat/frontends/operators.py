@@ -43,6 +43,7 @@ def short(ufunc: np.ufunc) -> str:
 
 def _binary(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: Operators, other: object) -> Any:
+        _refuse_repetition(ufunc, self, other)
         return call_ufunc(ufunc, self, other) if _is_operand(other) else NotImplemented
 
     return operator
@@ -59,6 +60,7 @@ def _compared(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
 
 def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: Operators, other: object) -> Any:
+        _refuse_repetition(ufunc, self, other)
         if type(other) is complex and self.is_scalar and self.dtype == np.float64:
             # Its scalars are Python's floats, too, so that Python computes, and its number takes any array's type.
             raise UnsupportedOpError(
@@ -74,6 +76,7 @@ def _reflected(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
 def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
     def operator(self: Operators, other: object) -> Any:
         if self.is_scalar:
+            _refuse_repetition(ufunc, self, other)
             # NumPy's 0-d results are scalars, for which y += a means y = y + a, and 0-d arrays keep their type
             result = call_ufunc(ufunc, self, other)
             if not self.is_element and (result.shape != () or result.dtype != self.dtype):
@@ -86,6 +89,16 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
         return call_ufunc(ufunc, self, other, out=self)
 
     return operator
+
+
+def _refuse_repetition(ufunc: np.ufunc, scalar: Operators, other: object) -> None:
+    """NumPy leaves a scalar times a list to Python, which repeats the list, or refuses a float."""
+    if ufunc is np.multiply and scalar.is_scalar and isinstance(other, (list, tuple)):
+        raise UnsupportedOpError(
+            f"a scalar times a {type(other).__name__} repeats it in Python, and is no product: write np.array(…) "
+            "around it",
+            user_line(),
+        )
 
 
 def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:

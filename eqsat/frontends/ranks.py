@@ -18,7 +18,6 @@ import numpy as np
 from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.convert import is_weak, normalize_axes, traced
 from eqsat.frontends.filters import image, reach, widened
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.libraries import writes
 from eqsat.frontends.registry import implements
 from eqsat.frontends.tracer import TracedArray
@@ -61,7 +60,7 @@ def _refuse() -> UnsupportedOpError:
 
 @implements(np.median)
 def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: Any = False, keepdims: Any = False) -> Any:
-    x = traced(array_of(a))
+    x = traced(a)
     axes = normalize_axes(tuple(axis) if isinstance(axis, list) else axis, x.ndim)
     count = math.prod(x.shape[i] for i in axes)
     if overwrite_input or x.dtype.kind not in "fiub" or x.dtype == np.float16:
@@ -159,7 +158,7 @@ def percentile_filter(
 
 @writes("scipy.signal.medfilt")
 def medfilt(volume: Any, kernel_size: Any = None) -> TracedArray:
-    x = traced(array_of(volume))
+    x = traced(volume)
     sizes = [3] * x.ndim if kernel_size is None else kernel_size
     sizes = [sizes] * x.ndim if np.ndim(sizes) == 0 else list(sizes)
     if len(sizes) != x.ndim or not all(isinstance(n, int | np.integer) for n in sizes):
@@ -171,7 +170,7 @@ def medfilt(volume: Any, kernel_size: Any = None) -> TracedArray:
 
 @writes("scipy.signal.medfilt2d")
 def medfilt2d(input: Any, kernel_size: Any = 3) -> TracedArray:
-    x = traced(array_of(input))
+    x = traced(input)
     if x.ndim != 2:
         raise _refuse()
     return medfilt(x, kernel_size)

@@ -11,7 +11,6 @@ import numpy as np
 
 from eqsat.errors import ShapeError, UnsupportedDTypeError, UnsupportedOpError
 from eqsat.frontends.convert import is_weak, lift, normalize_axes, promote, reduced_axes, traced
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.libraries import writes
 from eqsat.frontends.registry import call as np_call
 from eqsat.frontends.tracer import TracedArray
@@ -25,7 +24,7 @@ from eqsat.ir.types import float64
 
 def floating(x: Any) -> Node:
     """An array's node, of integers and bools in float64."""
-    node = lift(array_of(x))
+    node = lift(x)
     if node.dtype.kind == "complex":
         raise UnsupportedDTypeError("this function of complex numbers is not written in operators", LINE.get())
     return node if node.dtype.is_float else build.cast(node, float64)
@@ -152,7 +151,7 @@ def cdist(XA: Any, XB: Any, metric: Any = "euclidean", *, out: Any = None, **opt
     found = METRICS.get(metric.lower()) if isinstance(metric, str) else None
     if found is None or options.keys() - ({"p"} if found is _minkowski else set()):
         raise UnsupportedOpError(f"scipy.spatial.distance.cdist(metric={metric!r})", LINE.get())
-    x, y = (build.cast(lift(array_of(v)), float64) for v in (XA, XB))
+    x, y = (build.cast(lift(v), float64) for v in (XA, XB))
     if x.type.ndim != 2 or y.type.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ShapeError(f"cdist: matrices with as many columns are needed, not {x.shape} and {y.shape}", LINE.get())
     if x.shape[1] == 0:
@@ -171,7 +170,7 @@ def _normal(name: str, value: Callable[[TracedArray], TracedArray], *, density: 
     """A method at ``(x - loc) / scale``; of a density divided by the scale, of its logarithm less the scale's."""
 
     def run(x: Any, loc: Any = 0, scale: Any = 1) -> TracedArray:
-        at, middle, width = (TracedArray(build.cast(lift(array_of(v)), float64)) for v in (x, loc, scale))
+        at, middle, width = (TracedArray(build.cast(lift(v), float64)) for v in (x, loc, scale))
         found: Any = value((at - middle) / width)
         if density is not None:
             found = found / width if density else found - np.log(width)
@@ -201,4 +200,4 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, chec
 
 @writes("scipy.integrate.trapezoid")
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    return np_call(np.trapezoid, traced(array_of(y)), x, dx, axis)
+    return np_call(np.trapezoid, traced(y), x, dx, axis)

@@ -14,7 +14,6 @@ from eqsat.frontends import registry
 from eqsat.frontends.boxes import evenly
 from eqsat.frontends.convert import holds_traced, is_weak, known_dtype, lift, reshaped, traced, view_of
 from eqsat.frontends.indexing import Picked, Window, flat_index, getitem, listed_index, picked, settled
-from eqsat.frontends.joins import array_of
 from eqsat.frontends.known import wrapped
 from eqsat.frontends.memory import scattered
 from eqsat.frontends.registry import implements
@@ -69,7 +68,7 @@ def assign(target: TracedArray, value: Any) -> None:
 def fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> Node:
     """A value as the elements of a target; axes of extent 1 in front may be more than the target has."""
     kind = known_dtype(dtype)
-    node = lift(value, kind) if is_weak(value) else build.cast(lift(array_of(value)), kind)
+    node = lift(value, kind) if is_weak(value) else build.cast(lift(value), kind)
     given = node.shape
     extra = node.type.ndim - len(shape)
     if extra > 0 and math.prod(given[:extra]) == 1:
