@@ -64,7 +64,7 @@ class OptimizedFunction:
         self._programs = Programs(options.programs)
         self._growth = Growth(self._spec.name, [p.name for p in self._spec.parameters])
         self._numbers = Numbers(self._spec)
-        self._last: Compiled | None = None
+        self._last: Compiled | PlainProgram | None = None
         self._latest: tuple[weakref.ref[Compiled | PlainProgram | Varying], int] | None = None
         self._maker = Maker(fn, self._spec, options)
         self._hits = self._misses = 0
@@ -99,9 +99,11 @@ class OptimizedFunction:
                 results = None if busy else last.direct(given)  # type: ignore[misc, arg-type]
             except ResultChangedError:  # which it will do again below
                 results = None
+            except Exception as error:
+                raise shortened(error)  # noqa: B904 (the same exception)
             if results is not None:
                 self._hits += 1
-                return results[0] if last.single else last.traced.rebuild(results, given)  # type: ignore[arg-type]
+                return results[0] if last.single else last.traced.rebuild(results, given)  # type: ignore[arg-type, union-attr]
         try:
             return self._call(args, kwargs)
         except Exception as error:
@@ -122,6 +124,8 @@ class OptimizedFunction:
             return self._within()(*args, **kwargs)
         plain = self._programs.plain(key)
         if plain is not None:
+            if self._latest is not None and self._latest[0]() is plain and not kwargs and plain.recognize(args):
+                self._come_back_to(plain)
             self._hits += 1
             self._took(plain, leaves)
             return self.fn(*args, **kwargs)
@@ -166,7 +170,7 @@ class OptimizedFunction:
             self._come_back_to(latest)
         return found[0].traced.rebuild(found[1], leaves)
 
-    def _come_back_to(self, program: Compiled) -> None:
+    def _come_back_to(self, program: Compiled | PlainProgram) -> None:
         """Try this program first."""
         if program.direct is not None:
             self._last = program

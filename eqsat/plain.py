@@ -23,6 +23,8 @@ WRONG = "Fix: none is needed; strict=True makes this an error, with a program th
 AS_ASKED = "Fix: none is needed; any other budget= compiles it"
 SLOWER = "Fix: none is needed; check_speed=False keeps the compiled program"
 _NUMPYS_TOO = (ValueError, IndexError, TypeError)
+_KNOWN_AGAIN = frozenset({np.ndarray, bool, int, float, complex, str, type(None)})
+"""Types of arguments that are known again by little: an array's shape and element type, or the value."""
 
 
 class PlainProgram:
@@ -34,6 +36,8 @@ class PlainProgram:
 
     held: ClassVar[Mapping[int, object]] = {}
     nbytes: ClassVar[int] = 0
+    take: ClassVar[None] = None
+    single: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -52,6 +56,40 @@ class PlainProgram:
         self.why = why
         self.fix = fix
         self.error = error
+        self._given: list[tuple[int, Any, Any, Any]] | None = None  # identity, type, shape or value, element type
+
+    @property
+    def first(self) -> PlainProgram:
+        return self
+
+    def recognize(self, args: tuple[Any, ...]) -> bool:
+        """Have :meth:`direct` know such arguments again; whether it can."""
+        if all(type(value) in _KNOWN_AGAIN for value in args):
+            self._given = [
+                (id(v), np.ndarray, v.shape, v.dtype) if type(v) is np.ndarray else (id(v), type(v), v, None)
+                for v in args
+            ]
+        return self._given is not None
+
+    def direct(self, args: tuple[Any, ...]) -> tuple[Any] | None:
+        """The function's result for arguments as they were recognized, in a fraction of the time that a key takes.
+
+        None for others. What it takes for the same is run by NumPy: at worst slower than compiled, never wrong.
+        """
+        given = self._given
+        if given is None or len(args) != len(given):
+            return None
+        for value, (same, kind, known, dtype) in zip(args, given, strict=True):
+            if id(value) == same:  # or another object in its place, which is as right
+                continue
+            if type(value) is not kind:
+                return None
+            if kind is np.ndarray:
+                if value.shape != known or value.dtype is not dtype:
+                    return None
+            elif value != known:
+                return None
+        return (self.fn(*args),)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself."""

@@ -157,6 +157,37 @@ def test_options_and_calls_that_are_wrong_stay_errors() -> None:
         eqsat.optimize(branch, strict=True, **QUICK).compile(np.ones(3))
 
 
+def test_calls_that_come_again_are_known_by_little_and_others_find_their_own() -> None:
+    def fn(x: Any, n: Any = 2) -> Any:
+        if n == 0:
+            raise ZeroDivisionError("of the function")
+        seen.append(type(x))
+        return sum(float(v) for v in x) * n if x.dtype == np.float64 else x * n
+
+    seen: list[type] = []
+    f = eqsat.optimize(fn, **QUICK)
+    x, y = np.arange(3.0), np.arange(4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EqsatWarning)
+        for call in [(x,), (x, 3), (x.astype(np.float32), 3), (y, 3), (x, 3.0)]:
+            for _ in range(4):
+                assert np.array_equal(f(*call), fn(*call))
+            assert np.array_equal(f(call[0].copy(), *call[1:]), fn(*call))
+            assert isinstance(f.explain(), eqsat.Explanation)
+        calls = f.cache_info()
+        assert np.array_equal(f(x, 3), fn(x, 3)) and f.cache_info().hits == calls.hits + 1
+        for _ in range(3):
+            assert f(x, n=3) == fn(x, n=3) and f(*(x, 3)) == fn(x, 3)
+        x.shape = (3, 1)
+        for _ in range(3):
+            with pytest.raises(TypeError, match="0-dimensional"):
+                f(np.ones((3, 2)), 3)
+            with pytest.raises(ZeroDivisionError, match="of the function") as caught:
+                f(y, 0)
+            assert caught.traceback[-1].frame.code.name == "fn"
+        assert np.array_equal(eqsat.optimize(lambda z: f(z * 2, 3) + z, **QUICK)(np.float32(y)), 7 * np.float32(y))
+
+
 def test_threads_share_the_decision() -> None:
     runs = []
 
