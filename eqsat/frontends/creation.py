@@ -256,21 +256,30 @@ def _called(steps: list[dis.Instruction], at: int) -> bool:
     return bool(base.opname == "LOAD_GLOBAL" and (base.arg or 0) & 1) or steps[at - 2].opname == "PUSH_NULL"
 
 
-@functools.lru_cache(maxsize=1024)
+_read: dict[int, tuple[CodeType, dict[int, tuple[str, bool]]]] = {}
+"""By identity: to hash the code of a long function takes Python 3.12 as long as to trace a line of it."""
+
+
 def _attributes(code: CodeType) -> dict[int, tuple[str, bool]]:
     """The instructions of a function that read an attribute: by their places, caches among them, its name.
 
     And whether it is read to be called at once.
     """
-    reads = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+    known = _read.get(id(code))
+    if known is None:
+        if len(_read) >= 1024:
+            _read.clear()
+        known = _read[id(code)] = code, dict(_reads(code))
+    return known[1]
+
+
+def _reads(code: CodeType) -> Iterator[tuple[int, tuple[str, bool]]]:
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-    return {
-        place: (str(step.argval), _called(steps, at))
-        for at, (step, end) in enumerate(zip(steps, ends, strict=True))
-        if step.opname in reads
-        for place in range(step.offset, end)
-    }
+    for at, (step, end) in enumerate(zip(steps, ends, strict=True)):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            found = str(step.argval), _called(steps, at)
+            yield from ((place, found) for place in range(step.offset, end))
 
 
 class _Namespace(ModuleType):
