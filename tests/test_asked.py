@@ -32,6 +32,7 @@ ASKS: dict[str, Callable[[Match], object]] = {
     "value": lambda m: m.value(m.b) == 0.5,
     "array": lambda m: m.array(m.b) is not None,
     "forms": lambda m: m.forms(m.a, "mul"),
+    "fewer": lambda m: not m.fewer(m.a, "mul", 1),
     "forms of forms": lambda m: any(m.known(f) for _, fs in m.forms(m.a, "sin") for f in fs),
     "two": lambda m: m.known(m.b) and m.forms(m.a, "mul"),
 }
@@ -58,6 +59,22 @@ def test_a_refused_match_is_tried_again(ask: str, place: str) -> None:
     assert not alone.report.rules["patient"].fired
     graph = saturate([_program()], rules=[patient, *LATER], iterations=8)
     assert graph.report.rules["patient"].fired
+
+
+def test_fewer_counts_forms() -> None:
+    found: list[int] = []
+
+    def counted(m: Match) -> bool:
+        """never"""
+        for name in ("sin", "sigmoid", "mul", "exp"):
+            forms = len(m.forms(m.a, name))
+            assert [m.fewer(m.a, name, count) for count in range(3)] == [forms < count for count in range(3)]
+            found.append(forms)
+        return False
+
+    asking = rewrite(op("maximum", a, b), op("maximum", b, a), where=counted, id="asking")
+    saturate([_program()], rules=[asking, *LATER], iterations=8)
+    assert set(found) == {0, 1}
 
 
 def test_a_group_that_declined_is_asked_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -240,3 +241,38 @@ def test_cycles_are_never_chosen_even_for_free() -> None:
     start = greedy(problem)
     assert start is not None
     assert solve(problem, start, Budget()).solution.cost == 5.0
+
+
+def sharing(dear: float) -> tuple[Problem, Solution]:
+    """A problem in which greedy choice is not the optimum, and one choice is dear."""
+    choices = [Choice(0, (), 1.0), Choice(1, (0,), 1.0), Choice(1, (), 1.5), Choice(2, (0,), 1.0), Choice(2, (), 1.5)]
+    choices += [Choice(3, (1, 2), 0.5), Choice(0, (), dear)]
+    return Problem(tuple(choices), (3,)), Solution({0: 0, 1: 1, 2: 3, 3: 5}, 3.5 + 1e-3)
+
+
+@pytest.mark.parametrize("dear", [2.0, 1e9, 1e16, float("inf")])
+def test_integer_programs_do_not_depend_on_what_is_too_dear(dear: float) -> None:
+    outcome = solve(*sharing(dear), Budget())
+    assert outcome.proven and outcome.solution.cost == 3.5
+
+
+def test_integer_programs_print_nothing_and_leave_highs_to_the_user(capfd: pytest.CaptureFixture[str]) -> None:
+    import highspy
+
+    found: list[object] = []
+
+    def run() -> None:
+        assert solve(*sharing(2.0), Budget()).proven
+        found.append(capfd.readouterr())
+        user = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 3)):  # HiGHS has one pool of threads for each thread
+            user.setOptionValue(option, value)
+        one = user.addVariable(0, 4)
+        user.addConstr(2 * one >= 3)
+        found.append(user.minimize(one))
+        found.append(solve(*sharing(2.0), Budget()).proven)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [("", ""), highspy.HighsStatus.kOk, True]

@@ -74,6 +74,26 @@ def test_as_written_runs_where_schedules_say_clearly_so(
     assert quickly == [False, True, False][: 3 if wins else 2]  # the one that runs is selected well
 
 
+@pytest.mark.parametrize("better", [False, True])
+def test_what_is_selected_well_runs_if_schedules_do_not_say_otherwise(
+    better: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = region()
+    egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
+
+    def select(graph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+        return [replace(selected(graph)[0], seconds=1.0, method="quick" if quick else "well")]
+
+    seconds = {"quick": 0.5, "well": 0.4 if better else 0.6}
+    monkeypatch.setattr(module._Scheduled, "apart", lambda *_: 1.0)
+    monkeypatch.setattr(module._Scheduled, "below", lambda *_: True)
+    monkeypatch.setattr(
+        module._Scheduled, "together", lambda _, f: 1.0 if f.egraph is egraph else seconds[f.selection.method]
+    )
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    assert decide(part, egraph, RULES, select, price, {}).selection.method == ("well" if better else "quick")
+
+
 def test_what_rules_have_no_part_in_is_not_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
     part = region()
     own = saturate(part.graph.outputs, rules=[], const=frozenset(part.inputs[1:]))
@@ -117,3 +137,16 @@ def test_a_rival_is_scheduled_only_as_far_as_bounds_do_not_tell(monkeypatch: pyt
 
     monkeypatch.setattr(ScheduledPrice, "seconds", never)
     assert not scheduled.below(written, 1e-3 * apart)
+
+
+def test_what_the_process_has_scheduled_before_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bounds are too high, too."""
+    part, target = region(), backend("numba_cpu").target(load(), 1)
+    written = as_written(part, RULES, selected)
+    before, price = ScheduledPrice(target), ScheduledPrice(target)
+    apart = module._Scheduled(part, before, {}, module.NEVER).apart(written)
+    monkeypatch.setattr(ScheduledPrice, "least", lambda *_: 2 * apart)
+    scheduled = module._Scheduled(part, price, {}, module.NEVER)
+    assert not scheduled.below(written, 1.5 * apart)
+    assert scheduled.apart(written) == apart
+    assert scheduled.below(written, 1.5 * apart)  # what it has asked for itself it knows

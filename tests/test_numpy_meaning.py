@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,20 @@ def test_a_chain_of_two_is_a_dot() -> None:
         check(lambda a, b: np.linalg.multi_dot([b, a]), a, M)
 
 
+def test_points_between_are_of_the_type_of_the_ends() -> None:
+    for kind in ("f2", "f4", "f8", "i4", "c8"):
+        x = np.array([1, 2, 4], kind)
+        for fn in (
+            lambda x: np.linspace(x, 9, 3),
+            lambda x: np.linspace(0.0, x[1], 3),
+            lambda x: np.linspace(x, np.float64(9), 4, axis=1),
+            lambda x: np.linspace(x, x[::-1], 5, endpoint=False, retstep=True),
+        ):
+            for got, want in zip(run(fn, x), fn(x), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-2 if kind == "f2" else 1e-6)
+                assert got.dtype == want.dtype
+
+
 def lists(x: Any, y: Any) -> Any:
     a, b = x[0], y[1]
     return (
@@ -302,6 +317,11 @@ def lists(x: Any, y: Any) -> Any:
         np.sqrt([[a, b], (1, 4)]), np.hypot([a, b], 3), np.maximum(x[:2], [a, b]), np.linalg.norm([a, b]),
         np.minimum.reduce([x, y]), np.logical_and.reduce((x > 0, y > 0)), np.add.accumulate([a, b]),
         np.multiply.outer([a, b], x), np.transpose([x, y]), np.stack([x, y]).sum(),
+        np.average([a, b], weights=[b, 1]), np.clip(x, a_min=[a, 1, b], a_max=9), np.mean(deque([a, b])),
+        np.add(x[:2], [a, b], out=np.zeros(2)), np.where(np.array_equal([a, b], [a, b]), a, b), np.append(x, [a, b]),
+        np.stack([[a, b], [b, 1]]), np.concatenate(([a, b], [1])), np.vstack([[a, b], x[:2]]), np.vander([a, b]),
+        np.column_stack(([a, b], [b, 1])), *np.meshgrid([a, b], x), np.linspace([a, b], 9, 3), x * np.size([x, y]),
+        *np.divmod.outer([a, b], x), np.sum(*[[a, b]]), np.linalg.norm(*[[a, b]]), np.maximum.reduce(*[[x, y]]),
     )  # fmt: skip
 
 
@@ -354,3 +374,27 @@ def test_functions_that_are_not_called_are_themselves() -> None:
         return x * given[function] * given[ufunc] * given[norm]
 
     assert np.array_equal(run(chosen, ROW), 24 * ROW)
+
+    def beside(x: Any) -> Any:
+        def same(f: Any) -> Any:
+            return f
+
+        kept, module, rest = [np.add, same(x)], np, [x, [0, 2]]
+        from numpy import add, maximum, minimum  # each at another place among the names of the code
+        from numpy import sum as total
+
+        assert kept[0] is np.add is add is same(np.add) is same(module.add) is (module.add, same(x))[0]
+        assert isinstance(maximum, np.ufunc) and isinstance(minimum, np.ufunc) and total is np.sum
+        y = np.zeros(3)
+        np.add.at(*[y, [0, 0, 1], x])
+        return y, np.add.reduceat(*rest), (module.sum, same(x))[0](x)
+
+    for got, want in zip(run(beside, ROW), beside(ROW), strict=True):
+        assert np.array_equal(got, want)
+
+
+def test_functions_that_the_user_put_into_numpy_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_sum, real_zeros = np.sum, np.zeros
+    monkeypatch.setattr(np, "sum", lambda x: real_sum(x) + 100)
+    monkeypatch.setattr(np, "zeros", lambda n: real_zeros(n) + 100)
+    assert np.array_equal(run(lambda x: np.sum(x) + np.zeros(3), ROW), real_sum(ROW) + 200 + real_zeros(3))

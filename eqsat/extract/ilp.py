@@ -119,7 +119,8 @@ class _Program:
         from highspy._core import _Highs  # ``Highs`` adds a language for models, and prints a line when it is made
 
         count = len(self.problem.choices)
-        scaled = [c.cost * self.scale for c in self.problem.choices]
+        # What costs more than ``most`` is in no solution, whatever it costs; HiGHS refuses factors of 1e15.
+        scaled = [min(c.cost, 2 * most) * self.scale for c in self.problem.choices]
         rows = [*self.rows, (list(range(count)), scaled, -float("inf"), most * self.scale)]
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = self.columns, len(rows)

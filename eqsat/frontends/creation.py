@@ -14,6 +14,7 @@ import operator
 import sys
 import sysconfig
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 
 from eqsat.forks import hold_over_fork
 from eqsat.frontends import registry
-from eqsat.frontends.convert import holds_traced, known_dtype, traced
+from eqsat.frontends.convert import holds_traced, is_weak, known_dtype, traced
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.tracer import TracedArray
@@ -78,9 +79,11 @@ def _linspace(
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"Number of samples, {count}, must be non-negative.")
-    low, high = traced(start) * 1.0, traced(stop) * 1.0
+    ends = [end if is_weak(end) else traced(end) for end in (start, stop)]
+    kind = np.result_type(0.0, *[end if is_weak(end) else end.dtype for end in ends])
+    low, high = (traced(end).astype(kind) for end in ends)
     gaps = count - 1 if endpoint else count
-    steps = np.arange(count, dtype=float).reshape(-1, *[1] * max(low.ndim, high.ndim))
+    steps = np.arange(count, dtype=kind).reshape(-1, *[1] * max(low.ndim, high.ndim))
     step = (high - low) / gaps if gaps > 0 else high - low
     made = low + steps * step
     if endpoint and count > 1:
@@ -103,19 +106,43 @@ def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
         trace = CURRENT.get()
         if trace is None or trace.thread != threading.get_ident():
             return function(*args, **kwargs)
-        return function(*map(_join, args), **kwargs)
+        named = {key: value if key == "out" else _join(value) for key, value in kwargs.items()}
+        return function(*map(_join, args), **named)
 
-    if isinstance(function, np.ufunc) and function.nin == 2 and function.nout == 1 and function.signature is None:
+    if isinstance(function, np.ufunc):
         vars(run).update({name: _joined(getattr(function, name)) for name in _METHODS})
     return run
 
 
 def _join(value: Any) -> Any:
-    return CREATORS["asarray"](value) if isinstance(value, (list, tuple)) and holds_traced(value) else value
+    if not isinstance(value, (list, tuple, deque)):
+        return value
+    items = list(value)
+    return CREATORS["asarray"](items) if holds_traced(items) else value
 
 
+def _of_each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for each of the arrays that a function puts together."""
+
+    @functools.wraps(function)
+    def run(arrays: Any, *args: Any, **kwargs: Any) -> Any:
+        return function([_join(a) for a in arrays] if isinstance(arrays, (list, tuple)) else arrays, *args, **kwargs)
+
+    return run
+
+
+_OF_LISTS = (
+    "array_split", "block", "choose", "histogram", "histogram2d", "histogram_bin_edges", "histogramdd", "pad",
+    "piecewise", "ravel_multi_index", "rollaxis", "select", "split", "trim_zeros",
+)  # fmt: skip
+"""Functions beside ``NAMES`` to which lists are more than arrays."""
+_OF_ARRAYS = (
+    "copy", "diag", "full_like", "linspace", "meshgrid", "outer", "repeat", "tile", "tril", "triu", "vander",
+)  # fmt: skip
+"""Of ``NAMES``, those that are given arrays."""
 _TRACED: dict[str, Callable[..., Any]] = {
-    **{name: _joined(getattr(np, name)) for name in ("copy", "diag", "outer", "repeat", "tile", "tril", "triu")},
+    **{name: _joined(getattr(np, name)) for name in _OF_ARRAYS},
+    **{name: _of_each(getattr(np, name)) for name in ("concatenate", "hstack", "stack", "vstack")},
     "array": _array,
     "asarray": _asarray,
     "asanyarray": _asarray,
@@ -154,17 +181,11 @@ def _create(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwar
 CREATORS: dict[str, Callable[..., Any]] = {name: _creator(name, getattr(np, name)) for name in NAMES}
 OF_ORIGINAL: dict[int, Callable[..., Any]] = {id(getattr(np, name)): CREATORS[name] for name in NAMES}
 """What user code sees in place of a function, by the identity of that."""
-_OF_ARRAYS = (
-    "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "average", "clip", "count_nonzero", "cross", "cumprod",
-    "cumsum", "diff", "dot", "flip", "inner", "kron", "max", "mean", "median", "min", "nanmax", "nanmean", "nanmin",
-    "nansum", "percentile", "prod", "ptp", "quantile", "ravel", "sort", "squeeze", "std", "sum", "tensordot", "trace",
-    "transpose", "var", "vdot", "where",
-)  # fmt: skip
-"""Functions of arrays that are often given lists of them, beside all ufuncs and those of ``np.linalg``. They differ
-only where they are called: a function that is compared with another, or given to one, is itself."""
 _CALLED: dict[str, dict[str, Callable[..., Any]]] = {
     "numpy": {
-        name: _joined(value) for name, value in vars(np).items() if isinstance(value, np.ufunc) or name in _OF_ARRAYS
+        name: _of_each(value) if name in ("column_stack", "dstack") else _joined(value)
+        for name, value in vars(np).items()
+        if isinstance(value, (np.ufunc, type(np.sum))) and name not in (*NAMES, *_OF_LISTS)
     },
     "numpy.linalg": {
         name: _joined(getattr(np.linalg, name))
@@ -172,6 +193,8 @@ _CALLED: dict[str, dict[str, Callable[..., Any]]] = {
         if name not in ("LinAlgError", "multi_dot")
     },
 }
+"""What user code sees in place of functions of arrays: all that NumPy dispatches, and ufuncs. They differ only where
+they are called: a function that is compared with another, or given to one, is itself."""
 LATER: dict[str, Callable[[ModuleType], dict[str, Any]]] = {}
 """What makes the same for modules that the user may have imported."""
 
@@ -213,31 +236,49 @@ def _is_users(file: str, of: str) -> bool:
 
 
 def _called(steps: list[dis.Instruction], at: int) -> bool:
-    """Whether what an instruction reads is called at once: it reads a method, or a NULL lies beside it for the call."""
-    step, before = steps[at], steps[max(at - 1, 0)]
-    method = step.opname == "LOAD_METHOD" if sys.version_info < (3, 12) else bool((step.arg or 0) & 1)
-    beside = steps[max(at - 2, 0) : max(at - 1, 0)] + steps[at + 1 : at + 2]
-    null = before.opname == "LOAD_GLOBAL" and bool((before.arg or 0) & 1)
-    of = steps[at + 1 : at + 2]  # np.maximum.reduce(…)
-    reduced = any(other.opname in ("LOAD_ATTR", "LOAD_METHOD") and other.argval in _METHODS for other in of)
-    return method or null or reduced or any(other.opname == "PUSH_NULL" for other in beside)
+    """Whether what an instruction reads is called at once, or a method of it that is in ``_METHODS``.
+
+    Python pushes a NULL for a call that is not a method's: before the whole callee, from 3.13 on behind it.
+    """
+    step, after = steps[at], steps[at + 1]
+    if step.opname == "IMPORT_FROM":
+        return False
+    if after.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return after.argval in _METHODS
+    if step.opname == "LOAD_METHOD" if sys.version_info < (3, 12) else (step.arg or 0) & 1:
+        return True
+    if sys.version_info >= (3, 13):
+        return after.opname == "PUSH_NULL"
+    while steps[at - 1].opname == "LOAD_ATTR":
+        at -= 1
+    base = steps[at - 1]
+    return bool(base.opname == "LOAD_GLOBAL" and (base.arg or 0) & 1) or steps[at - 2].opname == "PUSH_NULL"
 
 
-@functools.lru_cache(maxsize=1024)
+_read: dict[int, tuple[CodeType, dict[int, tuple[str, bool]]]] = {}
+"""By identity: to hash the code of a long function takes Python 3.12 as long as to trace a line of it."""
+
+
 def _attributes(code: CodeType) -> dict[int, tuple[str, bool]]:
     """The instructions of a function that read an attribute: by their places, caches among them, its name.
 
     And whether it is read to be called at once.
     """
-    reads = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
-    steps = list(dis.get_instructions(code))
+    known = _read.get(id(code))
+    if known is None:
+        if len(_read) >= 1024:
+            _read.clear()
+        known = _read[id(code)] = code, dict(_reads(code))
+    return known[1]
+
+
+def _reads(code: CodeType) -> Iterator[tuple[int, tuple[str, bool]]]:
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-    return {
-        place: (str(step.argval), _called(steps, at))
-        for at, (step, end) in enumerate(zip(steps, ends, strict=True))
-        if step.opname in reads
-        for place in range(step.offset, end)
-    }
+    for at, (step, end) in enumerate(zip(steps, ends, strict=True)):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            found = str(step.argval), _called(steps, at)
+            yield from ((place, found) for place in range(step.offset, end))
 
 
 class _Namespace(ModuleType):
@@ -249,8 +290,8 @@ class _Namespace(ModuleType):
 
 def _property(name: str, shown: Any, called: bool = False) -> property:
     def get(module: ModuleType) -> Any:
-        trace = CURRENT.get()
-        if trace is not None or PLAIN.get():
+        trace, held = CURRENT.get(), vars(module)[name]
+        if (trace is not None or PLAIN.get()) and held is getattr(shown, "__wrapped__", held):  # not the user's own
             frame = sys._getframe(1)
             mine = is_users(frame.f_code.co_filename, trace.file if trace is not None else "")
             # C code has no frame of its own: the one that called it is at another instruction.
@@ -258,7 +299,7 @@ def _property(name: str, shown: Any, called: bool = False) -> property:
                 read, at_once = _attributes(frame.f_code).get(frame.f_lasti, ("", False))
                 if read == name and (at_once or not called):
                     return shown
-        return vars(module)[name]
+        return held
 
     def put(module: ModuleType, value: Any) -> None:
         vars(module)[name] = value

@@ -46,9 +46,9 @@ def decide(
     """The program of a region that takes least by its schedules: one of the best few of ``egraph``, or as written. But
     the best one by selection stays where that is not clear: the clock confirms gains of 5 %, and not all of 2 %.
 
-    As written is what ``rules`` without left sides make of it, selected quickly, and well if it wins. Where rules have
-    no part in the best one, and where that is expected to be plainly better, nothing else is scheduled; nor are kernels
-    of others run together where these are no better apart.
+    As written is what ``rules`` without left sides make of it, selected quickly; if it wins, the better one of that and
+    what is selected well. Where rules have no part in the best one, and where that is expected to be plainly better,
+    nothing else is scheduled; nor are kernels of others run together where these are no better apart.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
     if not credited(egraph, best.selection):
@@ -65,7 +65,10 @@ def decide(
         seconds = scheduled.together(other)
         if seconds < least:
             found, least = other, seconds
-    return Found(written.egraph, select(written.egraph)[0]) if found is written else found
+    if found is written:
+        well = Found(written.egraph, select(written.egraph)[0])
+        return well if scheduled.together(well) <= least else written
+    return found
 
 
 def as_written(region: Region, rules: Sequence[Rule], select: Select, *, proofs: bool = False) -> Found:

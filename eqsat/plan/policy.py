@@ -11,7 +11,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Least, Scheduled, ScheduleError, least_of, remembered, schedule
+from eqsat.schedule import Least, Scheduled, ScheduleError, essence, least_of, schedule
 
 
 class ScheduledPrice:
@@ -26,6 +26,7 @@ class ScheduledPrice:
         # By identity, for groups are asked for often, and are long: each is held, so that no other one has its id.
         self._scheduled: dict[int, tuple[KernelGroup, Scheduled | None]] = {}
         self._least: dict[int, tuple[KernelGroup, Least | None]] = {}
+        self._known: dict[object, float] = {}
 
     def seconds(self, group: KernelGroup) -> float:
         if not usable():
@@ -34,11 +35,8 @@ class ScheduledPrice:
         return math.inf if found is None else found.predicted_seconds
 
     def known(self, group: KernelGroup) -> float | None:
-        """The same where no schedule need be searched for it."""
-        if not usable():
-            return self.least(group, ())
-        found = remembered(group, self.target, disable=self.disable)
-        return None if found is None else found.predicted_seconds
+        """The same where this price has been asked for it: what else the process has scheduled must decide nothing."""
+        return self._known.get(essence(group)) if usable() else self.least(group, ())
 
     def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
         """A bound; what ``parts`` waste of the units, together they are taken to waste, too."""
@@ -57,6 +55,7 @@ class ScheduledPrice:
             with suppress(OptionError, ScheduleError):
                 found = schedule(group, self.target, disable=self.disable, deadline=self.deadline)
             self._scheduled[id(group)] = group, found
+            self._known[essence(group)] = math.inf if found is None else found.predicted_seconds
         return self._scheduled[id(group)][1]
 
     def _least_of(self, group: KernelGroup) -> Least | None:

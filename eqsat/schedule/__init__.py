@@ -6,7 +6,7 @@ from eqsat.schedule.legal import check
 from eqsat.schedule.offered import check_offered
 from eqsat.schedule.problem import ScheduleError
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Candidate, Least, Scheduled, anywhere, least_of, remembered, schedule
+from eqsat.schedule.scheduler import Candidate, Least, Scheduled, anywhere, essence, least_of, schedule
 from eqsat.schedule.simple import simple_nest
 from eqsat.schedule.vectors import lane_axis
 
@@ -20,11 +20,11 @@ __all__ = [
     "below",
     "check",
     "check_offered",
+    "essence",
     "installed_loop_rules",
     "is_parallel",
     "lane_axis",
     "least_of",
-    "remembered",
     "schedule",
     "simple_nest",
 ]

@@ -102,7 +102,7 @@ def schedule(
             and pack where a factor cannot be read in place).
     """
     group = anywhere(group)
-    key = _key(group, target, disable)
+    key = _needed(group), target, disable
     found = _memory.get(key)
     if found is None:
         found = _schedule(group, target, disable, deadline)
@@ -112,13 +112,13 @@ def schedule(
     return found
 
 
-def remembered(group: KernelGroup, target: Target, *, disable: tuple[str, ...] = ()) -> Scheduled | None:
-    """What ``schedule`` returns, if it did so before."""
-    return _memory.get(_key(anywhere(group), target, disable))
+def essence(group: KernelGroup) -> object:
+    """What a schedule depends on: groups in which that is equal have the same schedule."""
+    return _needed(anywhere(group))
 
 
-def _key(group: KernelGroup, target: Target, disable: tuple[str, ...]) -> object:
-    return group.stages, group.shared, group.operands, group.unless, target, disable
+def _needed(group: KernelGroup) -> object:
+    return group.stages, group.shared, group.operands, group.unless
 
 
 def anywhere(group: KernelGroup) -> KernelGroup:
