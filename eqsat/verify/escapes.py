@@ -7,7 +7,7 @@ evaluated again: what that does not move is held to the reference like everythin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,14 +50,17 @@ def moves(
     bound: Mapping[Node, np.ndarray],
     escapes: Escapes,
     deadline: Deadline | None = None,
+    enough: Callable[[list[np.ndarray]], bool] | None = None,
 ) -> list[np.ndarray]:
-    """For each place (a box of an output) how far its elements move where such values are replaced.
+    """For each place (a box of an output) how far its elements move where such values are replaced, or at least so far
+    as is ``enough``.
 
     Absolute; infinite where an integer or a bool changes, where something is or becomes NaN, infinite, or so large that
     it is in another order, and everywhere if the program refuses the other values.
     """
     clean = _Replacing(plan, bound, escapes, None, deadline)
     before = [clean.part(*place) for place in places]
+    reaches = [_RANGE[node.dtype.name][0] if escapes.range and node.dtype.is_float else np.inf for node, _ in places]
     worst = [np.zeros(b.shape) for b in before]
     for run in range(_RUNS if clean.escaped else 0):
         other = _Replacing(plan, bound, escapes, run, deadline)
@@ -65,9 +68,11 @@ def moves(
             after = [other.part(*place) for place in places]
         except (IndexError, ValueError):
             return [np.full(b.shape, np.inf) for b in before]
-        worst = [np.maximum(w, distance(a, b)) for w, a, b in zip(worst, after, before, strict=True)]
-    reaches = [_RANGE[node.dtype.name][0] if escapes.range and node.dtype.is_float else np.inf for node, _ in places]
-    return [np.where(w > reach, np.inf, w) for w, reach in zip(worst, reaches, strict=True)]
+        apart = [distance(a, b) for a, b in zip(after, before, strict=True)]
+        worst = [np.maximum(w, np.where(d > r, np.inf, d)) for w, d, r in zip(worst, apart, reaches, strict=True)]
+        if enough is not None and enough(worst):
+            break
+    return worst
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

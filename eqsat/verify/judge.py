@@ -395,8 +395,13 @@ class Judge:
         known = Escapes(undefined=not tame, special=lossy)
         free = replace(known, range=not tame and not ordered)
         places = self.noise.places(suspects, 2 * ESCAPES)
-        moved = moves(places, self.plan, look.bound, free, self.deadline)
-        if free.range and (look.plain is not None or bounded):
+        compared = free.range and (look.plain is not None or bounded)
+
+        def excused(moved: list[np.ndarray]) -> bool:
+            return not compared and all(s.is_excused(m) for s, m in zip(suspects, moved, strict=True))
+
+        moved = moves(places, self.plan, look.bound, free, self.deadline, excused)
+        if compared:
             held = moves(places, self.plan, look.bound, known, self.deadline)
             for n, suspect in enumerate(suspects):
                 if look.plain is not None:

@@ -62,14 +62,27 @@ class Suspect:
 
         What hangs on values that leave the range may leave it, too. How many there are.
         """
-        off = distance(self.ours, self.exact if is_floating(self.ours) else self.reference)
-        far = (off > self.error.allowed) | self.gross() | self.wrong_signs()
-        far |= distance(self.ours, self.reference) == np.inf
-        far &= (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & is_floating(self.ours))
+        far, off = self._far()
+        far &= self._excused(off, moved)
         self.ours = self.ours.copy()
         self.ours[far] = self.reference[far]
         self.error = compare(self.ours, self.exact, self.reference, scale=self.scale)
         return int(np.count_nonzero(far))
+
+    def is_excused(self, moved: np.ndarray) -> bool:
+        """Whether every element that is off is excused already: to move them further would change nothing."""
+        far, off = self._far()
+        return not (far & ~self._excused(off, moved)).any()
+
+    def _far(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which elements are off by too much, and by how much each is."""
+        off = distance(self.ours, self.exact if is_floating(self.ours) else self.reference)
+        far = (off > self.error.allowed) | self.gross() | self.wrong_signs()
+        return far | (distance(self.ours, self.reference) == np.inf), off
+
+    def _excused(self, off: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (moved > 0) & ((off <= GROSS_FACTOR * moved) | (off == np.inf) & is_floating(self.ours))
+        return found
 
 
 @dataclass(frozen=True)
