@@ -28,6 +28,7 @@ from eqsat.plan.decide import decide
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import split_masked
+from eqsat.plan.paddings import without_padding
 from eqsat.plan.place import Found, place
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
 from eqsat.plan.policy import ScheduledPrice
@@ -304,7 +305,8 @@ def _arrange(
         if isinstance(item, Piece) or price is None:
             items.append(item)
         else:
-            items.extend(split_masked(item, assembly.value, assembly.buffer, price))
+            parts = split_masked(item, assembly.value, assembly.buffer, price)
+            items.extend(without_padding(part, assembly) for part in parts)
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
     groups = {id(item.group) for item in items if not isinstance(item, Piece)}
     pace = Pace("searching schedules", len(groups), deadline)

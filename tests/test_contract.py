@@ -432,6 +432,49 @@ def test_tiles_that_leave_a_run_are_refused(rows: int, depth: int) -> None:
         contract.emit(group, Pack("b", cut), host())
 
 
+def padded_windows(flag: int, inf: bool = False) -> tuple[KernelGroup, list[np.ndarray]]:
+    """Windows with the domain of points that do not read the border, where zeros are; ``flag``: nothing is left out."""
+    rows, wide, channels = 5, 12, 32
+    group, arrays = windows(rows, wide, channels, 40)
+    image = arrays[0].reshape(rows + 2, wide + 2, channels)
+    image[[0, -1]], image[:, [0, -1]] = 0, 0
+    if inf:
+        arrays[1][7] = np.inf
+    ends = ((-1, 1), (rows, -1)), ((-1, 1), (wide, -1))
+    domain = [
+        Index(offset, tuple(s if axis in (space, space + 3) else 0 for axis in range(6)), int64)
+        for space, sides in enumerate(ends)
+        for offset, s in sides
+    ]
+    (stage,) = group.stages
+    stage = replace(stage, kernel=replace(stage.kernel, domain=tuple(domain)))
+    group = replace(group, stages=(stage,), operands=(*group.operands, Operand(int64, 1, True)), unless=(3,))
+    return group, [*arrays, np.array([flag])]
+
+
+TAP = TileOp("fma", (("m", 12), ("n", 32), ("k", 32)))
+TAPS: list[Nest] = [
+    in_runs(60, 288, 12, 32),
+    in_runs(60, 288, 4, 32),
+    in_runs(60, 288, 6, 96),  # whole rows of taps: only what lies above and below is left out
+    in_runs(60, 288, 6, 16),
+    Pack("b", Loop("k", 288, 96, Loop("n", 40, 32, Loop("m", 60, 12, Loop("k", 96, 32, TAP))))),
+]
+
+
+@pytest.mark.parametrize("nest", TAPS, ids=show)
+def test_taps_that_read_only_padding_are_left_out(nest: Nest) -> None:
+    for flag in (0, 1):
+        verify(*padded_windows(flag), nest, threads=1 + flag)
+    verify(*padded_windows(1, inf=True), nest)  # 0 times infinity is NaN
+    group, arrays = padded_windows(0)
+    exact, *_ = wanted(group, arrays)
+    image = arrays[0].reshape(7, 14, 32)
+    image[[0, -1]] = np.nan  # not read where nothing is left of a row
+    got = run(printed(group, nest, None, 1), arrays)[2]
+    np.testing.assert_allclose(got, exact[2].ravel(), rtol=1e-4, atol=1e-4)
+
+
 def transform(spots: int, run: int, const: bool = False) -> KernelGroup:
     """``out[t, p, c] = Σ_d a[t, d] x[p, d, c]``, the matrix known."""
     f, n = float32, 6

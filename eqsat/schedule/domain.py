@@ -1,20 +1,22 @@
 """Triangular loop bounds: which positions of an axis a block of rows needs, by the domains of a group's kernels.
 
 A kernel's domain is a polyhedron over its axes (see ``eqsat.ir.kernel``). Of a group whose blocks are rows, each
-constraint bounds one further axis, the columns, by an affine function of the row: below or above.
+constraint bounds one further axis, the columns, by an affine function of the row: below or above. Of a contraction by
+itself register tiles leave out the rows to which a step of k adds nothing: those at which a constraint fails for all
+of the step (taps of a convolution that read only padding).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from eqsat.ir.kernel import Index, Kernel, KernelGroup
-from eqsat.ir.nest import Loop, Nest, Pack
+from eqsat.ir.nest import Loop, Nest, Pack, TileOp
 
 MOST = 1 << 24
 """Rows up to which their columns are counted; of more, all columns are taken to be needed."""
@@ -150,3 +152,61 @@ def grain_of(nest: Nest, axis: str, extent: int) -> int:
 def common_grain(grains: Iterable[int], extent: int) -> int:
     """The least run of positions that suits all; ``extent`` where that is no less."""
     return min(math.lcm(*grains), extent)
+
+
+# rows of register tiles
+
+
+def box_of(extents: Sequence[int], axes: Sequence[int], size: int) -> tuple[int, ...] | None:
+    """Positions along each of ``axes`` in every run of ``size`` of them, flattened; None where runs are no boxes."""
+    found = list[int]()
+    for axis in reversed(axes):
+        n = min(extents[axis], size)
+        if extents[axis] % n or size % n:
+            return None
+        found, size = [n, *found], size // n
+    return tuple(found) if size == 1 else None
+
+
+def greatest(index: Index, axes: Sequence[int], box: Sequence[int]) -> int:
+    """What a box of ``axes``, from its first position on, adds at most to the index."""
+    return sum(max(0, index.strides[axis] * (n - 1)) for axis, n in zip(axes, box, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def rows_inside(
+    kernel: Kernel, m: tuple[int, ...], k: tuple[int, ...], rows: int, depth: int
+) -> tuple[float, frozenset[int]] | None:
+    """The part of all rows to which steps of ``depth`` positions of ``k`` add something, and how many tiles of ``rows``
+    positions of ``m`` have of them; None where they have all of them, or tiles are no boxes of these axes."""
+    extents, box = kernel.extents, box_of(kernel.extents, k, depth)
+    if box is None or not m or extents[m[-1]] % rows:
+        return None
+    moving = [a for a in m[:-1] if any(index.strides[a] for index in kernel.domain)]
+    inside = np.ones((1,) * (len(moving) + 1 + len(k)), bool)
+    for index in kernel.domain:
+        across = [index.strides[a] * np.arange(extents[a]) for a in (*moving, m[-1])]
+        along = [index.strides[a] * np.arange(0, extents[a], n) for a, n in zip(k, box, strict=True)]
+        inside = inside & (sum(np.ix_(*across, *along)) + index.offset + greatest(index, k, box) >= 0)
+    each = np.add.reduceat(inside, range(0, extents[m[-1]], rows), axis=len(moving), dtype=np.int64)
+    return None if inside.all() else (float(inside.mean()), frozenset(each.ravel().tolist()))
+
+
+def step_inside(kernel: Kernel, k: Sequence[int]) -> int:
+    """Positions along the axes of k inside of those that a domain bounds: the longest step that lies in one tap."""
+    bounded = [n for n, axis in enumerate(k) if any(index.strides[axis] for index in kernel.domain)]
+    return math.prod(kernel.extents[axis] for axis in k[max(bounded, default=-1) + 1 :])
+
+
+def rows_of(nest: Nest, kernel: Kernel, m: tuple[int, ...], k: tuple[int, ...]) -> tuple[float, frozenset[int]] | None:
+    """The same for a nest of a contraction; None, too, where its tiles do not lie evenly along m and k."""
+    steps = dict[str, list[int]](m=[], k=[])
+    while not isinstance(nest, TileOp):
+        if isinstance(nest, Loop) and nest.axis in steps:
+            steps[nest.axis].append(nest.step)
+        if not isinstance(nest, Loop | Pack) or (isinstance(nest, Pack) and nest.fused):
+            return None
+        nest = nest.body
+    rows, depth = nest.size("m"), nest.size("k")
+    even = all(step % unit == 0 for axis, unit in (("m", rows), ("k", depth)) for step in steps[axis])
+    return rows_inside(kernel, m, k, rows, depth) if nest.name == "fma" and even else None

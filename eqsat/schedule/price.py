@@ -10,6 +10,7 @@ from eqsat.cost.movement import thrashes
 from eqsat.cost.target import Moved, Target
 from eqsat.ir.kernel import Load
 from eqsat.ir.types import float32
+from eqsat.schedule.domain import rows_inside, step_inside
 from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
 from eqsat.schedule.read_again import read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
@@ -108,7 +109,8 @@ class Pricer:
             b, m, n, k = (form.extent(axis) for axis in "bmnk")
             rows, columns = best_tiles(self.target, form.dtype, m, n, 1)[0]
             tiles = max(1, self.problem.outer) * b * m * n / rows / columns
-            total += tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
+            inside = self.inside(form, 1, step_inside(form.kernel, form.named["k"]))
+            total += inside * tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
             total += form.epilogue_slots * form.kernel.results / lanes * slot
         return total * self.needed("rows", 1)
 
@@ -160,6 +162,9 @@ class Pricer:
         lanes = target.lanes(dtype)
         slot = target.slot(dtype)
         vectors = -(-n // lanes)
+        inside = self.inside(form, m, k)
+        if inside < 1:
+            seconds = inside * seconds + m * vectors * (k / whole) * slot  # sums are 0 to begin with
         seconds += form.epilogue_slots * m * vectors * (k / max(whole, 1)) * slot
         first, second = form.factors
         if not a:
@@ -180,6 +185,13 @@ class Pricer:
             if second.contiguous and far and second.row_bytes > n * size:
                 seconds += k * n * size * m / form.extent("m") * self.first_read(form, second)
         return seconds
+
+    def inside(self, form: StageForm, m: int, k: int) -> float:
+        """The part of a contraction's rows to which steps of k add something (see ``eqsat.schedule.domain``)."""
+        if self.problem.rows or not form.kernel.domain:
+            return 1.0
+        found = rows_inside(form.kernel, form.named["m"], form.named["k"], m, k)
+        return found[0] if found else 1.0
 
     def ask(self, stage: int, m: int, n: int, k: int) -> tuple[float, float]:
         """Seconds of the units in which a tile asks for its share of the next panel, and the wait that this saves.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
+from eqsat.schedule.domain import step_inside
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.read_again import asking_stage, read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up, run_tile
@@ -104,6 +105,7 @@ def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2, whole: 
     block are found equal: were one pair missing, blocks
     reached in different ways would stay apart, and multiply. But a block is walked in steps of ``whole``, the widths of
     tiles, and one as wide as a tile in any steps, only where these divide it: panels of that width would be cut.
+    Nor is it walked in steps of whole tiles that it is not itself whole tiles of.
     """
     inside = sorted({step for step in steps if 1 < step < extent}, reverse=True)
     facts = [f'(factor "{axis}" {extent} {step})' for step in inside]
@@ -111,6 +113,7 @@ def chain(axis: str, extent: int, steps: Iterable[int], levels: int = 2, whole: 
     if levels > 1:
         cut = [(a, b) for i, a in enumerate(inside) for b in inside[i + 1 :]]
         pairs = [(a, b) for a, b in cut if a % b == 0 or not {a, b} & set(whole)]
+        pairs = [(a, b) for a, b in pairs if all(a % width == 0 for width in whole if b % width == 0)]
         facts += [f'(factor "{axis}" {a} {b})' for a, b in pairs]
     return facts
 
@@ -157,10 +160,11 @@ def contraction_blocks(
         facts.append(f"(depth {form.index} {2 * depth})")
         steps["k"].append(2 * depth)
     if cut is not None:  # the first factor is read where it lies
-        depth = depth_run // next(n for n in range(ceil_div(depth_run, CHAIN), depth_run + 1) if depth_run % n == 0)
-        facts.append(f"(depth {form.index} {depth})")
-        steps["k"].append(depth)
-        widths["k"] = {depth}
+        runs = {depth_run, step_inside(form.kernel, form.named["k"])} if form.kernel.domain else {depth_run}
+        widths["k"] = {run // next(n for n in range(ceil_div(run, CHAIN), run + 1) if run % n == 0) for run in runs}
+        steps["k"] += sorted(widths["k"])
+        facts += [f"(depth {form.index} {depth})" for depth in sorted(widths["k"])]
+        depth = max(widths["k"])
     second = form.factors[1]
     streams = single and m <= max(FEW_ROWS, tiles[0][0]) and second.stored and not second.free
     for row in target.rows("update", form.dtype):

@@ -12,6 +12,7 @@ from eqsat.ir.contraction import Contraction, Planes, contraction_of, plain, pro
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
+from eqsat.schedule.domain import rows_of
 from eqsat_backends.numba_cpu.printing.contract_layout import tile_size
 from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
 from eqsat_backends.numba_cpu.printing.emitted import Axes, Emitted, PackSpec
@@ -75,7 +76,10 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         printer.line("")
         printer.line("")
     with printer.scope("def contract(args, tid, nt):", "args", "tid", "nt"):
-        nests = printing({*places, result})
+        nests = printing({*places, result, *group.unless})
+        if group.unless:
+            printer.bind("every", " | ".join(f"word(x{place}, 0)" for place in group.unless))
+            nests.bounded = rows_of(nest, c.kernel, c.m, c.k)
         for which, offset in offsets.items():
             nests.sources[which] = nests.panels(which, address("shared", (1, str(offset))))
         if not c.kernel.results:

@@ -60,6 +60,7 @@ class ContractElements:
         self.beside: Load | None = None
         """The elements of the second factor, where a phase before puts neighbours along k side by side."""
         self.asking: Ask | None = None  # how the tiles of the loop at hand ask for the next panel
+        self.bounded: tuple[float, frozenset[int]] | None = None  # of a kernel with a domain, see ``rows_of``
         self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
         self.sources |= {which: self.constant(which) for which in ahead}
 

@@ -8,6 +8,7 @@ from eqsat.ir.contraction import is_accumulator, streamed
 from eqsat.ir.kernel import Load
 from eqsat.ir.kernel import walk as expressions
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, tiles, walks
+from eqsat.schedule.domain import box_of, greatest
 from eqsat_backends.numba_cpu.printing.contract_layout import (
     Around,
     Ask,
@@ -65,6 +66,8 @@ class ContractPrinter(ContractPacking):
         innermost = nest.body if isinstance(nest.body, TileOp) and axis == "k" else None
         if axis == "k" and self.sums is None:
             self.sums = self.new_sums(nest)
+            if self.bounded:
+                self.clear(self.sums)
         target = self.target() if innermost else None
         variable = self.p.fresh(axis)
         by = f", {step} * nt" if nest.cyclic else f", {step}" if step > 1 else ""
@@ -146,6 +149,19 @@ class ContractPrinter(ContractPacking):
         row = padded_row(-(-self.span("n") // self.columns) * self.columns * self.size)
         return Sums(address("scratch", (1, str(self.scratch.take(self.span("m") * row)))), row, m, n)
 
+    def clear(self, sums: Sums) -> None:
+        """Print that the sums of the current block begin with 0."""
+        m, n, zero = self.range["m"][0], self.range["n"][0], self.p.literal(0, self.c.dtype)
+        base, row = (sums.base, sums.row) if sums.base else self.storing(m, n) or ("", 0)
+        rows, columns = (f"min({self.span(x)}, {minus(self.limit[x], self.range[x][0])})" for x in "mn")
+        i, j = self.p.fresh("i"), self.p.fresh("j")
+        with (
+            self.p.scope(f"for {i} in range({rows}):", i),
+            self.p.scope(f"for {j} in range(0, {columns}, {self.lanes}):", j),
+        ):
+            to = address(base, (row, i), (self.size, j))
+            self.p.line(f"storen({to}, {zero.name}, min({self.lanes}, {columns} - {j}))")
+
     # tile
 
     def target(self) -> Target:
@@ -215,8 +231,39 @@ class ContractPrinter(ContractPacking):
         return name
 
     def multiply(self, op: TileOp, target: Target) -> None:
-        """Print the tile operation for the current ranges, one call for each size a tile can have."""
-        m, n, (k, k_stop) = self.range["m"][0], self.range["n"][0], self.range["k"]
+        """Print the tile operation for the current ranges, of the rows to which they add something."""
+        m, sizes = self.range["m"][0], self.sizes["m"]
+        if not self.bounded:
+            self.products(op, target, m, sizes)
+            return
+        first, rows = self.rows_inside()
+        inside = replace(target, base=address(target.base, (target.row, first)), rows=rows)
+        with self.p.scope(f"if {rows} > 0:"):
+            self.products(op, inside, address(first, (1, m)), (sizes | self.bounded[1]) - {0})
+
+    def rows_inside(self) -> Range:
+        """Print which rows of the tile at hand have a point of the domain for the k at hand: the first, how many."""
+        (m, _), (k, _), axes = self.range["m"], self.range["k"], self.c.k
+        at = [*self.split("m", m).items(), *self.split("k", k).items()]
+        box = box_of(self.c.kernel.extents, axes, self.span("k"))
+        assert box is not None, "tiles are boxes, by ``rows_of``"
+        low, high = ["0", "0"], [str(self.rows)] * 2
+        for index in self.c.kernel.domain:
+            terms = [(index.strides[axis], name) for axis, name in at]
+            most = address(str(index.offset + greatest(index, axes, box)), (1 << 40, "every"), *terms)
+            step = index.strides[self.c.m[-1]]
+            if step > 0:
+                low.append(f"-(({most}) // {step})")
+            else:
+                high.append(f"({most}) // {-step} + 1" if step else f"{self.rows} * ({most} >= 0)")
+        first, rows = self.p.fresh("first"), self.p.fresh("rows")
+        self.p.bind(first, f"max({', '.join(low)})")
+        self.p.bind(rows, f"min({', '.join(high)}) - {first}")
+        return first, rows
+
+    def products(self, op: TileOp, target: Target, m: str, row_counts: frozenset[int]) -> None:
+        """Print the tile operation for rows from ``m`` on, one call for each size a tile can have."""
+        n, (k, k_stop) = self.range["n"][0], self.range["k"]
         a, b = self.source("a"), self.stream() if op.name == "update" else self.source("b")
         arguments, special = [a.at(m, k), b.at(n, k), target.base], {}
         if op.name == "update":
@@ -226,7 +273,7 @@ class ContractPrinter(ContractPacking):
         else:
             arguments.append(minus(k_stop, k))
             if self.sums:
-                arguments.append(f"{k} == {self.ends['k'][0]}")
+                arguments.append("False" if self.bounded else f"{k} == {self.ends['k'][0]}")
             tests = {}
             ask = self.asking
             target = self.claim(target) if op.claim else target
@@ -234,7 +281,7 @@ class ContractPrinter(ContractPacking):
             last = [ask.base, *ends] if ask else ends
             for columns in sorted(self.sizes["n"], reverse=True):
                 sized = [] if target.columns.isdigit() else [f"{target.columns} == {columns}"]
-                for rows in sorted(self.sizes["m"], reverse=True):
+                for rows in sorted(row_counts, reverse=True):
                     test = sized if target.rows.isdigit() else [*sized, f"{target.rows} == {rows}"]
                     if self.keeping is not None:
                         place = self.direct("b")
