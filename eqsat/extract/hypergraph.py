@@ -200,15 +200,16 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
         for target in pending:
             deadline.check("selecting kernels")
             for number in problem.by_target[target]:
-                needs = problem.choices[number].needs
-                if any(need not in sets for need in needs):
-                    continue
-                if any(target in sets[need] for need in needs):
-                    continue
                 union: dict[int, int] = {}
-                for need in needs:
-                    union.update(sets[need])
-                union[target] = number
+                for need in problem.choices[number].needs:
+                    below = sets.get(need)
+                    if below is None or target in below:
+                        break
+                    union.update(below)
+                else:
+                    union[target] = number
+                if target not in union:
+                    continue
                 total = sum([costs[n] for n in union.values()])
                 if total < totals.get(target, INFINITY) * (1 - 1e-12):
                     held += len(union)
