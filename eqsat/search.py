@@ -13,6 +13,7 @@ from eqsat.cost.roofline import reference_seconds, roofline_of
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline, Pace
 from eqsat.egraph.engine import usable
+from eqsat.egraph.nests import Matches
 from eqsat.egraph.saturate import TRIED, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
@@ -309,6 +310,7 @@ def _arrange(
             items.extend(without_padding(part, assembly) for part in parts)
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
     groups = {id(item.group) for item in items if not isinstance(item, Piece)}
+    matches: dict[int, Matches] = {}  # by identity: kernels have e-graphs in common
     pace = Pace("searching schedules", len(groups), deadline)
     for number, item in enumerate(items):
         progress("search: schedule of kernel", number, len(items))
@@ -335,10 +337,12 @@ def _arrange(
             steps.append(KernelStep(item.group, item.tensors, None, label))
             continue
         report.loop_terms += scheduled.loop_terms
-        for rule, count in scheduled.matches:
-            report.loop_matches[rule] = report.loop_matches.get(rule, 0) + count
+        matches.update((id(counts), counts) for counts in scheduled.matches)
         report.predicted += weight * scheduled.predicted_seconds
         steps.append(KernelStep(item.group, item.tensors, scheduled.best, label))
+    for counts in matches.values():
+        for rule, count in counts:
+            report.loop_matches[rule] = report.loop_matches.get(rule, 0) + count
     report.team = options.threads
     report.schedule_seconds += time.perf_counter() - start
     return steps, repeats

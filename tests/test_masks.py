@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -248,6 +248,9 @@ def test_explain_says_what_rows_need() -> None:
 
 class _Always:
     """A price by which leaving columns out always pays."""
+
+    def prepare(self, groups: Iterable[KernelGroup]) -> None:
+        pass
 
     def seconds(self, group: KernelGroup) -> float:
         return 0.0 if group.unless or len(group.stages) == 1 else 1.0

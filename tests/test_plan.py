@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +49,9 @@ class Fewest:
 
     def __init__(self, products: int = 99) -> None:
         self.products = products
+
+    def prepare(self, groups: Iterable[KernelGroup]) -> None:
+        pass
 
     def seconds(self, group: KernelGroup) -> float:
         return 1.0 if sum(stage.kernel.is_contraction for stage in group.stages) <= self.products else math.inf
@@ -261,6 +264,9 @@ class ByCount:
 
     def __init__(self, *prices: float) -> None:
         self.prices = prices
+
+    def prepare(self, groups: Iterable[KernelGroup]) -> None:
+        pass
 
     def seconds(self, group: KernelGroup) -> float:
         return self.prices[min(len(group.stages), len(self.prices)) - 1]

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eqsat.cost.machine import Machine, held
-from eqsat.egraph.nests import ENode, NestGraph, saturate_nests
+from eqsat.egraph.nests import ENode, NestGraph, Space, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import (
     Acc,
@@ -112,7 +112,7 @@ def test_saturation_ends_only_when_a_round_changes_nothing() -> None:
     target = target_of(DESK)
     space = space_of(problem_of(product_and_map(64, 64, 8)), target)
     texts = [(rule.id, rule.text) for rule in installed_loop_rules()]
-    sizes = {saturate_nests(order, space.facts, space.root).size for order in (texts, texts[::-1])}
+    sizes = {saturate_nests(order, [space])[0].size for order in (texts, texts[::-1])}
     assert len(sizes) == 1
 
 
@@ -162,11 +162,38 @@ def test_an_e_graph_does_not_depend_on_those_before() -> None:
     target = target_of(DESK)
     groups = (turned_values(attention(2, 40, 60, 16), 60, 16), product_and_map(64, 64, 8))
     spaces = [space_of(problem_of(group, target), target) for group in groups]
-    first = [saturate_nests(rules, space.facts, space.root) for space in spaces]
+    first = [saturate_nests(rules, [space])[0] for space in spaces]
     with pytest.raises(ValueError, match="egglog refused"):
-        saturate_nests(rules, ["(nothing)"], spaces[0].root)
-    again = [saturate_nests(rules, space.facts, space.root) for space in spaces[::-1]]
+        saturate_nests(rules, [Space(spaces[0].root, ("(nothing)",))])
+    again = [saturate_nests(rules, [space])[0] for space in spaces[::-1]]
     assert again[::-1] == first
+
+
+def test_e_graphs_that_saturate_together_are_those_of_each() -> None:
+    """They have axes and stages of one name, blocks of one size, and leaves in common."""
+    rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    target = target_of(DESK, 2)
+    spaces = [space_of(problem_of(group, target), target) for group in GROUPS.values()]
+    spaces.append(spaces[0])
+    each = [saturate_nests(rules, [space])[0] for space in spaces]
+    assert saturate_nests(rules, spaces) == each
+    assert saturate_nests(rules, spaces[::-1]) == each[::-1]
+    counts = {name: [dict(graph.matches)[name] for graph in each] for name in ("loop.tile", "loop.pack", "loop.fuse")}
+    together = {id(graph.matches): dict(graph.matches) for graph in saturate_nests(rules, spaces)}
+    for name, found in counts.items():
+        assert 0 < sum(found) == sum(matches[name] for matches in together.values())
+
+
+def test_a_large_e_graph_does_not_end_those_beside_it() -> None:
+    rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
+    target = target_of(DESK)
+    large, small = (space_of(problem_of(GROUPS[name], target), target) for name in ("attention", "rows"))
+    whole = saturate_nests(rules, [small])[0]
+    limit = 3 * whole.size  # facts count, too
+    cut = saturate_nests(rules, [large], limit=limit)[0]
+    assert saturate_nests(rules, [small], limit=limit) == [whole]
+    assert cut.size < saturate_nests(rules, [large])[0].size
+    assert saturate_nests(rules, [large, small], limit=limit) == [cut, whole]
 
 
 def test_groups_with_equal_nests_share_an_e_graph_and_others_do_not() -> None:
@@ -177,7 +204,7 @@ def test_groups_with_equal_nests_share_an_e_graph_and_others_do_not() -> None:
     graphs = [search_graph(group, target)[1] for group in groups]
     assert search_graph(groups[0], target)[1] is graphs[0] is not search_graph(groups[0], target, ("loop.peel",))[1]
     rules = [(rule.id, rule.text) for rule in installed_loop_rules()]
-    assert graphs == [saturate_nests(rules, space.facts, space.root) for space in spaces]
+    assert graphs == saturate_nests(rules, spaces)
 
 
 def every_nest(graph: NestGraph, most: int) -> list[Entry] | None:
@@ -435,34 +462,41 @@ PAIR = '(Seq (Loop "rows" 8 1 (Block 0)) (Loop "rows" 8 1 (Block 1)))'
 TWO = '(Loop "x" 8 4 (Loop "x" 4 1 (Loop "y" 6 3 (Loop "y" 3 1 (Point 0)))))'
 
 
+def nests_of(facts: list[str], root: str) -> NestGraph:
+    (graph,) = saturate_nests(RULES, [Space(root, tuple(facts))])
+    return graph
+
+
 def heads(graph: NestGraph) -> list[ENode]:
     return list(graph.classes[graph.root])
 
 
 def test_loops_fuse_only_over_shared_axes() -> None:
-    assert {node.op for node in heads(saturate_nests(RULES, [], PAIR))} == {"Seq"}
-    fused = saturate_nests(RULES, ['(shared "rows")'], PAIR)
+    assert {node.op for node in heads(nests_of([], PAIR))} == {"Seq"}
+    fused = nests_of(['(shared "rows")'], PAIR)
     assert {node.op for node in heads(fused)} == {"Seq", "Loop"}
 
 
 def test_loops_are_interchanged_only_when_permutable() -> None:
-    assert {node.args[0] for node in heads(saturate_nests(RULES, [], TWO))} == {"x"}
-    assert {node.args[0] for node in heads(saturate_nests(RULES, ['(permutable "y" "x")'], TWO))} == {"x"}
-    both = saturate_nests(RULES, ['(permutable "x" "y")', '(permutable "y" "x")'], TWO)
+    assert {node.args[0] for node in heads(nests_of([], TWO))} == {"x"}
+    assert {node.args[0] for node in heads(nests_of(['(permutable "y" "x")'], TWO))} == {"x"}
+    both = nests_of(['(permutable "x" "y")', '(permutable "y" "x")'], TWO)
     assert {node.args[0] for node in heads(both)} == {"x", "y"}
 
 
 def test_a_rule_that_contains_itself_is_refused() -> None:
     wrap = ("test.wrap", '(rule ((= e (Point i))) ((union e (Loop "x" 1 1 (Point i)))) :ruleset {ruleset})')
     with pytest.raises(ValueError, match="cycle"):
-        saturate_nests([wrap], [], "(Point 0)").bottom_up()
+        saturate_nests([wrap], [Space("(Point 0)", ())])
 
 
 def test_a_faulty_rule_is_named() -> None:
     with pytest.raises(ValueError, match=r"test\.broken"):
-        saturate_nests([("test.broken", "(rule ((= e (Nothing))) () :ruleset {ruleset})")], [], "(Point 0)")
+        saturate_nests([("test.broken", "(rule ((= e (Nothing))) () :ruleset {ruleset})")], [Space("(Point 0)", ())])
     with pytest.raises(ValueError, match="ruleset"):
         LoopRule("test.loose", "no ruleset", "(rule () ())")
+    with pytest.raises(ValueError, match='axis "rows"'):
+        LoopRule("test.named", "an axis", '(rule ((= e (Loop "rows" n s x))) ((spmd e)) :ruleset {ruleset})')
 
 
 # rules as data

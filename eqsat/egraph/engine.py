@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +9,7 @@ from typing import Any
 
 from eqsat.egraph.library import bindings, kept, usable
 from eqsat.egraph.match import Query
+from eqsat.egraph.rows import RowsFile, rows_folder
 from eqsat.ir.table import OPS
 
 __all__ = ["Engine", "engine_for", "usable"]
@@ -38,42 +36,13 @@ SPECIAL = {
 }
 
 
-class _File:
-    """Rows on their way into egglog, which reads them by path: in memory where the system can, else in a folder."""
-
-    def __init__(self, folder: str, name: str) -> None:
-        self._descriptor: int | None = None
-        if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-            self._descriptor = os.memfd_create(name)
-            self.path = f"/proc/self/fd/{self._descriptor}"
-            self._close = weakref.finalize(self, os.close, self._descriptor)  # its thread may end before
-            self._close.atexit = False
-        else:
-            self.path = os.path.join(folder, name)
-
-    def write(self, rows: Iterable[Sequence[int]]) -> None:
-        text = "".join("\t".join(map(str, row)) + "\n" for row in rows).encode("ascii")
-        if self._descriptor is None:
-            with open(self.path, "wb") as file:
-                file.write(text)
-            return
-        os.ftruncate(self._descriptor, 0)
-        done = 0
-        while done < len(text):
-            done += os.pwrite(self._descriptor, text[done:], done)
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            self._close()
-
-
 @dataclass
 class _Known:
     """What egglog has been told of: operators with their numbers, queries, and relations by their width."""
 
     operators: dict[tuple[str, int], int] = field(default_factory=dict)
     queries: set[int] = field(default_factory=set)
-    files: dict[int, tuple[_File, Any]] = field(default_factory=dict)
+    files: dict[int, tuple[RowsFile, Any]] = field(default_factory=dict)
     found: set[int] = field(default_factory=set)
 
     def copy(self) -> _Known:
@@ -93,9 +62,7 @@ class Engine:
         self._known = _Known()
         self._outside: _Known | None = None
         self._later: list[tuple[str, int]] = []
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
-        if not hasattr(os, "memfd_create"):
-            self.folder = tempfile.TemporaryDirectory(prefix="eqsat-")
+        self.folder = rows_folder()
         for line in PRELUDE:
             self._run(line)
         self._load = self._parse("(run-schedule (saturate (run load)))")
@@ -127,11 +94,11 @@ class Engine:
         # One command at a time: the cost of a program is quadratic in its text.
         self._graph.run_program(*self._parse(text))
 
-    def _file(self, width: int) -> tuple[_File, Any]:
+    def _file(self, width: int) -> tuple[RowsFile, Any]:
         """The file of rows of a width, and the command that reads it into ``in_<width>`` (first column: what it is)."""
         files = self._known.files
         if width not in files:
-            file = _File(self.folder.name if self.folder is not None else "", f"rows-{width}")
+            file = RowsFile(self.folder, f"rows-{width}")
             self._run(f"(relation in_{width} ({'i64 ' * width}))")
             files[width] = file, self._parse(f'(input in_{width} "{file.path}")')
         return files[width]
@@ -197,7 +164,7 @@ class Engine:
         commands: list[Any] = []
         for width, lines in by_width.items():
             file, command = self._file(width)
-            file.write(lines)
+            file.write("\t".join(map(str, line)) for line in lines)
             commands.extend(command)
         self._graph.run_program(*commands, *self._load)
 

@@ -24,65 +24,73 @@ steps threads take in turns; an ``Ahead`` loop over rows asks for what contracti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.library import bindings, kept
+from eqsat.egraph.rows import RowsFile, rows_folder
 
-SIGNATURE = """
-(datatype Nest
-  (Loop String i64 i64 Nest)
-  (Par String i64 i64 Nest)
-  (Cyclic String i64 i64 Nest)
-  (Ahead String i64 i64 Nest)
-  (Ask String i64 i64 i64 i64 i64 bool bool)
-  (Seq Nest Nest)
-  (Pack i64 String Nest)
-  (Tile i64 i64 i64 i64 bool bool)
-  (Update i64 i64 i64 i64 bool)
-  (Split String i64 i64 Nest)
-  (Peel String i64 i64 Nest)
-  (PeelPar String i64 i64 Nest)
-  (Vector i64 String i64 String i64 bool bool)
-  (Transpose i64 String String i64 bool)
-  (Op i64 String String)
-  (Point i64)
-  (Block i64))
-(relation factor (String i64 i64))
-(relation permutable (String String))
-(relation shared (String))
-(relation splits (String))
-(relation unlike (String))
-(relation outermost (String))
-(relation layout (i64 bool bool))
-(relation packable (i64 String))
-(relation hoists (i64 String String))
-(relation external (i64 String))
-(relation register (i64 i64 i64))
-(relation depth (i64 i64))
-(relation updates (i64 i64 i64))
-(relation contracts (i64 String String String))
-(relation points (String String))
-(relation lanes (i64 String i64))
-(relation scalar (i64))
-(relation jams (i64 String i64 String i64))
-(relation transposes (i64 String String i64))
-(relation streams (i64 String))
-(relation prefetches (i64 String))
-(relation asks (String i64))
-(relation panels (i64 String i64))
-(relation divides (String i64))
-(relation peels (String i64 i64))
-(relation computes (i64 String String Nest))
-(relation flat (String i64 i64 Nest))
-(relation spmd (Nest))
-(relation inner (Nest))
-"""
-"""Sorts, constructors and the relations in which the facts of one problem are stated.
+Matches = tuple[tuple[str, int], ...]
+"""(Rule, how often it matched)."""
+
+TERMS = {
+    "Loop": "axis n n nest",
+    "Par": "axis n n nest",
+    "Cyclic": "axis n n nest",
+    "Split": "axis n n nest",
+    "Ahead": "axis n n nest",
+    "Peel": "axis n n nest",
+    "PeelPar": "axis n n nest",
+    "Pack": "stage name nest",
+    "Seq": "nest nest",
+    "Tile": "stage n n n flag flag",
+    "Ask": "axis n stage n n n flag flag",
+    "Update": "stage n n n flag",
+    "Vector": "stage axis n axis n flag flag",
+    "Transpose": "stage axis axis n flag",
+    "Op": "stage name sizes",
+    "Point": "stage",
+    "Block": "stage",
+}
+"""Columns of the constructors of nests; those that are nests come last."""
+
+RELATIONS = {
+    "factor": "axis n n",
+    "permutable": "axis axis",
+    "shared": "axis",
+    "splits": "axis",
+    "unlike": "axis",
+    "outermost": "axis",
+    "layout": "stage flag flag",
+    "packable": "stage name",
+    "hoists": "stage name axis",
+    "external": "stage name",
+    "register": "stage n n",
+    "depth": "stage n",
+    "updates": "stage n n",
+    "contracts": "stage axis axis axis",
+    "points": "axis axis",
+    "lanes": "stage axis n",
+    "scalar": "stage",
+    "jams": "stage axis n axis n",
+    "transposes": "stage axis axis n",
+    "streams": "stage axis",
+    "prefetches": "stage axis",
+    "asks": "axis n",
+    "panels": "stage axis n",
+    "divides": "axis n",
+    "peels": "axis n n",
+    "computes": "stage name sizes nest",
+    "flat": "axis n stage nest",
+    "spmd": "nest",
+    "inner": "nest",
+}
+"""Columns of the relations in which the facts of one problem are stated.
 
 ``factor axis n t``: a block of n may be walked in steps of t. ``permutable a b``: a loop over ``a`` may go inside one
 over ``b``; ``points a b``: also where those are over single points. ``shared a``: every stage reads earlier ones at
@@ -119,12 +127,12 @@ class NestGraph:
 
     Classes come after those of their children. Equal e-graphs have equal numbers, whatever egglog did before.
 
-    ``matches``: (rule, how often it matched), for every rule that was run.
+    ``matches``: (rule, how often it matched), for every rule that was run: one object for all nests of one saturation.
     """
 
     classes: tuple[tuple[ENode, ...], ...]
     root: int
-    matches: tuple[tuple[str, int], ...] = ()
+    matches: Matches = field(default=(), compare=False)
 
     @cached_property
     def size(self) -> int:
@@ -144,96 +152,246 @@ class NestGraph:
         return tuple(sorted(found))
 
 
-_CHILDREN = dict.fromkeys(("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar", "Pack"), 1) | {"Seq": 2}
-_CHILDREN |= {"Tile": 0, "Ask": 0, "Update": 0, "Vector": 0, "Transpose": 0, "Op": 0, "Point": 0, "Block": 0}
-
-
 ROUNDS = 1000
 """Rounds of loop rules at most: those of the library settle in about a dozen, a user's may never."""
+TOGETHER = 32
+"""Problems of one e-graph at most: SqueezeNet's 79 take 0.14 s by 32, 0.15 all at once, 0.33 one after the other."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a saturation starts from: a term, and facts, egglog actions over :data:`RELATIONS`."""
+
+    root: str
+    facts: tuple[str, ...]
 
 
 def saturate_nests(
     rules: Sequence[tuple[str, str]],
-    facts: Iterable[str],
-    root: str,
+    spaces: Sequence[Space],
     limit: int = 50_000,
     deadline: Deadline = NEVER,
-) -> NestGraph:
-    """Saturate ``root`` under the rules and read the e-graph back.
+) -> list[NestGraph]:
+    """Saturate each space under the rules, several in one e-graph, and read the e-graphs back.
 
-    ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. ``facts``: egglog
-    actions over the relations of :data:`SIGNATURE`. ``root``: a term. Past ``limit`` loop terms, or ``ROUNDS``
-    rounds, no further one is run: what there is by then are nests of the same computation, so a search over it is
-    only less thorough.
+    ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. Past ``limit`` loop terms of a
+    space, or ``ROUNDS`` rounds, no further one is run: what there is by then are nests of the same computation, so a
+    search over it is only less thorough.
 
     Raises ``ValueError``, naming the rules, when egglog refuses them.
     """
-    egglog = bindings()
-    matches = dict.fromkeys((identity for identity, _ in rules), 0)
-    names = [f"r{position}" for position in range(len(rules))]
-    ids = ", ".join(identity for identity, _ in rules)
-    key = tuple(rules)
-    try:
-        declared = kept().pop("nests", None)
-        if declared is None or declared[0] != key:
-            declared = key, _declare(rules, names)
-        graph = declared[1]
-        program = ["(push)", f"(let $root {root})", "(spmd $root)", *facts]
-        graph.run_program(*graph.parse_program("\n".join(program)))
-        rounds = graph.parse_program("(run-schedule " + " ".join(f"(run {name})" for name in names) + ")")
-        most = sum(line.count("(") for line in program)  # of terms: to count them takes as long as a round
-        # The number of terms may stay the same, or fall, in a round that still changes what equals what.
-        for _ in range(ROUNDS):
-            deadline.check("searching schedules")
-            outcomes: Any = graph.run_program(*rounds)
-            (outcome,) = outcomes
-            for name, count in outcome.report.num_matches_per_rule.items():
-                identity, text = rules[int(name[1:].partition(".")[0])]
-                matches[identity] += count
-                most += count * text.count("(")
-            if not outcome.report.updated or (most > limit and _size(graph) > limit):
-                break
-    except egglog.EggSmolError as error:
-        raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
-    found = _read(graph, tuple(matches.items()))
-    graph.run_program(*graph.parse_program("(pop)"))
-    kept()["nests"] = declared
+    found: list[NestGraph] = []
+    for start in range(0, len(spaces), TOGETHER):
+        some = spaces[start : start + TOGETHER]
+        graphs = _saturate(rules, some, limit, deadline)
+        if graphs is None:  # together they are too many
+            graphs = [graph for space in some for graph in _saturate(rules, [space], limit, deadline) or ()]
+        found += graphs
     return found
 
 
-def _size(graph: Any) -> int:
-    functions = graph.freeze().functions
-    return sum(len(functions[name].rows) for name in (*_CHILDREN, "spmd", "inner"))
+def _saturate(
+    rules: Sequence[tuple[str, str]], spaces: Sequence[Space], limit: int, deadline: Deadline
+) -> list[NestGraph] | None:
+    """One e-graph of all spaces; None past ``limit`` if they are several."""
+    matches = dict.fromkeys((identity for identity, _ in rules), 0)
+    ids = ", ".join(matches)
+    key = tuple(rules)
+    known = kept().pop("nests", None)
+    try:
+        declared: _Declared = known if known is not None and known.rules == key else _Declared(key)
+        most = declared.load(spaces)  # of terms: to count them takes as long as a round
+        # The number of terms may stay the same, or fall, in a round that still changes what equals what.
+        for _ in range(ROUNDS):
+            deadline.check("searching schedules")
+            report = declared.round()
+            for name, count in report.num_matches_per_rule.items():
+                identity, text = rules[int(name[1:].partition(".")[0])]
+                matches[identity] += count
+                most += count * text.count("(")
+            if not report.updated:
+                break
+            if most > limit and declared.size > limit:
+                if len(spaces) > 1:
+                    return None
+                break
+    except bindings().EggSmolError as error:
+        raise ValueError(f"egglog refused the loop rules {ids}: {error.context}") from error
+    found = declared.read(tuple(matches.items()), len(spaces))
+    declared.forget()
+    if declared.folder is None:
+        kept()["nests"] = declared
+    return found
 
 
-def _declare(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> Any:
-    graph = bindings().EGraph()
-    lines = [SIGNATURE]
-    for name, (_, text) in zip(names, rules, strict=True):
-        lines.append(f"(ruleset {name})")
-        parts = text.split("{ruleset}")
-        lines.append("".join(f'{part}{name} :name "{name}.{n}"' for n, part in enumerate(parts[:-1])) + parts[-1])
-    graph.run_program(*graph.parse_program("\n".join(lines)))
-    return graph
+_TYPES = {"axis": "String", "name": "String", "sizes": "String", "stage": "i64", "n": "i64", "flag": "bool"}
+_COLUMNS = {name: columns.split() for name, columns in (TERMS | RELATIONS).items()}
+_LOADED = {name for name in RELATIONS if not {"nest", "flag"} & set(_COLUMNS[name])}
+"""Relations whose rows egglog reads from files: it reads no truth values, and no terms."""
+_TOKEN = re.compile(r'"[^"]*"|[()]|[^\s()"]+')
+_STAGES = 1000
+"""More than a problem has: the stages of the ``k``-th problem of an e-graph count from ``k * _STAGES``."""
 
 
-def _read(graph: Any, matches: tuple[tuple[str, int], ...]) -> NestGraph:
-    functions = graph.freeze().functions
-    decode = {"i64": graph.value_to_i64, "String": graph.value_to_string, "bool": graph.value_to_bool}
-    literals: dict[Any, str | int | bool] = {}  # keyed by (sort, value): sorts share one numbering
-    raw: dict[Any, list[tuple[str, tuple[str | int | bool, ...], tuple[Any, ...]]]] = {}
-    for op, below in _CHILDREN.items():
-        function = functions[op]
-        sorts = function.input_sorts[: len(function.input_sorts) - below]
-        for row in function.rows:
-            args = []
-            inputs = row.inputs
-            for sort, value in zip(sorts, inputs, strict=False):
-                found = literals.get((sort, value))
-                if found is None:
-                    found = literals[sort, value] = decode[sort](value)
-                args.append(found)
-            raw.setdefault(row.output, []).append((op, tuple(args), tuple(inputs[len(sorts) :])))
+@lru_cache(maxsize=1 << 14)
+def _template(fact: str) -> tuple[str, str, str]:
+    """A fact's relation, its row where that is loaded, and the action that states it.
+
+    Axes and stages of the problems of one e-graph are called differently: both have places for what stands behind an
+    axis (0) and before the last digits of a stage (1).
+    """
+    row: list[str] = []
+    action: list[str] = []
+    columns: list[Iterator[str] | None] = []
+    for token in _TOKEN.findall(fact):
+        if token == "(":
+            columns.append(None)
+        elif token == ")":
+            columns.pop()
+        elif columns[-1] is None:
+            columns[-1] = iter(_COLUMNS.get(token, ()))
+        else:
+            kind = next(columns[-1], "")
+            if kind == "axis" and token != '""':
+                token = token[:-1] + '{0}"'
+            elif kind == "stage":
+                token = f"{{1}}{int(token):03}"
+            row.append(token.strip('"'))
+        action.append(token)
+    return action[1], "\t".join(row), " ".join(action)
+
+
+def _own(kind: str, value: Any) -> tuple[str | int | bool, int]:
+    """An argument as its problem has it, and the number of that problem."""
+    if kind == "axis":
+        name, _, number = value.partition("#")
+        return name, int(number or 0)
+    if kind == "stage":
+        number, stage = divmod(value, _STAGES)
+        return stage, number
+    return value, 0
+
+
+_Raw = dict[Any, list[tuple[str, tuple[str | int | bool, ...], tuple[Any, ...]]]]
+
+
+class _Declared:
+    """An egglog e-graph that knows the rules, and any nests until they are forgotten."""
+
+    def __init__(self, rules: tuple[tuple[str, str], ...]) -> None:
+        self.rules = rules
+        self._graph: Any = bindings().EGraph()
+        lines = [f"(datatype Nest {' '.join(f'({name} {_signature(name)})' for name in TERMS)})"]
+        lines += [f"(relation {name} ({_signature(name)}))" for name in RELATIONS]
+        lines += ["(relation root (i64 Nest))", "(ruleset begin)", "(rule ((root k e)) ((spmd e)) :ruleset begin)"]
+        for number, (_, text) in enumerate(rules):
+            name = f"r{number}"
+            lines.append(f"(ruleset {name})")
+            parts = text.split("{ruleset}")
+            lines.append("".join(f'{part}{name} :name "{name}.{n}"' for n, part in enumerate(parts[:-1])) + parts[-1])
+        self._graph.run_program(*self._parse("\n".join(lines)))
+        self._push, self._pop = self._parse("(push)"), self._parse("(pop)")
+        self._begin = self._parse("(run-schedule (run begin))")
+        self._rounds = self._parse("(run-schedule " + " ".join(f"(run r{n})" for n in range(len(rules))) + ")")
+        self.folder = rows_folder()
+        self._files: dict[str, tuple[RowsFile, Any]] = {}
+
+    def _parse(self, text: str) -> Any:
+        return self._graph.parse_program(text)
+
+    def _file(self, relation: str) -> tuple[RowsFile, Any]:
+        found = self._files.get(relation)
+        if found is None:
+            file = RowsFile(self.folder, relation)
+            found = self._files[relation] = file, self._parse(f'(input {relation} "{file.path}")')
+        return found
+
+    def load(self, spaces: Sequence[Space]) -> int:
+        """Take in what the spaces start from; how many terms and rows that is about."""
+        rows: dict[str, list[str]] = {}
+        texts: list[str] = []
+        for number, space in enumerate(spaces):
+            behind, before = (f"#{number}", str(number)) if number else ("", "")
+            texts.append(f"(root {number} {_template(space.root)[2].format(behind, before)})")
+            for fact in space.facts:
+                relation, row, action = _template(fact)
+                if relation in _LOADED:
+                    rows.setdefault(relation, []).append(row.format(behind, before))
+                else:
+                    texts.append(action.format(behind, before))
+        commands: list[Any] = list(self._push)
+        for relation, lines in rows.items():
+            file, command = self._file(relation)
+            file.write(lines)
+            commands += command
+        for text in texts:  # one at a time: to parse a program takes time quadratic in its length
+            commands += self._parse(text)
+        self._graph.run_program(*commands, *self._begin)
+        return sum(map(len, rows.values())) + sum(text.count("(") for text in texts)
+
+    def round(self) -> Any:
+        """Run each rule once; egglog's report."""
+        (outcome,) = self._graph.run_program(*self._rounds)
+        return outcome.report
+
+    @property
+    def size(self) -> int:
+        functions = self._graph.freeze().functions
+        return sum(len(functions[name].rows) for name in (*TERMS, "spmd", "inner"))
+
+    def forget(self) -> None:
+        """Let go of all nests."""
+        self._graph.run_program(*self._pop)
+        if self.folder is not None:
+            self.folder.cleanup()
+
+    def read(self, matches: Matches, count: int) -> list[NestGraph]:
+        functions = self._graph.freeze().functions
+        decode = {"i64": self._graph.value_to_i64, "String": self._graph.value_to_string}
+        decode["bool"] = self._graph.value_to_bool
+        known: dict[str, dict[Any, tuple[str | int | bool, int]]] = {kind: {} for kind in _TYPES}
+        problems: list[_Raw] = [{} for _ in range(count)]
+        of: dict[Any, int] = {}
+        joined = []
+        for op in TERMS:
+            kinds = [kind for kind in _COLUMNS[op] if kind != "nest"]
+            caches = [known[kind] for kind in kinds]
+            for row in functions[op].rows:
+                inputs, output = row.inputs, row.output
+                args = []
+                problem = 0
+                for kind, cache, value in zip(kinds, caches, inputs, strict=False):
+                    found = cache.get(value)
+                    if found is None:
+                        found = cache[value] = _own(kind, decode[_TYPES[kind]](value))
+                    args.append(found[0])
+                    problem = problem or found[1]
+                term = op, tuple(args), tuple(inputs[len(kinds) :])
+                if kinds:
+                    of[output] = problem
+                    problems[problem].setdefault(output, []).append(term)
+                else:
+                    joined.append((output, term))
+        while joined:  # a sequence is of the problem that its parts are of, which may be sequences
+            parts = [next((child for child in term[2] if child in of), None) for _, term in joined]
+            stuck = not any(part is not None for part in parts)  # a cycle, which is refused below
+            later = []
+            for (output, term), part in zip(joined, parts, strict=True):
+                if part is None and not stuck:
+                    later.append((output, term))
+                    continue
+                of[output] = of.get(part, 0)
+                problems[of[output]].setdefault(output, []).append(term)
+            joined = later
+        roots = {self._graph.value_to_i64(row.inputs[0]): row.inputs[1] for row in functions["root"].rows}
+        return [_numbered(raw, roots[number], matches) for number, raw in enumerate(problems)]
+
+
+def _signature(name: str) -> str:
+    return " ".join(_TYPES.get(kind, "Nest") for kind in _COLUMNS[name])
+
+
+def _numbered(raw: _Raw, root: Any, matches: Matches) -> NestGraph:
     numbers: dict[Any, int] = {}
     classes: list[tuple[ENode, ...]] = []
     for level in _levels(raw):
@@ -247,13 +405,13 @@ def _read(graph: Any, matches: tuple[tuple[str, int], ...]) -> NestGraph:
         for nodes, value in sorted(made, key=lambda pair: [_ORDER(node) for node in pair[0]]):
             numbers[value] = len(classes)
             classes.append(tuple(nodes))
-    return NestGraph(tuple(classes), numbers[functions["$root"].rows[0].output], matches)
+    return NestGraph(tuple(classes), numbers[root], matches)
 
 
 _ORDER = attrgetter("op", "args", "children")
 
 
-def _levels(raw: Mapping[Any, Sequence[tuple[str, tuple[str | int | bool, ...], tuple[Any, ...]]]]) -> list[list[Any]]:
+def _levels(raw: _Raw) -> list[list[Any]]:
     """The e-classes by height: children stand in lower levels. ``ValueError`` if a class contains itself."""
     users: dict[Any, list[Any]] = {}
     missing: dict[Any, int] = {}

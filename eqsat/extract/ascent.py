@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.extract.budget import INFINITY, Budget
-from eqsat.extract.hypergraph import Problem, cheapest, reduced
+from eqsat.extract.hypergraph import Problem, reduced
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
     Of a choice's needs, the walk follows the cheapest one to make (``deep``) or the most expensive: the
     bounds and the cuts differ, and neither order is the better one everywhere.
     """
-    tree, _ = cheapest(problem)
+    tree, _ = problem.trees
     choices, by_target, users = problem.choices, problem.by_target, problem.users
     left = [choice.cost for choice in choices]
     waiting = [len(choice.needs) for choice in choices]

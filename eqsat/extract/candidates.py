@@ -314,7 +314,8 @@ class Candidates:
             if len(operands) < len(node.children):
                 given = dict(zip(operands, choice, strict=True))
                 children = tuple([given[child] for child in node.children])
-            stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children)
+                key = tuple([s.uid for s in children])
+            stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children, key)
             if stream is not None:
                 found.setdefault(stream.uid, stream)
         streams = list(found.values())

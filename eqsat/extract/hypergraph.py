@@ -63,6 +63,11 @@ class Problem:
         needs = tuple([len(choice.needs) for choice in self.choices])
         return tuple([choice.cost for choice in self.choices]), needs, tuple([n for n, c in enumerate(needs) if not c])
 
+    @lazy
+    def trees(self) -> tuple[dict[int, float], dict[int, int]]:
+        """Least tree cost of every target and the choice that has it (see :func:`cheapest`)."""
+        return cheapest(self)
+
     def wanting(self, target: int) -> Problem:
         """The same choices with one more target wanted."""
         found = Problem(self.choices, (*self.roots, target))
@@ -152,7 +157,7 @@ def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, flo
 def reduced(problem: Problem) -> Problem:
     """Without choices that no best solution needs: of targets out of reach, in want of something that cannot be
     made, that need their own target, or that another choice of the target beats in cost and needs."""
-    cost, _ = cheapest(problem)
+    cost, _ = problem.trees
     good = [
         n for n, c in enumerate(problem.choices) if c.target not in c.needs and all(need in cost for need in c.needs)
     ]
@@ -180,7 +185,7 @@ def reduced(problem: Problem) -> Problem:
 
 def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Solution | None:
     """Least cost bottom-up, counting shared targets once per target (not across); None if a root cannot be made."""
-    _, best = cheapest(problem)
+    _, best = problem.trees
     first = solution_of(problem, best)
     if first is None:
         return None
@@ -195,15 +200,16 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
         for target in pending:
             deadline.check("selecting kernels")
             for number in problem.by_target[target]:
-                needs = problem.choices[number].needs
-                if any(need not in sets for need in needs):
-                    continue
-                if any(target in sets[need] for need in needs):
-                    continue
                 union: dict[int, int] = {}
-                for need in needs:
-                    union.update(sets[need])
-                union[target] = number
+                for need in problem.choices[number].needs:
+                    below = sets.get(need)
+                    if below is None or target in below:
+                        break
+                    union.update(below)
+                else:
+                    union[target] = number
+                if target not in union:
+                    continue
                 total = sum([costs[n] for n in union.values()])
                 if total < totals.get(target, INFINITY) * (1 - 1e-12):
                     held += len(union)

@@ -100,7 +100,7 @@ class Search:
         self.budget = budget
         self.keep = keep
         self.met: dict[object, Solution] = {}
-        self.far = cheapest(problem)[1] if far is None else far
+        self.far = problem.trees[1] if far is None else far
         self.priced: _Priced | None = None
         self.filled: tuple[Solution, dict[int, float], dict[int, int]] | None = None
         """A solution, and what ``_fill`` found for it."""

@@ -15,7 +15,6 @@ from eqsat.extract.budget import Budget
 from eqsat.extract.hypergraph import (
     Problem,
     Solution,
-    cheapest,
     greedy,
     renumbered,
     solution_of,
@@ -73,7 +72,7 @@ def optimum(
     search = Search(problem, first, budget, keep, shape)
     search.run()
     # Other starts end in other local optima.
-    for other in (greedy(problem, budget.deadline) if start else None, solution_of(problem, cheapest(problem)[1])):
+    for other in (greedy(problem, budget.deadline) if start else None, solution_of(problem, problem.trees[1])):
         if other is not None and not budget.over():
             search.offer(Search(problem, other, budget).run().chosen)
     best = search.best

@@ -17,7 +17,6 @@ from eqsat.extract.hypergraph import (
     Choice,
     Problem,
     Solution,
-    cheapest,
     greedy,
     reduced,
     renumbered,
@@ -110,6 +109,7 @@ class _Extraction:
         self.alternatives = alternatives
         self.budget = budget
         self.streams: dict[int, Stream] = {}
+        self.choices: dict[int, Choice] = {}
         self.refused: set[int] = set()
         self.accepted: set[int] = set()
         made = egraph.const | self.candidates.inputs
@@ -148,7 +148,11 @@ class _Extraction:
         for stream in self.candidates.kernels():
             self.streams[stream.uid] = stream
             if stream.uid not in self.refused:
-                choices.append(Choice(stream.eclass, stream.needs, stream.seconds, stream.uid))
+                choice = self.choices.get(stream.uid)
+                if choice is None:
+                    choice = Choice(stream.eclass, stream.needs, stream.seconds, stream.uid)
+                    self.choices[stream.uid] = choice
+                choices.append(choice)
         return reduced(Problem(tuple(choices), self.roots))
 
     def _together(self, problem: Problem, shared: frozenset[int]) -> Solution | None:
@@ -288,7 +292,7 @@ class _Extraction:
                 choices.append(Choice(c, needs, 1.0 + egraph.types[c].size, len(terms)))
                 terms.append(Term(c, enode.op, enode.attrs, egraph.types[c], children))
         problem = Problem(tuple(choices), self.roots)
-        cost, best = cheapest(problem)
+        cost, best = problem.trees
         found = solution_of(problem, best)
         if found is None:
             names = ", ".join(f"e-class {o} ({egraph.types[o]})" for o in self.roots if o not in cost)

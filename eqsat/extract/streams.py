@@ -179,10 +179,18 @@ class Builder:
         return found
 
     def make(
-        self, eclass: int, node: int, kind: str, op: str, attrs: object, type: TensorType, children: tuple[Stream, ...]
+        self,
+        eclass: int,
+        node: int,
+        kind: str,
+        op: str,
+        attrs: object,
+        type: TensorType,
+        children: tuple[Stream, ...],
+        uids: tuple[int, ...],
     ) -> Stream | None:
-        """The stream of an e-node over these operands, or None where they do not fuse."""
-        key = (eclass, node, *(child.uid for child in children))
+        """The stream of an e-node over these operands (``uids``: theirs), or None where they do not fuse."""
+        key = (eclass, node, *uids)
         if key in self.made:
             return self.made[key]
         uid = len(self.made)

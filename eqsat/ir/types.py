@@ -26,6 +26,9 @@ class DType:
     kind: Kind
     bits: int
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # it is hashed with every type and kernel
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element in memory."""

@@ -13,8 +13,9 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from eqsat.forks import lazy
 from eqsat.ir.types import row_major
 
 Atom = tuple[int, int]
@@ -40,18 +41,18 @@ class ViewMap:
     axes: tuple[tuple[Atom, ...], ...]
     offset: int = 0
 
-    @cached_property
+    @lazy
     def _hash(self) -> int:
         return hash((self.axes, self.offset))
 
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @lazy
     def shape(self) -> tuple[int, ...]:
         return tuple(math.prod(size for size, _ in atoms) for atoms in self.axes)
 
-    @cached_property
+    @lazy
     def strides(self) -> tuple[int, ...] | None:
         """One stride per axis (0 for extent 1), or None if some axis has several atoms."""
         if any(len(atoms) > 1 for atoms in self.axes):
@@ -101,7 +102,12 @@ def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Vi
 
 
 def identity(shape: Sequence[int]) -> ViewMap:
-    return strided(shape, row_major(tuple(shape)))
+    return _identity(tuple(shape))
+
+
+@lru_cache(maxsize=1 << 14)
+def _identity(shape: tuple[int, ...]) -> ViewMap:
+    return strided(shape, row_major(shape))
 
 
 def transpose(shape: Sequence[int], order: Sequence[int]) -> ViewMap:
@@ -112,6 +118,11 @@ def transpose(shape: Sequence[int], order: Sequence[int]) -> ViewMap:
 
 def broadcast(shape: Sequence[int], target: Sequence[int]) -> ViewMap:
     """NumPy's broadcasting of ``shape`` (right-aligned, extents 1 repeat) to ``target``."""
+    return _broadcast(tuple(shape), tuple(target))
+
+
+@lru_cache(maxsize=1 << 14)
+def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> ViewMap:
     lead = len(target) - len(shape)
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, target[lead:], strict=True)):
         raise ValueError(f"shape {tuple(shape)} does not broadcast to {tuple(target)}")

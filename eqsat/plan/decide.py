@@ -15,6 +15,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.credit import credited
 from eqsat.extract.terms import Selection, Term
+from eqsat.ir.kernel import KernelGroup
 from eqsat.plan.assembly import Assembly
 from eqsat.plan.group import CLEAR, Grouping, Piece
 from eqsat.plan.lower import Lowered
@@ -93,14 +94,14 @@ class _Scheduled:
 
     def apart(self, found: Found) -> float:
         """Each kernel by itself: quick, for programs have most of them in common."""
-        _, grouping = self._pieces(found, None)
-        return sum(self.price.seconds(item.group) for item in grouping.run() if not isinstance(item, Piece))
+        groups = self._apart(found)
+        self.price.prepare(groups)
+        return sum(map(self.price.seconds, groups))
 
     def below(self, found: Found, limit: float) -> bool:
         """Whether that is less than ``limit``: kernels without a known schedule count by their bounds until, longest
         first, their schedules are needed to tell."""
-        _, grouping = self._pieces(found, None)
-        groups = [item.group for item in grouping.run() if not isinstance(item, Piece)]
+        groups = self._apart(found)
         known = [self.price.known(group) for group in groups]
         total = sum(seconds for seconds in known if seconds is not None)
         bounds = [(self.price.least(g, ()), n) for n, g in enumerate(groups) if known[n] is None]
@@ -111,6 +112,10 @@ class _Scheduled:
             left -= bound
             total += self.price.seconds(groups[n])
         return total < limit
+
+    def _apart(self, found: Found) -> list[KernelGroup]:
+        _, grouping = self._pieces(found, None)
+        return [item.group for item in grouping.run() if not isinstance(item, Piece)]
 
     def together(self, found: Found) -> float:
         """Kernels run together that should be."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -47,6 +47,9 @@ NEAR = 4
 
 class Price(Protocol):
     """What groups cost."""
+
+    def prepare(self, groups: Iterable[KernelGroup]) -> None:
+        """Prices of these will be asked for."""
 
     def seconds(self, group: KernelGroup) -> float:
         """Predicted seconds of a group."""
@@ -326,12 +329,18 @@ class _Merging:
         self.bounds: dict[tuple[int, ...], float] = {}
 
     def run(self) -> None:
+        self._prepare((n,) for n in self.window if self.all.fusible(n))
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
         for pair in pairs:
             self._push(*pair)
+        self._prepare(members for *_, members in self.queue)
         self._pairs()
         while sum(self._further(*pair) for pair in pairs):
             self._pairs()
+
+    def _prepare(self, groups: Iterable[tuple[int, ...]]) -> None:
+        placed = (self.all.build(members) for members in dict.fromkeys(groups) if members not in self.all.prices)
+        self.price.prepare(found.group for found in placed if found is not None)
 
     def _pairs(self) -> None:
         """Merge pairs while some pay."""

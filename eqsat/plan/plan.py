@@ -108,7 +108,7 @@ class SearchReport:
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
     ``extractions_cut``: those whose selection ended at a limit, of work or time, before it was known to be the best.
-    ``loop_matches``: how often each loop rule matched, over all kernels' nests.
+    ``loop_matches``: how often each loop rule matched, over the e-graphs that kernels' nests were searched in.
     ``untuned``: kernels whose schedules there was no time to measure, or no worker that could.
     ``predicted``: seconds of all kernels on the ``team`` of threads that a call is given.
     ``records``: keys of the tuning records that were looked for, and what was chosen (``eqsat.records.mark``).

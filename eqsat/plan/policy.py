@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from eqsat.cost.target import Target
@@ -11,7 +11,7 @@ from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.engine import usable
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import KernelGroup
-from eqsat.schedule import Least, Scheduled, ScheduleError, essence, least_of, schedule
+from eqsat.schedule import Least, Scheduled, ScheduleError, essence, least_of, prepare, schedule
 
 
 class ScheduledPrice:
@@ -27,6 +27,12 @@ class ScheduledPrice:
         self._scheduled: dict[int, tuple[KernelGroup, Scheduled | None]] = {}
         self._least: dict[int, tuple[KernelGroup, Least | None]] = {}
         self._known: dict[object, float] = {}
+
+    def prepare(self, groups: Iterable[KernelGroup]) -> None:
+        """Prices of these will be asked for: to begin with all at once takes less time."""
+        if usable():
+            new = [group for group in groups if id(group) not in self._scheduled]
+            prepare(new, self.target, disable=self.disable, deadline=self.deadline)
 
     def seconds(self, group: KernelGroup) -> float:
         if not usable():

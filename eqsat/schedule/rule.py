@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,9 +14,10 @@ from eqsat.forks import IMPORTING
 class LoopRule:
     """A rule over loop nests.
 
-    ``id`` is the name it is listed and disabled by, ``doc`` says what it equates and when, ``text`` is egglog
-    over the sorts and relations of ``eqsat.egraph.nests.SIGNATURE``, with its ruleset written ``{ruleset}``.
-    Raises ``ValueError`` when the text names no ruleset.
+    ``id`` is the name it is listed and disabled by, ``doc`` says what it equates and when, ``text`` is egglog over the
+    terms and relations of ``eqsat.egraph.nests``, with its ruleset written ``{ruleset}``. It holds for any axes and
+    stages: one e-graph has those of several kernels, under other names.
+    Raises ``ValueError`` when the text names no ruleset, or names an axis.
     """
 
     id: str
@@ -25,6 +27,11 @@ class LoopRule:
     def __post_init__(self) -> None:
         if "{ruleset}" not in self.text:
             raise ValueError(f"loop rule {self.id!r}: its egglog text must say `:ruleset {{ruleset}}`")
+        named = re.search(r'"(rows\d*|outer|[bmnk]\d+|[pr]\d+_\d+)"', self.text)
+        if named:
+            raise ValueError(
+                f"loop rule {self.id!r}: write a variable for the axis {named[0]}, and ask for a fact of it"
+            )
 
 
 @cache

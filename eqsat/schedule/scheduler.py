@@ -6,13 +6,15 @@ with a data-movement cost picks the best nest and the best few different ones fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY, ROWS_APART, WARM, WARM_KNOWN
 from eqsat.cost.movement import work
 from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
-from eqsat.egraph.nests import NestGraph, saturate_nests
+from eqsat.egraph.nests import Matches, NestGraph, Space, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel, unique
 from eqsat.ir.nest import Nest, show
@@ -22,7 +24,7 @@ from eqsat.schedule.decode import decode, shareable
 from eqsat.schedule.jams import window_starts
 from eqsat.schedule.phases import apart, in_phases
 from eqsat.schedule.price import Pricer
-from eqsat.schedule.problem import Problem, problem_of
+from eqsat.schedule.problem import Problem, ScheduleError, problem_of
 from eqsat.schedule.rule import select
 from eqsat.schedule.runs import Runs
 from eqsat.schedule.search import Entry, Search
@@ -56,11 +58,11 @@ class Candidate:
 class Scheduled:
     """What was chosen. ``loop_terms``: size of the e-graph. ``candidates``: the best few nests, best first.
 
-    ``matches``: (loop rule, how often it matched).
+    ``matches``: of the e-graphs that nests were searched in, each one object however many kernels it is of.
     """
 
     loop_terms: int
-    matches: tuple[tuple[str, int], ...]
+    matches: tuple[Matches, ...]
     candidates: tuple[Candidate, ...]
 
     @property
@@ -78,7 +80,8 @@ class Scheduled:
 
 _memory: dict[object, Scheduled] = {}
 _MOST = 4096
-_graphs: dict[tuple[str, tuple[str, ...], tuple[str, ...]], NestGraph] = {}
+_prepared: dict[object, tuple[Problem, NestGraph]] = {}
+_graphs: dict[tuple[Space, tuple[str, ...]], NestGraph] = {}
 MOST_TERMS = 50_000
 """Loop terms of the e-graphs that are remembered, at about 300 bytes each."""
 
@@ -105,11 +108,30 @@ def schedule(
     key = _needed(group), target, disable
     found = _memory.get(key)
     if found is None:
-        found = _schedule(group, target, disable, deadline)
+        given = _prepared.pop(key, None) or search_graph(group, target, disable, deadline)
+        found = _schedule(group, *given, target, disable, deadline)
         if len(_memory) >= _MOST:
             _memory.clear()
         _memory[key] = found
     return found
+
+
+def prepare(
+    groups: Iterable[KernelGroup], target: Target, *, disable: tuple[str, ...] = (), deadline: Deadline = NEVER
+) -> None:
+    """Have ready what ``schedule`` needs for groups that it will be asked for: e-graphs of nests saturate together in a
+    third of the time. Groups that break what ``KernelGroup`` promises are left out."""
+    missing: dict[object, tuple[KernelGroup, Problem]] = {}
+    for group in map(anywhere, groups):
+        key = _needed(group), target, disable
+        if key not in _memory and key not in _prepared and key not in missing:
+            with suppress(ScheduleError):
+                missing[key] = group, problem_of(group, target)
+    problems = [problem for _, problem in missing.values()]
+    graphs = _graphs_of([space_of(problem, target) for problem in problems], disable, deadline)
+    if len(_prepared) >= _MOST:
+        _prepared.clear()
+    _prepared.update(zip(missing, zip(problems, graphs, strict=True), strict=True))
 
 
 def essence(group: KernelGroup) -> object:
@@ -161,8 +183,14 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     return replace(group, stages=tuple(stages))
 
 
-def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], deadline: Deadline) -> Scheduled:
-    problem, graph = search_graph(group, target, disable, deadline)
+def _schedule(
+    group: KernelGroup,
+    problem: Problem,
+    graph: NestGraph,
+    target: Target,
+    disable: tuple[str, ...],
+    deadline: Deadline,
+) -> Scheduled:
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
     searches: dict[Target, Search] = {}
     for on, parallel in _modes(group, target):
@@ -185,7 +213,8 @@ def _schedule(group: KernelGroup, target: Target, disable: tuple[str, ...], dead
     if not ranked:
         raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
-    found = Scheduled(graph.size, graph.matches, tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES]))
+    candidates = tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES])
+    found = Scheduled(graph.size, (graph.matches,), candidates)
     kernels = phased(group, problem, target)
     each = [schedule(by_itself(one, target), target, disable=disable, deadline=deadline) for one in kernels]
     return _with(found, in_phases([one.nest for one in each], group), each, target) if each else found
@@ -240,12 +269,9 @@ def _with(found: Scheduled, nest: Nest, each: list[Scheduled], target: Target) -
     limit = max(best, key=lambda one: one.seconds).limit
     phases = Candidate(nest, seconds, moved, limit, sum(one.busy for one in best))
     ranked = sorted((*found.candidates, phases), key=lambda candidate: candidate.seconds)
-    matches = dict(found.matches)
-    for one in each:
-        for rule, count in one.matches:
-            matches[rule] += count
+    matches = (*found.matches, *(counts for one in each for counts in one.matches))
     terms = found.loop_terms + sum(one.loop_terms for one in each)
-    return Scheduled(terms, tuple(matches.items()), tuple(ranked[:CANDIDATES]))
+    return Scheduled(terms, matches, tuple(ranked[:CANDIDATES]))
 
 
 def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidate:
@@ -278,16 +304,21 @@ def search_graph(
     all threads as for one.
     """
     problem = problem_of(group, target)
-    space = space_of(problem, target)
-    key = (space.root, space.facts, disable)
-    graph = _graphs.get(key)
-    if graph is None:
-        rules = [(rule.id, rule.text) for rule in select(disable)]
-        graph = saturate_nests(rules, space.facts, space.root, deadline=deadline)
-        if sum(other.size for other in list(_graphs.values())) > MOST_TERMS:
-            _graphs.clear()
-        _graphs[key] = graph
+    (graph,) = _graphs_of([space_of(problem, target)], disable, deadline)
     return problem, graph
+
+
+def _graphs_of(spaces: Sequence[Space], disable: tuple[str, ...], deadline: Deadline) -> list[NestGraph]:
+    found = {space: graph for space in spaces if (graph := _graphs.get((space, disable))) is not None}
+    missing = [space for space in dict.fromkeys(spaces) if space not in found]
+    if missing:
+        rules = [(rule.id, rule.text) for rule in select(disable)]
+        new = dict(zip(missing, saturate_nests(rules, missing, deadline=deadline), strict=True))
+        if sum(other.size for other in [*_graphs.values(), *new.values()]) > MOST_TERMS:
+            _graphs.clear()
+        _graphs.update({(space, disable): graph for space, graph in new.items()})
+        found |= new
+    return [found[space] for space in spaces]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
 from eqsat.schedule.domain import step_inside
+from eqsat.egraph.nests import Space
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.read_again import asking_stage, read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up, run_tile
 from eqsat.schedule.vectors import vector_facts
-
-
-@dataclass(frozen=True)
-class Space:
-    """What ``eqsat.egraph.nests.saturate_nests`` starts from."""
-
-    root: str
-    facts: tuple[str, ...]
 
 
 def space_of(problem: Problem, target: Target) -> Space:
