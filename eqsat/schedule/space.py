@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
-from eqsat.schedule.domain import step_inside
 from eqsat.egraph.nests import Space
+from eqsat.schedule.domain import step_inside
 from eqsat.schedule.problem import Problem, StageForm
 from eqsat.schedule.read_again import asking_stage, read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up, run_tile
