@@ -8,6 +8,9 @@ from image_references import convolved
 
 import eqsat
 from eqsat import nn
+from eqsat.ir.kernel import Index, Kernel, Literal, Operand
+from eqsat.ir.types import float32, int64
+from eqsat.schedule.domain import rows_inside
 
 CASES = {
     "3x3": (1, 64, 7, 9, 48, 3, 1, 1, 1),
@@ -49,3 +52,15 @@ def test_weights_that_are_not_finite_meet_the_padding() -> None:
     _, got = sources("3x3", w, x)
     assert np.isnan(got[0, 5, 0]).all() and np.isnan(got[0, 5, :, 0]).all()  # infinity times the zeros around
     assert np.isfinite(np.delete(got, 5, axis=1)).all()
+
+
+@pytest.mark.parametrize("n", [1 << 12, 1 << 13])
+def test_products_with_too_many_rows_and_steps_to_look_at_stay_whole(n: int) -> None:
+    domain = Index(-8, (1, 0, 0), int64), Index(-8, (0, 0, 1), int64)
+    out = Operand(float32, 32 * n)
+    kernel = Kernel((n, 32, n), 2, "sum", Literal(0.0, float32), Literal(0.0, float32), (), out, 0, (32, 1), domain)
+    found = rows_inside(kernel, (0,), (2,), 1, 1)
+    if n > 1 << 12:
+        assert found is None
+    else:
+        assert found == (((n - 8) / n) ** 2, frozenset({0, 1}))

@@ -19,7 +19,8 @@ from eqsat.ir.kernel import Index, Kernel, KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, TileOp
 
 MOST = 1 << 24
-"""Rows up to which their columns are counted; of more, all columns are taken to be needed."""
+"""Rows up to which their columns are counted, and points up to which products are looked at; of more, all are taken to
+be needed."""
 
 GRAIN = 64
 """Columns that loops mostly take at once."""
@@ -178,17 +179,23 @@ def rows_inside(
     kernel: Kernel, m: tuple[int, ...], k: tuple[int, ...], rows: int, depth: int
 ) -> tuple[float, frozenset[int]] | None:
     """The part of all rows to which steps of ``depth`` positions of ``k`` add something, and how many tiles of ``rows``
-    positions of ``m`` have of them; None where they have all of them, or tiles are no boxes of these axes."""
+    positions of ``m`` have of them; None where they have all of them, tiles are no boxes of these axes, or too many of
+    both are to be looked at."""
     extents, box = kernel.extents, box_of(kernel.extents, k, depth)
     if box is None or not m or extents[m[-1]] % rows:
         return None
-    moving = [a for a in m[:-1] if any(index.strides[a] for index in kernel.domain)]
-    inside = np.ones((1,) * (len(moving) + 1 + len(k)), bool)
+    steps = [*((a, 1) for a in m), *zip(k, box, strict=True)]
+    size = [extents[a] // n if a == m[-1] or any(index.strides[a] for index in kernel.domain) else 1 for a, n in steps]
+    if math.prod(size) > MOST:
+        return None
+    inside = np.ones(size, bool)
     for index in kernel.domain:
-        across = [index.strides[a] * np.arange(extents[a]) for a in (*moving, m[-1])]
-        along = [index.strides[a] * np.arange(0, extents[a], n) for a, n in zip(k, box, strict=True)]
-        inside = inside & (sum(np.ix_(*across, *along)) + index.offset + greatest(index, k, box) >= 0)
-    each = np.add.reduceat(inside, range(0, extents[m[-1]], rows), axis=len(moving), dtype=np.int64)
+        along = [
+            index.strides[a] * n * np.arange(count if index.strides[a] else 1)
+            for (a, n), count in zip(steps, size, strict=True)
+        ]
+        inside &= sum(np.ix_(*along)) + index.offset + greatest(index, k, box) >= 0
+    each = np.add.reduceat(inside, range(0, extents[m[-1]], rows), axis=len(m) - 1, dtype=np.int64)
     return None if inside.all() else (float(inside.mean()), frozenset(each.ravel().tolist()))
 
 
