@@ -27,7 +27,7 @@ from eqsat.frontends.trace import const_inputs
 from eqsat.frontends.tracing import CURRENT
 from eqsat.growth import Growth
 from eqsat.lengths import Lengths
-from eqsat.locks import compiling, fresh_in_forks, locked, patience
+from eqsat.locks import compiling, fresh_in_forks, is_compiling, locked, patience
 from eqsat.making import Maker
 from eqsat.methods import BoundMethod
 from eqsat.options import Options, unknown
@@ -95,7 +95,7 @@ class OptimizedFunction:
             # The compiled driver checks types and shapes itself, in a fraction of the time that a key takes.
             given = args if last.take is None else last.take(args)
             try:
-                busy = given is None or (compiling.values and compiling.get())
+                busy = given is None or (compiling.values and is_compiling())
                 results = None if busy else last.direct(given)  # type: ignore[misc, arg-type]
             except ResultChangedError:  # which it will do again below
                 results = None
@@ -116,11 +116,11 @@ class OptimizedFunction:
         except TracedArgument:
             return self._within()(*args, **kwargs)
         except (TypeError, EqsatError) as error:
-            if self.options.strict or compiling.get():
+            if self.options.strict or is_compiling():
                 raise
             refused = PlainProgram(self.fn, self._spec.name, None, str(error), REFUSED, 0.0, error)
             return self._run_plain(refused, args, kwargs)
-        if compiling.get():
+        if is_compiling():
             return self._within()(*args, **kwargs)
         plain = self._programs.plain(key)
         if plain is not None:
@@ -239,7 +239,7 @@ class OptimizedFunction:
     ) -> tuple[OptimizedFunction, tuple[Any, ...]] | None:
         """What runs such a call (without arguments, the last call) with numbers as inputs, and its arguments."""
         if args or kwargs or not self.needs:
-            if compiling.get():
+            if is_compiling():
                 return None
             args, kwargs = self._with_arrays(args, kwargs)
             leaves, key = self._flatten(args, kwargs)
@@ -428,7 +428,7 @@ class OptimizedFunction:
     def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool = False) -> Compiled | PlainProgram:
         leaves, key = self._flatten(args, kwargs)
         program = (
-            None if compiling.get() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX, again=again)
+            None if is_compiling() else self._program(args, kwargs, leaves, key, threading.TIMEOUT_MAX, again=again)
         )
         assert not isinstance(program, Varying)  # which ``again`` or `_as_varying` leaves out
         if program is None:

@@ -20,6 +20,8 @@ from eqsat import compiled
 from eqsat.aside import aside, load
 from eqsat.compiled import Compiled
 from eqsat.deadline import NEVER, Deadline, OutOfTime
+from eqsat.locks import compiling, is_compiling, locked
+from eqsat.scoped import carried
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals to threads")
 
@@ -201,3 +203,28 @@ def test_calls_aside_give_results_errors_and_see_the_context() -> None:
     load("json", "eqsat")
     with pytest.raises(ModuleNotFoundError):
         load("no_such_module_of_eqsat")
+
+
+def test_what_an_interrupted_compilation_left_set_is_no_compilation() -> None:
+    lock, seen = threading.Lock(), list[bool]()
+    assert not is_compiling()
+
+    def other() -> None:
+        seen.append(is_compiling())
+
+    with locked(lock, 1.0) as mine:
+        assert mine and is_compiling()
+        for run in (other, carried(other)):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        left = compiling.get()
+    assert seen == [False, True] and not is_compiling()
+
+    def interrupted() -> None:
+        compiling.set((threading.get_ident(), sys._getframe()))
+        assert is_compiling()
+
+    interrupted()
+    assert left is not None and compiling.get() is not None
+    assert not is_compiling() and compiling.get() is None
