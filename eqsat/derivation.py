@@ -17,7 +17,7 @@ from eqsat.egraph.proofs import CANONICAL, Proofs, Step, TooLong, replaced
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.explain.derived import Derivation, Equation
 from eqsat.explain.work import node_flops
-from eqsat.extract.credit import enode_of, way_between
+from eqsat.extract.provenance import enode_of, way_between
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import Node, topological

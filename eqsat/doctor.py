@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, requires, ver
 
 from eqsat import cache
 from eqsat.cost import machine as machine_model
-from eqsat.cost.plausible import doubts
+from eqsat.cost.sanity import failed_checks
 
 __all__ = ["Finding", "examine"]
 
@@ -79,7 +79,7 @@ def _machine() -> Iterator[Finding]:
     if model is None:
         yield Finding("machine model", "not measured yet: the first compilation does, or `eqsat machine`")
         return
-    amiss = [str(warning.message) for warning in told] + [str(doubt) for doubt in doubts(model)]
+    amiss = [str(warning.message) for warning in told] + [str(check) for check in failed_checks(model)]
     peak = ", ".join(f"{dtype} {figure:.0f}" for dtype, figure in model.fma_gflops)
     found = f"{chosen or 'stored'}: {model.cpu}, FMA peak {peak} GFLOP/s, memory {model.levels[-1].copy_gbs:.1f} GB/s"
     yield Finding("machine model", found, "; ".join(amiss))

@@ -28,7 +28,7 @@ class ShapeError(EqsatError, ValueError):
     ...     return x + b                      # x: (8, 3), b: (8,)
     ShapeError: add: shapes (8, 3), (8,) do not broadcast together
 
-    Mend: give ``b`` the axis it lacks.
+    Fix: give ``b`` the axis it lacks.
 
     >>> return x + b[:, None]
     """
@@ -40,7 +40,7 @@ class BoundsError(EqsatError, IndexError):
     >>> x[5]                                  # x: (3,)
     BoundsError: index 5 is out of bounds for axis 0 with size 3
 
-    Mend: index within ``-n ≤ i < n``.
+    Fix: index within ``-n ≤ i < n``.
     """
 
 
@@ -52,7 +52,7 @@ class ReadOnlyError(EqsatError, ValueError):
     ...     np.broadcast_to(x, (3, 4))[0] = 1
     ReadOnlyError: assignment destination is read-only
 
-    Mend: write to a copy.
+    Fix: write to a copy.
 
     >>> y = np.broadcast_to(x, (3, 4)).copy()
     """
@@ -64,7 +64,7 @@ class UnsupportedOpError(EqsatError, NotImplementedError):
     >>> x[x > 0]                              # how many elements this has depends on values
     UnsupportedOpError: indexing by a traced boolean mask …
 
-    Mend: keep the shape and choose values.
+    Fix: keep the shape and choose values.
 
     >>> np.where(x > 0, x, 0)
     """
@@ -82,7 +82,7 @@ class SharedMemoryError(UnsupportedOpError):
     >>> return y                              # with the old elements, or with the new ones
     SharedMemoryError: this array may or may not share memory with one that was modified in place at …
 
-    Mend: copy before.
+    Fix: copy before.
 
     >>> y = turned.reshape(-1).copy()
     """
@@ -94,7 +94,7 @@ class UnsupportedDTypeError(EqsatError, TypeError):
     >>> eqsat.optimize(np.sin)(np.zeros(3, np.longdouble))
     UnsupportedDTypeError: argument 'x': element type 'float128' is not supported …
 
-    Mend: cast before, as with ``x.astype(np.float64)``.
+    Fix: cast before, as with ``x.astype(np.float64)``.
     """
 
 
@@ -108,7 +108,7 @@ class ConcretizationError(EqsatError, TypeError):
     ...     return -x
     ConcretizationError: the truth value of a traced array is not known …
 
-    Mend: compute both and choose.
+    Fix: compute both and choose.
 
     >>> return np.where(x.sum() > 0, x, -x)
     """
@@ -120,7 +120,7 @@ class CarryError(EqsatError, TypeError):
     >>> eqsat.scan(lambda c, x: (c + x, None), np.float32(0), xs)     # xs: float64
     CarryError: eqsat.scan: the carry is float32 before a trip, and float64 after it
 
-    Mend: begin with a value of the type that it has later.
+    Fix: begin with a value of the type that it has later.
 
     >>> eqsat.scan(lambda c, x: (c + x, None), np.float64(0), xs)
     """
@@ -145,7 +145,7 @@ class TraceDiffersError(VerificationError):
     ...     return x + np.random.normal(size=x.shape)
     TraceDiffersError: output 0 differs from run to run …
 
-    Mend: pass what differs as an argument.
+    Fix: pass what differs as an argument.
     """
 
 
@@ -155,7 +155,7 @@ class ResultChangedError(VerificationError):
     >>> eqsat.optimize(lambda x: eqsat.opaque(trimmed)(x) * 2, strict=True)(x)     # as many elements as are not 0
     ResultChangedError: trimmed returned float64[4] where it returned float64[5] when the function was compiled …
 
-    Mend: call it outside the optimized function.
+    Fix: call it outside the optimized function.
     """
 
 
@@ -165,7 +165,7 @@ class RuleError(EqsatError, ValueError):
     >>> eqsat.rewrite(a + b, a + c)           # c is not bound by the left side
     RuleError: …
 
-    Mend: use on the right only variables of the left.
+    Fix: use on the right only variables of the left.
     """
 
 
@@ -185,7 +185,7 @@ class EqsatWarning(UserWarning):
     ...     return x[x > 0].sum()
     EqsatWarning: f(x: float64[100]): NumPy runs the function: indexing by a traced boolean mask …
 
-    Mend: what the warning says; ``strict=True`` makes an error of it.
+    Fix: what the warning says; ``strict=True`` makes an error of it.
     """
 
 
@@ -207,7 +207,7 @@ class ForkWarning(EqsatWarning):
     >>> with multiprocessing.get_context("fork").Pool() as pool:      # where the library cannot be loaded twice
     ...     pool.map(f, arrays)
 
-    Mend: compile before the fork (``f.compile(x)``), or use ``get_context("spawn")``.
+    Fix: compile before the fork (``f.compile(x)``), or use ``get_context("spawn")``.
     """
 
 
@@ -217,5 +217,5 @@ class RecompilationWarning(EqsatWarning):
     >>> for step in range(100):
     ...     f(x, 0.1 * step)                  # a Python number is part of the program
 
-    Mend: make it an array, which is data: ``f(x, np.float32(0.1 * step))``; pad a growing axis to a few sizes.
+    Fix: make it an array, which is data: ``f(x, np.float32(0.1 * step))``; pad a growing axis to a few sizes.
     """

@@ -17,8 +17,8 @@ from eqsat.egraph.nests import Matches
 from eqsat.egraph.saturate import TRIED, saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import ShapeError
-from eqsat.extract.credit import credited
 from eqsat.extract.optimum import LIMITED
+from eqsat.extract.provenance import rule_provenance
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir.contraction import CASTS
@@ -241,7 +241,7 @@ def _search_region(
     report.extractions_cut += best.method in LIMITED
     if best.seconds > 0:
         report.extraction_gap = max(report.extraction_gap, 1 - best.bound / best.seconds)
-    for rule, count in credited(found.egraph, best).items():
+    for rule, count in rule_provenance(found.egraph, best).items():
         report.rules[rule] = report.rules.get(rule, 0) + count
     return found
 

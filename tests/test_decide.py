@@ -10,7 +10,7 @@ from eqsat import rules
 from eqsat.cost.machine import load
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
-from eqsat.extract.credit import credited
+from eqsat.extract.provenance import rule_provenance
 from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir import build
@@ -67,10 +67,10 @@ def test_as_written_runs_where_schedules_say_clearly_so(
     monkeypatch.setattr(module._Scheduled, "below", lambda _, f, limit: (1.0 if f.egraph is egraph else apart) < limit)
     monkeypatch.setattr(module._Scheduled, "together", lambda _, f: 1.0 if f.egraph is egraph else together)
     price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
-    assert credited(egraph, selected(egraph)[0])
+    assert rule_provenance(egraph, selected(egraph)[0])
     found = decide(part, egraph, RULES, select, price, {})
     assert (found.egraph is not egraph) == wins
-    assert bool(credited(found.egraph, found.selection)) != wins
+    assert bool(rule_provenance(found.egraph, found.selection)) != wins
     assert quickly == [False, True, False][: 3 if wins else 2]  # the one that runs is selected well
 
 
@@ -113,7 +113,7 @@ def test_programs_are_priced_with_their_kernels_apart_and_together() -> None:
     egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
     scheduled = module._Scheduled(part, price, lowered, module.NEVER)
     written = as_written(part, RULES, selected)
-    assert not credited(written.egraph, written.selection)
+    assert not rule_provenance(written.egraph, written.selection)
     for found in (Found(egraph, selected(egraph)[0]), written):
         assert 0 < scheduled.together(found) <= scheduled.apart(found) < 1
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from eqsat.cost.machine import Machine
-from eqsat.cost.plausible import doubts
 from eqsat.cost.sampling import Timer
+from eqsat.cost.sanity import failed_checks
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes import timers as probes
 from eqsat_backends.numba_cpu.probes.timers import Sizes
@@ -82,7 +82,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     computer = Computer()
     model = computer.measure()
     assert computer.now < 1.0
-    assert doubts(model) == []
+    assert failed_checks(model) == []
     assert dict(model.fma_gflops)["float32"] == pytest.approx(3.84e6 / 33e-6 / 1e9)
     assert model.step_us == pytest.approx(0.6 / 199)
     assert model.launch_us == pytest.approx(2.05)
@@ -98,7 +98,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
 @pytest.mark.parametrize(("slice_s", "share"), [(4e-3, 0.5), (3e-4, 0.3), (20e-3, 0.7)])
 def test_other_programs_hardly_show(seed: int, slice_s: float, share: float) -> None:
     model = Computer(preempted(seed, slice_s, share)).measure()
-    assert doubts(model) == []
+    assert failed_checks(model) == []
     for name in ("call_us", "step_us", "launch_us", "wake_us", "barrier_us"):
         assert getattr(model, name) == pytest.approx(getattr(QUIET, name), rel=0.1, abs=2e-4)
     assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops), rel=0.05)
@@ -118,7 +118,7 @@ def test_what_cannot_be_true_is_measured_again() -> None:
 
     computer.disturb = lambda name, seconds: min(trouble(name, seconds), 0.1)
     model = computer.measure()
-    assert doubts(model) == []
+    assert failed_checks(model) == []
     assert model.barrier_us == pytest.approx(QUIET.barrier_us)
     assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops))
 
@@ -134,7 +134,7 @@ def test_trouble_without_end_ends() -> None:
     """Negative control: what stays impossible is reported as it was seen, in bounded time."""
     computer = Computer(lambda name, seconds: 0.01 if name in ("barriers", "steps") else 0.0)
     model = computer.measure()
-    assert {doubt.figure for doubt in doubts(model)} == {"barrier_us", "step_us"}
+    assert {check.figure for check in failed_checks(model)} == {"barrier_us", "step_us"}
     assert computer.now < 5.0
 
 

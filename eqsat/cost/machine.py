@@ -28,7 +28,7 @@ from typing import Any
 
 from eqsat.cache import cache_root, machine_store
 from eqsat.cost.calibration import LINE, WAKE_US
-from eqsat.cost.plausible import doubts, repaired
+from eqsat.cost.sanity import failed_checks, repaired
 from eqsat.forks import IMPORTING
 from eqsat.installed import entry_points
 
@@ -284,7 +284,7 @@ def stored() -> Machine | None:
     except MachineError as error:
         _log.info("the stored machine model is not usable (%s); measuring again", error)
         return None
-    found = doubts(machine)
+    found = failed_checks(machine)
     if found:
         _log.info("the stored machine model cannot be right: %s; measuring again", "; ".join(map(str, found)))
         return None
@@ -294,7 +294,7 @@ def stored() -> Machine | None:
 def remeasure(probe: Probe | None = None) -> Machine:
     """Measure now (a second or two), store the model, and use it from now on in this process.
 
-    Figures that cannot be true (see ``plausible``) are replaced by conservative ones; no such figure is ever stored.
+    Figures that cannot be true (see ``sanity``) are replaced by conservative ones; no such figure is ever stored.
     That, and a measurement that other programs took a good part of, is told in a ``UserWarning``: figures that are
     low all alike contradict nothing.
 
@@ -306,7 +306,7 @@ def remeasure(probe: Probe | None = None) -> Machine:
     machine = (probe or find_probe())()
     had = (time.process_time() - own) / max(1e-9, time.perf_counter() - wall)
     machine._check()
-    found = doubts(machine)
+    found = failed_checks(machine)
     told = [f"{'; '.join(map(str, found))}; other values stand in"] if found else []
     if had < BUSY and time.perf_counter() - wall > LEAST_SECONDS:
         told.append(f"it had {had:.0%} of a core's time while it was measured")

@@ -63,10 +63,10 @@ def solve(
     for cut in cuts:
         program.row(list(cut), [1.0] * len(cut), 1.0, float("inf"))
     while outcome.rounds < MAX_ROUNDS and budget.nodes > 0 and not budget.over():
-        worth = outcome.solution.cost * (1 - gap)
-        values, dual, optimal = program.run(budget, gap, worth)
-        # What costs more than ``worth`` was left out of the program, so that its bound says nothing beyond.
-        outcome = replace(outcome, bound=max(outcome.bound, min(dual, worth)), rounds=outcome.rounds + 1)
+        ceiling = outcome.solution.cost * (1 - gap)
+        values, dual, optimal = program.run(budget, gap, ceiling)
+        # What costs more than ``ceiling`` was left out of the program, so that its bound says nothing beyond.
+        outcome = replace(outcome, bound=max(outcome.bound, min(dual, ceiling)), rounds=outcome.rounds + 1)
         if values is None and optimal:
             return replace(outcome, proven=True)
         if values is None:

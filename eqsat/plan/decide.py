@@ -13,7 +13,7 @@ from typing import Protocol
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
-from eqsat.extract.credit import credited
+from eqsat.extract.provenance import rule_provenance
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir.kernel import KernelGroup
 from eqsat.plan.assembly import Assembly
@@ -52,7 +52,7 @@ def decide(
     nothing else is scheduled; nor are kernels of others run together where these are no better apart.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
-    if not credited(egraph, best.selection):
+    if not rule_provenance(egraph, best.selection):
         return best
     written = as_written(region, rules, select, proofs=egraph.proofs is not None)
     expected = written.selection.seconds

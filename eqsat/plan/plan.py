@@ -104,7 +104,7 @@ class Repeat:
 @dataclass
 class SearchReport:
     """How the program was found. Times are in seconds; ``rules``: how often each one is in the winner
-    (see :mod:`eqsat.extract.credit`).
+    (see :mod:`eqsat.extract.provenance`).
 
     ``extractions_late``: regions whose selection the clock stopped, so that another run may select otherwise.
     ``extractions_cut``: those whose selection ended at a limit, of work or time, before it was known to be the best.

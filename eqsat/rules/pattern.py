@@ -206,7 +206,7 @@ class Var(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Literal(Pattern):
-    """A tensor known when compiled, all of whose elements are this number (rounded to its element type)."""
+    """A compile-time constant, all of whose elements are this number (rounded to its element type)."""
 
     value: Number
 
@@ -216,7 +216,7 @@ class Literal(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class NumberVar(Pattern):
-    """A tensor known when compiled, all of whose elements are one number, bound as a 0-d constant."""
+    """A compile-time constant, all of whose elements are one number, bound as a 0-d constant."""
 
     name: str
 
@@ -338,7 +338,7 @@ def tensors(names: str) -> Any:
 
 
 def numbers(names: str) -> Any:
-    """Pattern variables for numbers known when compiled, also broadcast ones."""
+    """Pattern variables for numbers that are compile-time constants, also broadcast ones."""
     found = tuple(NumberVar(name) for name in names.split())
     return found[0] if len(found) == 1 else found
 

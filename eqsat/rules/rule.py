@@ -28,7 +28,7 @@ class Facts(Protocol):
         """Whether the tensor's value is known when the program is compiled."""
 
     def value(self, node: Node) -> float | int | bool | None:
-        """The number that all elements equal, if known when compiled."""
+        """The number that all elements equal where it is a compile-time constant."""
 
     def array(self, node: Node) -> ConstArray | None:
         """The tensor's literal value, if it has one."""
@@ -70,7 +70,7 @@ class Match:
         return self._facts.known(node)
 
     def value(self, node: Node) -> float | int | bool | None:
-        """The number that all elements of a tensor equal, if known when compiled."""
+        """The number that all elements of a tensor equal where it is a compile-time constant."""
         return self._facts.value(node)
 
     def array(self, node: Node) -> ConstArray | None:

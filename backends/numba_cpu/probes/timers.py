@@ -1,6 +1,6 @@
 """Micro-benchmarks behind the machine model: FMA peak, bandwidths, costs of calls and barriers, functions.
 
-How each is sampled is said in ``eqsat.cost.sampling``. Figures that cannot be true (see ``eqsat.cost.plausible``) are
+How each is sampled is said in ``eqsat.cost.sampling``. Figures that cannot be true (see ``eqsat.cost.sanity``) are
 measured once more.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from eqsat.buffers import aligned_bytes
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
-from eqsat.cost.plausible import doubts
 from eqsat.cost.sampling import Rested, Timer, settle
+from eqsat.cost.sanity import failed_checks
 from eqsat.ir.table import OPS
 from eqsat.plan.table import Argument, ArraySpec, Constant, Slot, Step
 from eqsat_backends.numba_cpu.probes import probe_code
@@ -56,7 +56,8 @@ def figures(
     """The machine that ``timers`` (see ``_timers``) measure. What cannot be true takes half of ``budget_s`` more."""
     settle(timers.values(), clock, budget_s)
     machine = _machine(timers, sizes, cores)
-    wrong = {name for doubt in doubts(machine) for f in (doubt.figure, doubt.contradicts) for name in _behind(f, cores)}
+    failed = failed_checks(machine)
+    wrong = {name for check in failed for f in (check.figure, check.contradicts) for name in _behind(f, cores)}
     if wrong:
         again = [timers[name] for name in sorted(wrong)]
         for timer in again:

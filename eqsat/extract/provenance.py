@@ -1,4 +1,4 @@
-"""Which rules a selected program owes itself to.
+"""Rule provenance: which rules a selected program came from.
 
 A rule is in a program if it made one of its e-nodes, or if it is part of the proof that an e-node stands where
 another one stood: ``x * 1 -> x`` makes nothing, but without it the program would multiply. What the match of such a
@@ -50,7 +50,7 @@ def enode_of(egraph: SaturatedEGraph, term: Term) -> ENode | None:
     return next((n for n in egraph.classes.get(term.eclass, ()) if n.key == key), None)
 
 
-def credited(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
+def rule_provenance(egraph: SaturatedEGraph, selection: Selection) -> dict[str, int]:
     """How often each rule made an e-node of the program, or a place where one e-node stands for another."""
     counts: dict[str, int] = {}
     chosen: dict[int, ENode] = {}

@@ -1,4 +1,4 @@
-"""Which rules a program owes itself to: those that made its terms, and those that only equated terms there already."""
+"""Rule provenance: the rules that made a program's terms, and those that only equated terms there already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
-from eqsat.extract.credit import credited, proof
+from eqsat.extract.provenance import proof, rule_provenance
 from eqsat.extract.select import extract
 from eqsat.ir import build
 from eqsat.ir.build import call
@@ -20,7 +20,7 @@ from tests.conftest import MACHINE
 
 
 def rules_in(graph: SaturatedEGraph) -> dict[str, int]:
-    return credited(graph, extract(graph, MACHINE, seconds=60)[0])
+    return rule_provenance(graph, extract(graph, MACHINE, seconds=60)[0])
 
 
 def _merged_result(mk: Maker) -> Node:
@@ -40,13 +40,13 @@ def _merged_input(mk: Maker) -> Node:
     ("program", "rule"),
     [(_merged_result, "neg_neg"), (_merged_operand, "mul_one"), (_merged_input, "neg_neg")],
 )
-def test_rules_that_make_no_term_are_credited(program: Callable[[Maker], Node], rule: str) -> None:
+def test_rules_that_make_no_term_are_found(program: Callable[[Maker], Node], rule: str) -> None:
     graph = saturate([program(Maker(0))], rules=[get(rule)])
     assert not any(node.rule for nodes in graph.classes.values() for node in nodes)
     assert rules_in(graph) == {rule: 1}
 
 
-def test_rules_that_fired_but_are_not_in_the_program_are_not_credited() -> None:
+def test_rules_that_fired_but_are_not_in_the_program_are_not_found() -> None:
     mk = Maker(0)
     x, w, v = mk.tensor(64, 64), mk.tensor(64, 64), mk.tensor(64)
     # Both orders are in the e-graph; the given one is the cheaper one.

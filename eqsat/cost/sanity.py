@@ -61,7 +61,7 @@ _BANDWIDTHS = ("read_gbs", "copy_gbs")
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class FailedCheck:
     """A figure that cannot be true. ``figure``: its name, as ``step_us``, ``float32`` or ``L2 read_gbs``.
 
     ``contradicts``: the figure it disagrees with; empty where it is out of bounds by itself.
@@ -76,13 +76,13 @@ class Doubt:
         return f"{self.figure} = {self.value:.3g} ({self.reason})"
 
 
-def doubts(machine: Machine) -> list[Doubt]:
+def failed_checks(machine: Machine) -> list[FailedCheck]:
     """Figures of ``machine`` that cannot be true, in a fixed order."""
     return [*_out_of_bounds(machine), *_contradictions(machine)]
 
 
 def repaired(machine: Machine) -> Machine:
-    """``machine`` with every doubtful figure replaced: :func:`doubts` of the result are none.
+    """``machine`` with every doubtful figure replaced: :func:`failed_checks` of the result are none.
 
     Functions whose cost is out of bounds are left out: the op table's cost stands for them.
     """
@@ -116,48 +116,48 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
         yield f"function {name}", cost, FUNCTION_NS
 
 
-def _out_of_bounds(machine: Machine) -> list[Doubt]:
+def _out_of_bounds(machine: Machine) -> list[FailedCheck]:
     return [
-        Doubt(name, value, f"outside {low:.3g} to {high:.3g}")
+        FailedCheck(name, value, f"outside {low:.3g} to {high:.3g}")
         for name, value, (low, high) in _bounds(machine)
         if not low <= value <= high
     ]
 
 
-def _contradictions(machine: Machine) -> list[Doubt]:
-    found: list[Doubt] = []
+def _contradictions(machine: Machine) -> list[FailedCheck]:
+    found: list[FailedCheck] = []
     peaks = dict(machine.fma_gflops)
     if "float32" in peaks and "float64" in peaks:
         ratio = peaks["float32"] / peaks["float64"]
         if not RATIO[0] <= ratio <= RATIO[1]:
             slow, fast = ("float32", "float64") if ratio < 2 else ("float64", "float32")
-            found.append(Doubt(slow, peaks[slow], f"{fast} has {peaks[fast]:.3g}", fast))
+            found.append(FailedCheck(slow, peaks[slow], f"{fast} has {peaks[fast]:.3g}", fast))
     for kind in (*_BANDWIDTHS, *(kind + "_all" for kind in _BANDWIDTHS)):
         for inner, outer in pairwise(machine.levels):
             here, beyond = getattr(inner, kind), getattr(outer, kind)
             if here < ORDER * beyond:
                 other = f"{outer.name} {kind}"
-                found.append(Doubt(f"{inner.name} {kind}", here, f"slower than {other}, {beyond:.3g}", other))
+                found.append(FailedCheck(f"{inner.name} {kind}", here, f"slower than {other}, {beyond:.3g}", other))
     for level in machine.levels:
         for end in ("", "_all"):
             for kind, other in (_BANDWIDTHS, _BANDWIDTHS[::-1]):
                 rate, beside = getattr(level, kind + end), getattr(level, other + end)
                 if rate < COPY * beside:
                     name, other_name = f"{level.name} {kind}{end}", f"{level.name} {other}{end}"
-                    found.append(Doubt(name, rate, f"{other_name} is {beside:.3g}", other_name))
+                    found.append(FailedCheck(name, rate, f"{other_name} is {beside:.3g}", other_name))
         for kind in _BANDWIDTHS:
             one, every = getattr(level, kind), getattr(level, kind + "_all")
             if every > TOGETHER * machine.cores * one:
                 reason = f"{machine.cores} cores together have {every:.3g}"
-                found.append(Doubt(f"{level.name} {kind}", one, reason, f"{level.name} {kind}_all"))
+                found.append(FailedCheck(f"{level.name} {kind}", one, reason, f"{level.name} {kind}_all"))
             if every < one:
                 reason = f"one core has {one:.3g}"
-                found.append(Doubt(f"{level.name} {kind}_all", every, reason, f"{level.name} {kind}"))
+                found.append(FailedCheck(f"{level.name} {kind}_all", every, reason, f"{level.name} {kind}"))
     return found
 
 
 def _within_bounds(machine: Machine) -> Machine:
-    wrong = {doubt.figure for doubt in _out_of_bounds(machine)}
+    wrong = {check.figure for check in _out_of_bounds(machine)}
     if not wrong:
         return machine
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsat.cost.machine import Level, Machine
-from eqsat.cost.plausible import doubts, repaired
+from eqsat.cost.sanity import failed_checks, repaired
 
 GOOD = Machine(
     cpu="a server",
@@ -43,9 +43,9 @@ def changed(**changes: Any) -> Machine:
 
 
 def test_a_good_machine_is_left_alone() -> None:
-    assert doubts(GOOD) == []
+    assert failed_checks(GOOD) == []
     assert repaired(GOOD) == GOOD
-    assert doubts(changed(cores=1, levels=tuple(
+    assert failed_checks(changed(cores=1, levels=tuple(
         dataclasses.replace(v, read_gbs_all=v.read_gbs, copy_gbs_all=v.copy_gbs) for v in GOOD.levels
     ), launch_us=1e-4, barrier_us=1e-4)) == []  # one core has neither launches nor barriers  # fmt: skip
 
@@ -73,9 +73,9 @@ def test_a_good_machine_is_left_alone() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_absurd_figures_are_named_and_replaced(machine: Machine, figure: str, healed: float | None) -> None:
-    assert figure in {doubt.figure for doubt in doubts(machine)}
+    assert figure in {check.figure for check in failed_checks(machine)}
     better = repaired(machine)
-    assert doubts(better) == []
+    assert failed_checks(better) == []
     figures = {**dict(better.fma_gflops), **{f"function {name}": cost for name, cost in better.function_ns}}
     figures |= {name: getattr(better, name) for name in ("step_us", "call_us", "launch_us", "barrier_us")}
     for level in better.levels:
@@ -105,6 +105,6 @@ def test_nothing_doubtful_is_left(data: st.DataObject, cores: int, vector_bytes:
     machine = Machine("any", cores, vector_bytes, 16, (("float32", some(117.0)), ("float64", some(58.0))), levels,
                       some(0.2), some(0.003), some(2.0), some(0.3), (("exp", some(0.1)),))  # fmt: skip
     better = repaired(machine)
-    assert doubts(better) == []
+    assert failed_checks(better) == []
     assert repaired(better) == better
     assert [(v.name, v.nbytes, v.shared) for v in better.levels] == [(v.name, v.nbytes, v.shared) for v in levels]
