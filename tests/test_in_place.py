@@ -838,3 +838,34 @@ def test_copies_of_arrays_of_no_axes_are_no_scalars(copied: Any) -> None:
     for x in (np.float64(3.0), np.array(2.0), np.float64(4.0), np.array(5.0)):
         expected = through_a_view(x)
         np.testing.assert_array_equal(f(x), expected, strict=True)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (1, 4), (4, 1), (3, 5), (5, 3), (4, 4), (3, 3, 3)])
+def test_diagonals_of_what_is_computed_are_filled(shape: tuple[int, ...], dtype: type) -> None:
+    x = RNG.integers(-9, 9, shape).astype(dtype)
+
+    def filled(x: Any, value: Any, wrap: bool) -> Any:
+        y = x + x
+        kept = y[1:]
+        np.fill_diagonal(y, value, wrap=wrap)
+        return y, kept, y.T
+
+    for value in (1, [2], [1, 0, 1], np.array(0, dtype)):
+        for wrap in (False, True):
+            for got, want in zip(traced(filled, x, value, wrap), filled(x, value, wrap), strict=True):
+                np.testing.assert_array_equal(got, want)
+                assert got.dtype == want.dtype
+
+
+def test_a_diagonal_is_chosen_where_it_is_computed() -> None:
+    def similarity(x: Any) -> Any:
+        s = x @ x.T
+        np.fill_diagonal(s, 0)
+        return s
+
+    x = RNG.standard_normal((300, 8))
+    optimized = eqsat.optimize(similarity, cache=False, check_speed=False)
+    compiled = optimized.compile(x)
+    np.testing.assert_allclose(compiled(x), similarity(x), atol=1e-12)
+    assert len(compiled.report["steps"]) == 1

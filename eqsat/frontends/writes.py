@@ -295,8 +295,15 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     end = target.size if wrap or target.ndim > 2 or rows <= cols else cols * cols
     where = np.arange(0, end, step)
     node = lift(val, known_dtype(target.dtype))
-    if node.type.size and where.size:
-        _write_at(target, where, TracedArray(_repeated(node, where.size)))
+    if not node.type.size or not where.size:
+        return
+    if target.ndim == 2 and where.size == min(rows, cols) and node.type.size == 1 and target.memory.node.op != "input":
+        # What is computed is chosen where it is computed; an argument has only its diagonal written.
+        down = build.reshape(build.iota(rows), (rows, 1))
+        on = build.call("eq", build.iota(cols), down)
+        target.assign(build.call("where", on, build.reshape(node, ()), target.node))
+        return
+    _write_at(target, where, TracedArray(_repeated(node, where.size)))
 
 
 class Flat:
