@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
+from llvmlite import binding as llvm
+from llvmlite import ir
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.sampling import Timer
 from eqsat.cost.sanity import failed_checks
+from eqsat_backends.numba_cpu.compiling.objects import host, optimize, target_machine
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes import timers as probes
 from eqsat_backends.numba_cpu.probes.timers import Sizes
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 CORES = 4
 SIZES: list[Sizes] = [("L1", 32 << 10, False, 1, 4), ("L2", 1 << 20, False, 1, 4), ("memory", 0, True, 1, 4)]
@@ -172,3 +177,14 @@ def test_probed_functions_are_the_functions() -> None:
         assert program(()) == 0
         if name in want:
             np.testing.assert_allclose(y, want[name], rtol=1e-6, atol=1e-7)
+
+
+def test_what_is_read_is_read_by_the_loop_as_written() -> None:
+    """Unrolled by LLVM it had more addresses than Zen 5's prefetchers follow, and half of L2's bandwidth."""
+    module = ir.Module()
+    module.triple = host().triple
+    probe_code._stream(module, "read")
+    optimized = llvm.parse_assembly(str(module))
+    optimize(optimized, target_machine(), as_written=True)
+    loads = re.findall(rf"load <{native_lanes(32)} x i32>", str(optimized))
+    assert len(loads) == probe_code.STREAMED

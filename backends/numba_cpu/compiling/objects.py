@@ -103,10 +103,10 @@ def target_machine(opt: int = 3) -> Any:
     return target.create_target_machine(cpu=here.cpu, features=here.features, opt=opt, reloc="pic", codemodel="small")
 
 
-def optimize(module: Any, machine: Any, *, loop_vectorize: bool = True) -> None:
-    """LLVM's level-3 pipeline on ``module``, once, in place."""
+def optimize(module: Any, machine: Any, *, as_written: bool = False) -> None:
+    """LLVM's level-3 pipeline on ``module``, once, in place; ``as_written``: its loops stay the loops that they are."""
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = loop_vectorize
+    options.loop_vectorization = options.loop_unrolling = not as_written
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     manager = builder.getModulePassManager()
@@ -236,7 +236,7 @@ def load_ir(name: str, write: Callable[[], str], entries: Mapping[str, str]) -> 
     """Addresses of the functions of a module of this package: its machine code from the cache, or made now.
 
     ``write`` gives its LLVM assembly, which follows from ``name``, this host and the package alone. It stays loaded
-    until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Loops are not vectorized.
+    until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Its loops stay the loops that they are.
     """
     parts = (host().key, package_fingerprint(), name)
     key = hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
@@ -250,7 +250,7 @@ def load_ir(name: str, write: Callable[[], str], entries: Mapping[str, str]) -> 
     machine = target_machine()
     module = llvm.parse_assembly(write())
     module.verify()
-    optimize(module, machine, loop_vectorize=False)
+    optimize(module, machine, as_written=True)
     data = emit(module, machine, entries)
     store.put(key, data, name)
     return _pinned(load_object(data))
