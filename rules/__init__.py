@@ -14,6 +14,7 @@ from eqsat_rules import (
     siblings,
     small_floats,
     small_integers,
+    updates,
     windows,
 )
 
@@ -30,6 +31,7 @@ RULES = collect(
     blocks,
     small_integers,
     small_floats,
+    updates,
     windows,
 )
 """Every rule of the library, in order of definition."""
