@@ -452,3 +452,20 @@ def test_outputs_behind_one_without_digits_are_compared() -> None:
         run(1.0).examine(draws.NORMAL)
     with pytest.raises(VerificationError, match="output 1 is off by"):
         run(1.01).examine(draws.NORMAL)
+
+
+def test_dear_references_are_asked_for_their_error_before_noise_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differences that nearly cancel are off by more than themselves, as NumPy's are: that takes one evaluation more."""
+
+    def differences(x: Any, y: Any, z: Any, w: Any) -> Any:
+        return x * y - z * w
+
+    def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("noise was measured")
+
+    monkeypatch.setattr("eqsat.verify.judge.DEAR_SECONDS", -1.0)
+    monkeypatch.setattr("eqsat.verify.noise.Noise.errors", measured)
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal((1000, 1000)).astype(np.float32) for _ in range(4)]
+    optimized = eqsat.optimize(differences, cache=False, check_speed=False, strict=True)
+    np.testing.assert_allclose(optimized(*arguments), differences(*arguments), atol=1e-5)
