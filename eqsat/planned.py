@@ -4,40 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine
-from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.distribution import computed_ahead
 from eqsat.forks import IMPORTING
+from eqsat.ir.jumps import jumped, several
+from eqsat.ir.loop import Loop
 from eqsat.ir.node import Graph, Node
 from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Tell, tell
 
+if TYPE_CHECKING:
+    from eqsat.search import SearchOptions
+
+JUMPS = (2, 4)
+"""Trips of a loop that may be one, as many after the other as pay."""
+JUMP_GAIN = 0.05
+"""Part of a trip's time that has to be saved: prices are no more exact than that."""
+
 
 def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
-    """The form of a graph that is searched: what its loops need not compute is before them, and its batch may run part
-    by part."""
+    """The form of a graph that is searched: what its loops need not compute is before them, its batch may run part
+    by part, and several trips of a loop may be one."""
+    return _formed(graph, const, options, machine, _wanted(options, machine), tell, NEVER)[0]
+
+
+def _wanted(options: Options, machine: Machine) -> SearchOptions:
+    with IMPORTING:
+        from eqsat.rules import select
+        from eqsat.schedule import installed_loop_rules
+        from eqsat.search import SearchOptions
+
+    rules = select(options.numerics, options.disable)
+    fuse = any(rule.id == "fuse.read_store" for rule in rules)
+    loops = {rule.id for rule in installed_loop_rules()}
+    no_loops = tuple(sorted(loops & set(options.disable)))
     threads = options.threads or machine.cores
-    return _formed(graph, const, options, backend(options.backend).target(machine, threads), threads)[0]
+    target = backend(options.backend).target(machine, threads)
+    return SearchOptions(rules, target, options.search_seconds, fuse=fuse, threads=threads, no_loops=no_loops)
 
 
 def _formed(
-    graph: Graph, const: frozenset[Node], options: Options, target: Target, threads: int
+    graph: Graph,
+    const: frozenset[Node],
+    options: Options,
+    machine: Machine,
+    wanted: SearchOptions,
+    progress: Tell,
+    deadline: Deadline,
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The form that is searched, and what its nodes stand for in the graph."""
-    origins: Mapping[Node, Node] = {}
+    target, origins = wanted.target, dict[Node, Node]()
     ahead = computed_ahead(graph, target, exact=options.numerics == "exact")
     if ahead is not None:
-        graph, origins = ahead.graph, ahead.origins
-    parted = by_parts(graph, const, target, threads)
+        graph, origins = ahead.graph, dict(ahead.origins)
+    parted = by_parts(graph, const, target, wanted.threads)
     if parted is not None:
         graph = parted.graph
-        origins = {**origins, **{new: origins.get(old, old) for new, old in parted.origins.items()}}
+        origins |= {new: origins.get(old, old) for new, old in parted.origins.items()}
+    found = jumped(graph, lambda loop: _jump(loop, machine, wanted, progress, deadline))
+    if found is not None:
+        graph = found.graph
+        origins |= {new: origins.get(old, old) for new, old in found.origins.items()}
     return graph, origins
+
+
+def _jump(loop: Loop, machine: Machine, wanted: SearchOptions, progress: Tell, deadline: Deadline) -> int:
+    """How many trips of a loop are one: where what it carries passes through slow memory, as many as are predicted to
+    take less for it."""
+    from eqsat.search import search
+
+    carried = sum(node.type.nbytes for node in loop.body.inputs[: loop.carries])
+    if 2 * carried <= wanted.target.middle[0].capacity or not wanted.fuse:
+        return 1
+
+    def seconds(body: Graph) -> float:
+        return search(body, frozenset(), machine, wanted, progress, deadline).report.predicted
+
+    copies, least = 1, seconds(loop.body)
+    for more in JUMPS:
+        if 2 * more > loop.trips:
+            break
+        found = seconds(several(loop, more, {}).body) / more
+        if found > (1 - JUMP_GAIN) * least:
+            break
+        copies, least = more, found
+    return copies
 
 
 def planned(
@@ -49,25 +106,15 @@ def planned(
     deadline: Deadline = NEVER,
 ) -> Plan:
     """The plan of a graph, searched anew; ``const``: inputs whose values are known."""
-    with IMPORTING:
-        from eqsat.rules import select
-        from eqsat.schedule import installed_loop_rules
-        from eqsat.search import SearchOptions, search
-
     deadline.check("loading the rules")
-    rules = select(options.numerics, options.disable)
-    fuse = any(rule.id == "fuse.read_store" for rule in rules)
-    loops = {rule.id for rule in installed_loop_rules()}
-    no_loops = tuple(sorted(loops & set(options.disable)))
-    threads = options.threads or machine.cores
-    target = backend(options.backend).target(machine, threads)
-    wanted = SearchOptions(rules, target, options.search_seconds, fuse=fuse, threads=threads, no_loops=no_loops)
-    formed, origins = _formed(graph, const, options, target, threads)
+    wanted = _wanted(options, machine)
+    formed, origins = _formed(graph, const, options, machine, wanted, progress, deadline)
+    with IMPORTING:
+        from eqsat.search import search
+        from eqsat.tune import tune
     plan = search(formed, const, machine, wanted, progress, deadline)
     if origins:
         own = {t: tuple(origins.get(n, n) for n in nodes) for t, nodes in plan.origins.items()}
         plan = replace(plan, origins=own)
     plan = replace(plan, fuses=options.numerics != "exact")
-    with IMPORTING:
-        from eqsat.tune import tune
     return tune(plan, options, machine, wanted, progress, deadline)

@@ -455,7 +455,7 @@ def test_outputs_behind_one_without_digits_are_compared() -> None:
 
 
 def test_dear_references_are_asked_for_their_error_before_noise_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Differences that nearly cancel are off by more than themselves, as NumPy's are: that takes one evaluation more."""
+    """Differences that nearly cancel are off by more than themselves, as NumPy's are: one evaluation more shows it."""
 
     def differences(x: Any, y: Any, z: Any, w: Any) -> Any:
         return x * y - z * w

@@ -113,7 +113,7 @@ class NumpyExecutable:
         """What a loop leaves."""
         carried = [values[before] for before, _, _ in repeat.carries]
         wholes: dict[int, list[np.ndarray]] = {whole: [] for _, whole in repeat.stacked}
-        trips = runs_of(repeat.trips, repeat.conditional, self.trial and repeat.trial)
+        trips = runs_of(repeat.trips, repeat.conditional, self.trial and repeat.trial, repeat.copies)
         for trip in range(trips):
             if repeat.conditional and not carried[0]:
                 break

@@ -41,19 +41,21 @@ EXPECTED = 100
 ENDLESS = 1 << 62
 
 
-def trial_trips(trips: int) -> int:
+def trial_trips(trips: int, copies: int = 1) -> int:
     """How many of its trips a loop is tried for: all of few; of many some, as even or odd as all.
 
     Equal for numbers of trips only that differ by a multiple of ``TRIAL``, so that a loop of another number is found.
+    ``copies``: of the body that is meant, in each trip; as many of these are run.
     """
-    return trips if trips <= 2 * TRIAL else TRIAL + trips % TRIAL
+    some = TRIAL // copies
+    return trips if trips <= 2 * some else some + trips % some
 
 
-def runs_of(trips: int, conditional: bool, tried: bool) -> int:
+def runs_of(trips: int, conditional: bool, tried: bool, copies: int = 1) -> int:
     """How many trips of a loop are run, at most where they are conditional."""
     if conditional:
         return 2 * TRIAL if tried else ENDLESS
-    return trial_trips(trips) if tried else trips
+    return trial_trips(trips, copies) if tried else trips
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Loop:
     ``tried``: what is meant is a trial (:func:`trial_trips`), where nothing is stacked; windows begin where they do.
     ``conditional``: there are as many trips as the first carried value, a bool, holds at the beginning of; nothing is
     stacked, no window moves, and ``trips`` are what is expected.
+    ``copies``: how many trips of the loop that is meant are in ``body``, one after the other.
     """
 
     trips: int
@@ -76,11 +79,12 @@ class Loop:
     steps: tuple[int, ...]
     tried: bool = False
     conditional: bool = False
+    copies: int = 1
 
     @cached_property
     def name(self) -> str:
         """Equal for equal loops, and for no others."""
-        tried = " tried" * self.tried + " while" * self.conditional
+        tried = " tried" * self.tried + " while" * self.conditional + f" of {self.copies}" * (self.copies > 1)
         return f"{self.trips} trips{tried} of {self.body.key()}, {self.carries} carried, by {self.steps}"
 
     @property
@@ -90,7 +94,7 @@ class Loop:
     @property
     def runs(self) -> int:
         """Trips that are run, at most where they are conditional."""
-        return runs_of(self.trips, self.conditional, self.tried and not self.stacks)
+        return runs_of(self.trips, self.conditional, self.tried and not self.stacks, self.copies)
 
     @property
     def operands(self) -> int:

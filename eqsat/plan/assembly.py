@@ -147,6 +147,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
         finals=tuple((k, tensor) for k, tensor in results.items() if k < loop.carries),
         trial=not loop.stacks,
         conditional=loop.conditional,
+        copies=loop.copies,
     )
     steps = tuple(_renumbered(step, numbers) for step in body.steps)
     inner = tuple(_repeat_renumbered(r, numbers) for r in body.repeats)

@@ -75,7 +75,7 @@ class Chain:
             program, loop = segment.program and segment.program.tried(), segment.loop
             if loop is not None:
                 r = loop.repeat
-                loop = ChainLoop(r, loop.body.tried(), runs_of(r["trips"], r["conditional"], r["trial"]))
+                loop = ChainLoop(r, loop.body.tried(), runs_of(r["trips"], r["conditional"], r["trial"], r["copies"]))
             segments.append(replace(segment, program=program, loop=loop))
         return replace(self, segments=segments)
 

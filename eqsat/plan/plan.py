@@ -77,7 +77,7 @@ class Repeat:
     ``windows``: (tensor, read, step): a trip reads as ``read`` the part of a tensor that moves by ``step`` elements on
     each (see :class:`eqsat.ir.loop.Loop`). ``stacked``: (written, whole): what a trip writes is its row of ``whole``.
     ``conditional``: it ends before the first trip that reads False as its first carried value; ``trips`` are a guess.
-    ``trial``: whether it is tried for fewer trips (:func:`eqsat.ir.loop.trial_trips`).
+    ``trial``: whether it is tried for fewer trips (:func:`eqsat.ir.loop.trial_trips`). ``copies``: as there.
     """
 
     begin: int
@@ -89,6 +89,7 @@ class Repeat:
     finals: tuple[tuple[int, int], ...]
     trial: bool = False
     conditional: bool = False
+    copies: int = 1
 
     @property
     def reads(self) -> list[int]:

@@ -88,9 +88,8 @@ class Loop:
             for (_, read, written), ending, other in zip(r["carries"], self.ending, self.other, strict=True)
         )
         copies = tuple((slot(row_of(w)), slot(w), types[w].nbytes) for w, _ in copied(r, types))
-        return Again(
-            counter, r["trips"], first, tuple(moves), carries, copies, trial_trips(r["trips"]) if r["trial"] else 0
-        )
+        trial = trial_trips(r["trips"], r["copies"]) if r["trial"] else 0
+        return Again(counter, r["trips"], first, tuple(moves), carries, copies, trial)
 
     def direct(self, types: Mapping[int, TensorType]) -> list[tuple[int, int]]:
         """Of ``stacked``, what a trip writes where it stays."""

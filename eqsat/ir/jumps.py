@@ -1,0 +1,94 @@
+"""Loops with several trips in one: a body that follows itself, so that what passes between trips need not be stored.
+
+A grid larger than the caches goes to memory and back on every time step. A trip that takes two steps reads and writes
+it once for both; the first is computed again wherever the second reads it (overlapped tiling, a tile being what a
+kernel holds in registers). See Frigo and Strumpen, "Cache oblivious stencil computations", ICS 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.ir.loop import TRIAL, Loop, LoopResult, loop
+from eqsat.ir.node import Graph, Node, remade, topological
+from eqsat.ir.table import OPS
+
+__all__ = ["Jumped", "jumped"]
+
+KINDS = ("map", "view", "concat", "pad", "source")
+"""What a body is made of that may follow itself: its points depend on points nearby, or on the same ones."""
+
+OPERATORS = 48
+"""Operators of such a body at most."""
+
+
+@dataclass(frozen=True)
+class Jumped:
+    """A graph with several trips in one. ``origins``: what nodes made stand for in the program."""
+
+    graph: Graph
+    origins: Mapping[Node, Node]
+
+
+def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Jumped | None:
+    """The graph with ``copies_of`` trips of its loops in one, asked for those that may; None where all stay.
+
+    Trips that are left over follow the loop. Loops inside of loops stay.
+    """
+    done: dict[Node, Node] = {}
+    origins: dict[Node, Node] = {}
+    loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
+    for node in topological(graph.outputs):
+        inputs = tuple(done[i] for i in node.inputs)
+        if isinstance(node.attrs, LoopResult):
+            whole = node.attrs.loop
+            if (whole, inputs) not in loops:
+                copies = copies_of(whole) if _may(whole) else 1
+                loops[whole, inputs] = _several(whole, inputs, copies, origins) if copies > 1 else loop(whole, inputs)
+            done[node] = loops[whole, inputs][node.attrs.index]
+        else:
+            done[node] = remade(node, inputs)
+        if done[node] is not node:
+            origins.setdefault(done[node], node)
+    outputs = tuple(done[o] for o in graph.outputs)
+    return Jumped(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
+
+
+def _may(whole: Loop) -> bool:
+    """Whether a loop does nothing but carry values, enough trips of them, from point to point."""
+    if whole.stacks or whole.conditional or whole.tried or whole.copies > 1 or any(whole.steps):
+        return False
+    nodes = [node for node in whole.body.nodes() if node.op not in ("input", "const")]
+    return (
+        whole.trips >= 2
+        and not 2 * TRIAL < whole.trips < 3 * TRIAL  # as many trips are tried as of the loop that is meant
+        and len(nodes) <= OPERATORS
+        and all(OPS[node.op].kind in KINDS for node in nodes)
+    )
+
+
+def following(body: Graph, operands: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
+    """The body's outputs where its inputs are these."""
+    done = dict(zip(body.inputs, operands, strict=True))
+    for node in topological(body.outputs, done):
+        done[node] = remade(node, tuple(done[i] for i in node.inputs))
+        if done[node] is not node:
+            origins.setdefault(done[node], origins.get(node, node))
+    return [done[output] for output in body.outputs]
+
+
+def several(whole: Loop, copies: int, origins: dict[Node, Node]) -> Loop:
+    """The loop with so many trips in one, without those that are left over."""
+    body = whole.body
+    fixed, state = body.inputs[whole.carries :], list(body.outputs)
+    for _ in range(copies - 1):
+        state = following(body, (*state, *fixed), origins)
+    return replace(whole, trips=whole.trips // copies, body=Graph(body.inputs, tuple(state), body.names), copies=copies)
+
+
+def _several(whole: Loop, inputs: Sequence[Node], copies: int, origins: dict[Node, Node]) -> list[Node]:
+    state = loop(several(whole, copies, origins), inputs)
+    for _ in range(whole.trips % copies):
+        state = following(whole.body, (*state, *inputs[whole.carries :]), origins)
+    return state
