@@ -546,3 +546,20 @@ def test_what_rounding_moves_over_the_edge_of_a_jump_is_no_error(divisor: float,
     function = eqsat.optimize(lambda x, d: np.remainder(x - (x + 1), d), backend="numpy", cache=False)
     off = np.abs(function(x, np.asarray(d)))
     assert (np.minimum(off, abs(divisor) - off) < 1e-12).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_integers_may_lie_beyond_samples_by_half_of_what_noise_does(dtype: type) -> None:
+    info = np.iinfo(dtype)
+    reference = np.array([10, 10, 10, 10, 10, 7, info.max - 1, info.min], dtype)
+    samples = [reference, np.array([14, 14, 14, 14, 14, 7, info.max - 5, info.min + 1], dtype)]
+    ours = np.array([16, 8, 17, 7, 12, 8, info.max, info.max], dtype)
+
+    def held(i: int, ordered: bool) -> bool:
+        one = slice(i, i + 1)
+        exact, seen = reference[one].astype(np.float64), [sample[one] for sample in samples]
+        return compare(ours[one], exact, reference[one], seen, ordered=ordered).ok
+
+    found = [held(i, False) for i in range(8)]
+    assert found == [True, True, False, False, True, False, True, False]
+    assert not held(0, True)

@@ -135,6 +135,7 @@ class Noise:
         tied = nearly_right(output, ours, bound, NOISE_FACTOR, ULPS) if ours.size <= SAMPLE else None
         settled = tied is not None and not jumps_before(output)
         samples: list[list[np.ndarray]] = []
+        ordered = any(n.op in ORDERED for n in self.plan.order)
         for count in (SAMPLES, MORE_SAMPLES):
             if not settled:
                 self.places(suspects, count - len(samples))
@@ -142,9 +143,10 @@ class Noise:
             for n, s in enumerate(suspects):
                 if not errors[n].ok:
                     among_ties = None if tied is None else part(tied, s.box)
-                    again = compare(s.ours, s.exact, s.reference, [one[n] for one in samples], among_ties, scale)
+                    seen = [one[n] for one in samples]
+                    again = compare(s.ours, s.exact, s.reference, seen, among_ties, scale, ordered=ordered)
                     errors[n] = replace(again, allowed=again.allowed + NOISE_FACTOR * noise[n])
-            if all(e.ok for e in errors) or not any(n.op in ORDERED for n in self.plan.order):
+            if all(e.ok for e in errors) or not ordered:
                 break
         return errors
 
