@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import eqsat
-from bench import algebra, fused, gemm, models
+from bench import algebra, fused, gemm
 from bench import attention as attention_suite
+from bench.models import minilm
 from bench.workload import Workload
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as in_force
@@ -366,7 +367,7 @@ def test_the_kernels_of_the_benchmarks_have_the_loops_of_their_nests(
 @needs_weights
 @pytest.mark.parametrize("batch", [0, 1])
 def test_the_kernels_of_the_models_have_the_loops_of_their_nests(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in plan_of(models.workloads()[batch], monkeypatch, 2).steps:
+    for step in plan_of(minilm.workloads()[batch], monkeypatch, 2).steps:
         if isinstance(step, KernelStep):
             assert step.nest is not None
             holds(step.group, step.nest, in_force.load())

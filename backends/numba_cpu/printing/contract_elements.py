@@ -189,7 +189,14 @@ class ContractElements:
             if count is not None:
                 self.p.bind(count, f"min({', '.join(ends)})")
             coordinates = {axes[0]: position} if flat and axes else self.split(group, position)
-            body(coordinates, position, View((), axes[-1] if even or inner > 1 else None, self.rule, count))
+            view = View((), axes[-1] if even or inner > 1 else None, self.rule, count)
+            if even and count is not None and self.span(group) > lanes:  # whole vectors without masks, which take time
+                with self.p.scope(f"if {count} == {lanes}:"):
+                    body(coordinates, position, replace(view, count=None))
+                with self.p.scope("else:"):
+                    body(coordinates, position, view)
+            else:
+                body(coordinates, position, view)
             if len(ends) > 2:
                 self.p.line(f"{position} += {count}")
 
