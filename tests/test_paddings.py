@@ -64,3 +64,19 @@ def test_products_with_too_many_rows_and_steps_to_look_at_stay_whole(n: int) -> 
         assert found is None
     else:
         assert found == (((n - 8) / n) ** 2, frozenset({0, 1}))
+
+
+def test_rows_that_read_nothing_but_padding_are_results() -> None:
+    """Of a dilated transposed convolution a phase has rows without any tap: their zeros were not stored."""
+    random = np.random.default_rng(5)
+    x = random.standard_normal((16, 8)).astype(np.float32)
+    w = random.standard_normal((8, 2, 3)).astype(np.float32)
+    image = random.standard_normal((1, 32, 7, 7)).astype(np.float32)
+    point = random.standard_normal((48, 32, 1, 1)).astype(np.float32)
+    ways = {"stride": (3,), "padding": (1,), "groups": 4, "dilation": (2,), "layout": "NLC"}
+    for function, given in (
+        (lambda x: eqsat.nn.conv_transpose1d(x, w, **ways), x),
+        (lambda x: eqsat.nn.conv2d(x, point, padding=2), image),
+    ):
+        optimized = eqsat.optimize(function, cache=False, check_speed=False, verify=False)
+        np.testing.assert_allclose(optimized(given), function(given), rtol=1e-4, atol=1e-4)

@@ -206,7 +206,8 @@ def step_inside(kernel: Kernel, k: Sequence[int]) -> int:
 
 
 def rows_of(nest: Nest, kernel: Kernel, m: tuple[int, ...], k: tuple[int, ...]) -> tuple[float, frozenset[int]] | None:
-    """The same for a nest of a contraction; None, too, where its tiles do not lie evenly along m and k."""
+    """The same for a nest of a contraction; None, too, where tiles do not lie evenly along m and k, or take all of k
+    at once: no sums are cleared before them, to which a row may add nothing."""
     steps = dict[str, list[int]](m=[], k=[])
     while not isinstance(nest, TileOp):
         if isinstance(nest, Loop) and nest.axis in steps:
@@ -216,4 +217,5 @@ def rows_of(nest: Nest, kernel: Kernel, m: tuple[int, ...], k: tuple[int, ...]) 
         nest = nest.body
     rows, depth = nest.size("m"), nest.size("k")
     even = all(step % unit == 0 for axis, unit in (("m", rows), ("k", depth)) for step in steps[axis])
-    return rows_inside(kernel, m, k, rows, depth) if nest.name == "fma" and even else None
+    cleared = any(step < math.prod(kernel.extents[axis] for axis in k) for step in steps["k"])
+    return rows_inside(kernel, m, k, rows, depth) if nest.name == "fma" and even and cleared else None
