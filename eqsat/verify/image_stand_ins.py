@@ -231,7 +231,7 @@ def _qlinear(
     return _saturated(product(a, b, za, zb, **options).astype(scale.dtype) * scale, zy, zy.dtype)
 
 
-IMAGES: dict[str, Callable[..., Any]] = {
+_WRITTEN: dict[str, Callable[..., Any]] = {
     **{
         f"{name}{rank}d": partial(function, rank)
         for rank in (1, 2, 3)
@@ -257,4 +257,12 @@ IMAGES: dict[str, Callable[..., Any]] = {
     "qlinear_matmul": partial(_qlinear, _matmul_integer),
     "qlinear_conv": partial(_qlinear, _conv_integer),
 }
+
+
+def _in_rows(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """The result row by row in memory, as eqsat's are: by that it is decided whether a reshaped one is a view."""
+    return np.asarray(function(*args, **options), order="C")
+
+
+IMAGES = {name: partial(_in_rows, function) for name, function in _WRITTEN.items()}
 """Functions of ``eqsat.nn`` by their names."""
