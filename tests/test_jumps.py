@@ -108,6 +108,7 @@ def test_compiled_programs_take_several_steps_at_once(
     u = RNG.standard_normal((20, 33))
     optimized = eqsat.optimize(program, cache=False, check_speed=False, strict=True)
     np.testing.assert_allclose(optimized(u, steps), stepped(program, u, steps), rtol=1e-9, atol=1e-9)
+    assert f"× {steps // 2} trips of 2 steps" in " ".join(str(optimized.explain()).split())
 
 
 def test_what_passes_through_memory_is_stepped_several_times_at_once() -> None:

@@ -155,7 +155,7 @@ def _steps(report: Explanation) -> Table:
     table = _table("#", "step", "predicted", "measured", "flops", "bytes", left=("step",))
     table.expand = True
     for number, step in enumerate(report.steps):
-        trips = f" × {step.trips:,} trips" * (step.trips > 1)
+        trips = f" × {step.trips:,} trips" * (step.trips > 1) + f" of {step.copies} steps" * (step.copies > 1)
         below = [Text(KINDS[step.kind]), Text(_operands(step), style="cyan")]
         below += [Text(_place(line), style="green") for line in step.source[:LINES]]
         if len(step.source) > LINES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from eqsat.explain.derived import Derivation
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
-from eqsat.plan.plan import KernelStep, Plan, trips_of
+from eqsat.plan.plan import KernelStep, Plan
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -31,6 +32,7 @@ class StepReport:
     and ``limit``, what takes most of the time: "compute", a memory space, or "overhead" (starting it, and barriers).
     ``tuned``: seconds that the nest took when tuning timed it, for which it was chosen; None where the model chose.
     ``trips``: how often it runs in a call, in a loop; work and times are of all, ``moved`` and ``tuned`` of one.
+    ``copies``: trips of the user's loop that are one of these.
     ``reads``: arguments by name, ``#3`` for what step 3 makes, ``folded(w)`` for what was computed when the program was
     compiled; ``writes``: results and arguments that it makes, and ``asked 0``, what a guard asks for;
     ``source``: the user's lines that it computes.
@@ -47,6 +49,7 @@ class StepReport:
     limit: str = ""
     tuned: float | None = None
     trips: int = 1
+    copies: int = 1
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     source: list[str] = field(default_factory=list)
@@ -55,11 +58,15 @@ class StepReport:
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     """One report per step of a plan, without measurements; ``kinds`` says how each is run."""
     out = []
-    for step, kind, trips in zip(plan.steps, kinds, trips_of(len(plan.steps), plan.repeats), strict=True):
+    for number, (step, kind) in enumerate(zip(plan.steps, kinds, strict=True)):
+        around = [repeat for repeat in plan.repeats if repeat.begin <= number < repeat.end]
+        trips, copies = (math.prod(getattr(repeat, what) for repeat in around) for what in ("trips", "copies"))
         if isinstance(step, KernelStep):
             flops = sum(kernel_flops(s.kernel) * part_needed(step.group, s) for s in step.group.stages)
             nbytes = trips * group_bytes(step.group)
-            report = StepReport(step.label, kind, "", trips * flops, nbytes, trips * step.seconds, trips=trips)
+            report = StepReport(
+                step.label, kind, "", trips * flops, nbytes, trips * step.seconds, trips=trips, copies=copies
+            )
             if step.chosen is not None and kind == "kernel":
                 lines = [*listing(step.chosen.nest), *limits(step.group)]
                 nest, moved = "\n".join(lines), dict(step.chosen.moved)
@@ -67,7 +74,9 @@ def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
             out.append(report)
         else:
             flops, nbytes = trips * reference_flops(step), trips * reference_bytes(step)
-            out.append(StepReport(step.label, kind, "", flops, nbytes, trips * step.seconds, trips=trips))
+            out.append(
+                StepReport(step.label, kind, "", flops, nbytes, trips * step.seconds, trips=trips, copies=copies)
+            )
     return out
 
 
