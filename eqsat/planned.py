@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine
-from eqsat.deadline import NEVER, Deadline
+from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.distribution import computed_ahead
 from eqsat.forks import IMPORTING
-from eqsat.ir.jumps import jumped, several
+from eqsat.ir.jumps import fits, jumped, several
 from eqsat.ir.loop import Loop
 from eqsat.ir.node import Graph, Node
 from eqsat.options import Options
@@ -26,6 +28,8 @@ JUMPS = (2, 4)
 """Trips of a loop that may be one, as many after the other as pay."""
 JUMP_GAIN = 0.05
 """Part of a trip's time that has to be saved: prices are no more exact than that."""
+JUMP_SHARE = 0.1
+"""Part of the time that is left which the search for several trips in one may take; past it they stay single."""
 
 
 def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
@@ -75,25 +79,26 @@ def _formed(
 
 
 def _jump(loop: Loop, machine: Machine, wanted: SearchOptions, progress: Tell, deadline: Deadline) -> int:
-    """How many trips of a loop are one: where what it carries passes through slow memory, as many as are predicted to
-    take less for it."""
+    """How many trips of a loop are one: where no cache holds what it reads and writes, as many as are predicted to take
+    less for it."""
     from eqsat.search import search
 
     carried = sum(node.type.nbytes for node in loop.body.inputs[: loop.carries])
-    if 2 * carried <= wanted.target.middle[0].capacity or not wanted.fuse:
+    if 2 * carried < wanted.target.caches[-1].capacity or not wanted.fuse:
         return 1
+    until = Deadline(JUMP_SHARE * deadline.left, deadline)
 
     def seconds(body: Graph) -> float:
-        return search(body, frozenset(), machine, wanted, progress, deadline).report.predicted
+        return search(body, frozenset(), machine, wanted, progress, until).report.predicted
 
-    copies, least = 1, seconds(loop.body)
-    for more in JUMPS:
-        if 2 * more > loop.trips:
-            break
-        found = seconds(several(loop, more, {}).body) / more
-        if found > (1 - JUMP_GAIN) * least:
-            break
-        copies, least = more, found
+    copies = 1
+    with suppress(OutOfTime):
+        least = seconds(loop.body)
+        for more in JUMPS:
+            found = seconds(several(loop, more, {}).body) / more if fits(loop, more) else math.inf
+            if found > (1 - JUMP_GAIN) * least:
+                break
+            copies, least = more, found
     return copies
 
 

@@ -63,7 +63,7 @@ def test_what_is_meant_is_the_same(program: Callable[..., Any], steps: int, copi
     traced = trace(program, (u, steps), {})
     found = jumped(traced.graph, lambda loop: copies if copies <= loop.trips else 1)
     if found is None:
-        assert steps < copies or 32 < steps < 48
+        assert steps < max(4, copies) or 32 < steps < 48
         return
     assert [loop.copies for loop in loops_of(found.graph)] == [copies]
     values = traced.given((u, steps))
@@ -91,7 +91,11 @@ def products(u: Any) -> Any:
     return eqsat.fori_loop(0, 10, lambda i, u: u @ u * 0.1, u)
 
 
-@pytest.mark.parametrize("program", [stacked, windows, products])
+def in_space(u: Any) -> Any:
+    return eqsat.fori_loop(0, 10, lambda i, v: v * 0.5 + np.roll(v, 1, 0), np.zeros((6, 6, 6)) + u[0, 0])
+
+
+@pytest.mark.parametrize("program", [stacked, windows, products, in_space])
 def test_loops_that_do_more_than_carry_stay(program: Callable[..., Any]) -> None:
     graph = trace(program, (RNG.random((5, 5)),), {}).graph
     assert loops_of(graph)
@@ -112,7 +116,7 @@ def test_compiled_programs_take_several_steps_at_once(
 
 
 def test_what_passes_through_memory_is_stepped_several_times_at_once() -> None:
-    """Where a step is bound by memory, and what it carries does not fit the second cache."""
+    """Where a step is bound by memory, and no cache holds what it reads and writes."""
 
     def copies(size: int) -> list[int]:
         u = np.ones((size, size), np.float32)
@@ -120,7 +124,7 @@ def test_what_passes_through_memory_is_stepped_several_times_at_once() -> None:
         options = eqsat.optimize(jacobi, threads=1).options
         return [loop.copies for loop in loops_of(form(graph, frozenset(), options, slow(MACHINE)))]
 
-    assert max(copies(2048)) > 1
+    assert max(copies(4096)) > 1
     assert copies(64) == [1]
 
 

@@ -19,8 +19,18 @@ __all__ = ["Jumped", "jumped"]
 KINDS = ("map", "view", "concat", "pad", "source")
 """What a body is made of that may follow itself: its points depend on points nearby, or on the same ones."""
 
-OPERATORS = 48
-"""Operators of such a body at most."""
+OPERATORS = 64
+"""Operators of all copies of a body at most, which bounds what there is to compile."""
+
+LEAST = 4
+"""Trips of a loop at least."""
+
+AXES = 2
+"""Axes of what is carried at most, without short ones. What is computed again grows with each axis that neighbours lie
+along: a seven-point stencil on 100³ took 1.3 times as long two steps at a time as one by one (Zen 5)."""
+
+SHORT = 4
+"""Positions of a short axis at most."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,15 @@ def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Jumped | None:
     done: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
     loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
+    wanted: dict[Loop, int] = {}
     for node in topological(graph.outputs):
         inputs = tuple(done[i] for i in node.inputs)
         if isinstance(node.attrs, LoopResult):
             whole = node.attrs.loop
             if (whole, inputs) not in loops:
-                copies = copies_of(whole) if _may(whole) else 1
+                if whole not in wanted:
+                    wanted[whole] = copies_of(whole) if _may(whole) else 1
+                copies = wanted[whole]
                 loops[whole, inputs] = _several(whole, inputs, copies, origins) if copies > 1 else loop(whole, inputs)
             done[node] = loops[whole, inputs][node.attrs.index]
         else:
@@ -59,13 +72,20 @@ def _may(whole: Loop) -> bool:
     """Whether a loop does nothing but carry values, enough trips of them, from point to point."""
     if whole.stacks or whole.conditional or whole.tried or whole.copies > 1 or any(whole.steps):
         return False
-    nodes = [node for node in whole.body.nodes() if node.op not in ("input", "const")]
+    long = (sum(n > SHORT for n in node.shape) for node in whole.body.inputs[: whole.carries])
     return (
-        whole.trips >= 2
+        whole.trips >= LEAST
         and not 2 * TRIAL < whole.trips < 3 * TRIAL  # as many trips are tried as of the loop that is meant
-        and len(nodes) <= OPERATORS
-        and all(OPS[node.op].kind in KINDS for node in nodes)
+        and max(long, default=0) <= AXES
+        and fits(whole, 2)
+        and all(OPS[node.op].kind in KINDS for node in whole.body.nodes())
     )
+
+
+def fits(whole: Loop, copies: int) -> bool:
+    """Whether so many trips may be one."""
+    operators = sum(node.op not in ("input", "const") for node in whole.body.nodes())
+    return 2 * copies <= whole.trips and copies * operators <= OPERATORS
 
 
 def following(body: Graph, operands: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
