@@ -255,3 +255,16 @@ def test_networks_of_bfloat16() -> None:
     want = network(*(v.astype(np.float32) for v in (x, w, b)))
     for one, other in zip(got, want, strict=True):
         assert one.dtype == BF and np.allclose(one.astype(np.float32), other, rtol=0.1, atol=0.1)
+
+
+def test_what_is_known_in_bfloat16_is_indexed_by_what_is_traced() -> None:
+    table, column = np.arange(33).astype(np.uint64), np.ones((33, 1), np.int64)
+
+    def program(x: Any) -> Any:
+        known = table.astype(bfloat16) @ column.astype(bfloat16)
+        kept = table.astype(bfloat16) * 2
+        return eqsat.fori_loop(0, 1, lambda i, w: 0.5 * w + known[i] + kept[i].astype(np.float32), x)
+
+    x = np.ones((4, 4), np.float32)
+    optimized = eqsat.optimize(program, cache=False, check_speed=False, strict=True)
+    np.testing.assert_array_equal(optimized(x), program(x))

@@ -25,6 +25,11 @@ def writes(function: object) -> bool:
 PART = "writing to a part of a complex array is not supported: assign to x.real or x.imag, or write to the array itself"
 
 
+def _is_traced(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of an element type may be traced ones."""
+    return dtype in _TYPES or dtype.name == "bfloat16"
+
+
 class Unknown(Exception):
     """Some array among the operands is not known."""
 
@@ -70,7 +75,7 @@ def wrapped(result: Any, operands: Any = ()) -> Any:
     """A result of NumPy's as known arrays; views of an operand share its memory."""
     if type(result) in (list, tuple):
         return type(result)(wrapped(item, operands) for item in result)
-    if type(result) is not np.ndarray or result.dtype not in _TYPES or CURRENT.get() is None:
+    if type(result) is not np.ndarray or not _is_traced(result.dtype) or CURRENT.get() is None:
         return result
     for operand in _arrays(operands):
         if operand.known is result:
@@ -88,7 +93,7 @@ def wrapped(result: Any, operands: Any = ()) -> Any:
 
 def captured(array: np.ndarray) -> Any:
     """An array from outside the function, which it may read; itself where it cannot be a traced array."""
-    if (array.dtype not in _TYPES and array.dtype.name != "bfloat16") or not array.flags.forc:
+    if not _is_traced(array.dtype) or not array.flags.forc:
         return array
     made = TracedArray.of_known(array)
     made.memory.protected = (
