@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_GAIN, PARTS_TRIED
 from eqsat.cost.target import Target
-from eqsat.ir.node import Graph, Node
-from eqsat.ir.parts import Parted, axes_of, in_parts, known_nodes
+from eqsat.ir.node import Formed, Graph, Node
+from eqsat.ir.parts import axes_of, in_parts, known_nodes
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 
@@ -32,7 +32,7 @@ class _Product:
     windows: bool
 
 
-def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int) -> Parted | None:
+def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int) -> Formed | None:
     """The program with a loop over parts of its batch, None where none pays.
 
     ``const``: inputs whose values are known; the batch is the leading axis of others.

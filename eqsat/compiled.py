@@ -42,7 +42,8 @@ from eqsat.rules.fingerprint import rules_fingerprint
 from eqsat.speed import Speed, compared, wanted
 from eqsat.verify.bounds import OutputError
 from eqsat.verify.check import SHARE, SHARE_SECONDS, hold_plain, plain_differs, run_plain, verify
-from eqsat.verify.judge import PlainDiffers, plain_seconds
+from eqsat.verify.estimate import plain_seconds
+from eqsat.verify.judge import PlainDiffers
 from eqsat.verify.plain import Plain, function_digest
 
 log = logging.getLogger("eqsat")

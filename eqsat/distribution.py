@@ -10,12 +10,12 @@ import math
 
 from eqsat.cost.calibration import DISTRIBUTED_BYTES, DISTRIBUTED_GAIN
 from eqsat.cost.target import Target
-from eqsat.ir.distributed import Ahead, Distributed, distributed
-from eqsat.ir.node import Graph
+from eqsat.ir.distributed import Ahead, distributed
+from eqsat.ir.node import Formed, Graph
 from eqsat.ir.spec import Spec
 
 
-def computed_ahead(graph: Graph, target: Target, *, exact: bool = False) -> Distributed | None:
+def computed_ahead(graph: Graph, target: Target, *, exact: bool = False) -> Formed | None:
     """The program with contractions that need nothing a loop carries computed before the loop; None where none pays.
 
     ``exact``: sums are not split, so that only whole contractions are.

@@ -16,7 +16,7 @@ from eqsat.explain.work import naive_peak, naive_work, operator_work
 from eqsat.frontends.pytree import leaf_names
 from eqsat.frontends.trace import Traced
 from eqsat.verify.check import ENDLESS_SECONDS
-from eqsat.verify.judge import reference_seconds
+from eqsat.verify.estimate import reference_seconds
 from eqsat.verify.plain import Plain
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from eqsat.distribution import computed_ahead
 from eqsat.forks import IMPORTING
 from eqsat.ir.jumps import fits, jumped, several
 from eqsat.ir.loop import Loop
-from eqsat.ir.node import Graph, Node
+from eqsat.ir.node import Formed, Graph, Node
 from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import Plan
@@ -64,24 +63,24 @@ def _formed(
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The form that is searched, and what its nodes stand for in the graph."""
     target, origins = wanted.target, dict[Node, Node]()
-    ahead = computed_ahead(graph, target, exact=options.numerics == "exact")
-    if ahead is not None:
-        graph, origins = ahead.graph, dict(ahead.origins)
-    parted = by_parts(graph, const, target, wanted.threads)
-    if parted is not None:
-        graph = parted.graph
-        origins |= {new: origins.get(old, old) for new, old in parted.origins.items()}
-    found = jumped(graph, lambda loop: _jump(loop, machine, wanted, progress, deadline))
-    if found is not None:
-        graph = found.graph
-        origins |= {new: origins.get(old, old) for new, old in found.origins.items()}
+    forms: tuple[Callable[[Graph], Formed | None], ...] = (
+        lambda graph: computed_ahead(graph, target, exact=options.numerics == "exact"),
+        lambda graph: by_parts(graph, const, target, wanted.threads),
+        lambda graph: jumped(graph, lambda loop: _jump(loop, machine, wanted, progress, deadline)),
+    )
+    for made in forms:
+        found = made(graph)
+        if found is not None:
+            graph = found.graph
+            origins |= {new: origins.get(old, old) for new, old in found.origins.items()}
     return graph, origins
 
 
 def _jump(loop: Loop, machine: Machine, wanted: SearchOptions, progress: Tell, deadline: Deadline) -> int:
     """How many trips of a loop are one: where no cache holds what it reads and writes, as many as are predicted to take
     less for it."""
-    from eqsat.search import search
+    with IMPORTING:
+        from eqsat.search import search
 
     carried = sum(node.type.nbytes for node in loop.body.inputs[: loop.carries])
     if 2 * carried < wanted.target.caches[-1].capacity or not wanted.fuse:
@@ -94,8 +93,8 @@ def _jump(loop: Loop, machine: Machine, wanted: SearchOptions, progress: Tell, d
     copies = 1
     with suppress(OutOfTime):
         least = seconds(loop.body)
-        for more in JUMPS:
-            found = seconds(several(loop, more, {}).body) / more if fits(loop, more) else math.inf
+        for more in (more for more in JUMPS if fits(loop, more)):
+            found = seconds(several(loop, more, {}).body) / more
             if found > (1 - JUMP_GAIN) * least:
                 break
             copies, least = more, found

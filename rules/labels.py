@@ -11,6 +11,7 @@ from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap
+from eqsat.rules import Match
 
 Labels = tuple[object, ...]
 
@@ -235,3 +236,21 @@ def slice_of(map: ViewMap, shape: Sequence[int]) -> tuple[list[int], list[int]] 
         if start + size > n or (size > 1 and step != stride):
             return None
     return starts, list(map.shape)
+
+
+def continued(m: Match, parts: Sequence[Node]) -> Node | None:
+    """The tensor, or the view of it, that these are when joined along the axis of the parts that a rule matched: views
+    of one tensor that continue each other."""
+    for map, (source,) in m.forms(parts[0], "view"):
+        assert isinstance(map, ViewMap)
+        whole = map
+        for part in parts[1:]:
+            others = [other for other, (same,) in m.forms(part, "view") if same is source]
+            longer = (views.joined((whole, other), m.ps_axis) for other in others if isinstance(other, ViewMap))
+            found = next((longest for longest in longer if longest is not None), None)
+            if found is None:
+                break
+            whole = found
+        else:
+            return build.view(source, whole, "slice")
+    return None

@@ -8,7 +8,6 @@ from eqsat.ir.joins import PadAttrs
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
-from eqsat.ir.views import ViewMap
 from eqsat.rules import (
     Match,
     Parts,
@@ -26,7 +25,7 @@ from eqsat.rules import (
     view,
 )
 from eqsat.rules.examples import Maker
-from eqsat_rules.labels import axes_read, broadcasts, slice_of
+from eqsat_rules.labels import axes_read, broadcasts, continued, slice_of
 
 b, i, w, x = tensors("b i w x")
 p = numbers("p")
@@ -111,20 +110,7 @@ def _part_of_concat(m: Match) -> Node | None:
 
 def _concat_of_slices(m: Match) -> Node | None:
     """Views of one tensor that continue each other, joined: one view, or the tensor."""
-    axis = m.ps_axis
-    for map, (source,) in m.forms(m.ps[0], "view"):
-        assert isinstance(map, ViewMap)
-        whole = map
-        for part in m.ps[1:]:
-            others = [other for other, (same,) in m.forms(part, "view") if same is source]
-            longer = (views.joined((whole, other), axis) for other in others if isinstance(other, ViewMap))
-            found = next((longest for longest in longer if longest is not None), None)
-            if found is None:
-                break
-            whole = found
-        else:
-            return build.view(source, whole, "slice")
-    return None
+    return continued(m, m.ps)
 
 
 def _flat_concat(m: Match) -> Node | None:

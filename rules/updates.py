@@ -7,16 +7,15 @@ tests where b ends, and what reads it has no parts to tell apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from eqsat.ir import build, views
+from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.ir.types import DType
-from eqsat.ir.views import ViewMap
 from eqsat.rules import Match, Parts, family, rewrite, signed_sum
 from eqsat.rules.examples import Maker
+from eqsat_rules.labels import continued
 
 NEUTRAL = {
     "logical_or": False,
@@ -47,54 +46,40 @@ def _neutral(f: str, dtype: DType) -> float | int | bool:
     return value
 
 
-def _continued(m: Match, parts: Sequence[Node]) -> Node | None:
-    """The tensor whose views these are, one after the other along the axis, or a view of it."""
-    for map, (source,) in m.forms(parts[0], "view"):
-        assert isinstance(map, ViewMap)
-        whole: ViewMap | None = map
-        for part in parts[1:]:
-            others = [other for other, (same,) in m.forms(part, "view") if same is source]
-            longer = (views.joined((whole, o), m.ps_axis) for o in others if whole and isinstance(o, ViewMap))
-            whole = next((found for found in longer if found is not None), None)
-        if whole is not None:
-            return build.view(source, whole, "slice")
-    return None
-
-
-def _updated(m: Match, f: str) -> Iterator[tuple[Node, Any, list[tuple[int, int]]]]:
-    """Each part that is f of what continues the other parts: that as a whole, the rest of f, and what is beside it."""
+def _updated(m: Match, f: str) -> Iterator[tuple[Node, int, list[tuple[int, Node]], list[tuple[int, int]]]]:
+    """Each part that is f of what continues the other parts: that as a whole, the part, f's other operands with their
+    signs, and how much is beside the part."""
     axis = m.ps_axis
     for number, part in enumerate(m.ps):
         before, after = m.ps[:number], m.ps[number + 1 :]
         widths = [(0, 0)] * m.root.type.ndim
         widths[axis] = sum(p.shape[axis] for p in before), sum(p.shape[axis] for p in after)
-        for signs, terms in m.forms(part, f):
-            for place, term in enumerate(terms):
-                if term.shape != part.shape or (f == "add_n" and signs[place] < 0):  # type: ignore[index]
+        for signs, operands in m.forms(part, f):
+            terms = list(zip(signs if isinstance(signs, tuple) else (1, 1), operands, strict=True))
+            for place, (sign, term) in enumerate(terms):
+                if sign < 0 or term.shape != part.shape:
                     continue
-                whole = _continued(m, [*before, term, *after])
+                whole = continued(m, [*before, term, *after])
                 if whole is not None:
-                    rest = [t for n, t in enumerate(terms) if n != place]
-                    yield whole, (signs, place, rest, part.shape), widths
+                    yield whole, number, [*terms[:place], *terms[place + 1 :]], widths
 
 
-def _of(f: str) -> Any:
+def _of(f: str) -> Callable[[Match], Node | None]:
     def over_all(m: Match) -> Node | None:
         if m.root.dtype.kind == "complex":  # infinity times 1 is NaN
             return None
-        for whole, (_, _, (other,), shape), widths in _updated(m, f):
-            neutral = _neutral(f, m.root.dtype)
-            return call(f, whole, build.pad(build.broadcast_to(other, shape), widths, neutral))
+        for whole, number, ((_, other),), widths in _updated(m, f):
+            wide = build.broadcast_to(other, m.ps[number].shape)
+            return call(f, whole, build.pad(wide, widths, _neutral(f, m.root.dtype)))
         return None
 
     return over_all
 
 
 def _sum(m: Match) -> Node | None:
-    for whole, (signs, place, rest, shape), widths in _updated(m, "add_n"):
-        others = [s for n, s in enumerate(signs) if n != place]
-        added = signed_sum(list(zip(others, rest, strict=True)))
-        return signed_sum([(1, whole), (1, build.pad(build.broadcast_to(added, shape), widths))])
+    for whole, number, others, widths in _updated(m, "add_n"):
+        wide = build.broadcast_to(signed_sum(others), m.ps[number].shape)
+        return signed_sum([(1, whole), (1, build.pad(wide, widths))])
     return None
 
 

@@ -19,10 +19,10 @@ from eqsat.cost.machine import cpu_name
 from eqsat.distribution import computed_ahead
 from eqsat.frontends.trace import trace
 from eqsat.ir import build
-from eqsat.ir.distributed import Distributed, distributed
+from eqsat.ir.distributed import distributed
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, loop, of_loop
-from eqsat.ir.node import Graph
+from eqsat.ir.node import Formed, Graph
 from eqsat.ir.spec import Spec
 from eqsat.ir.types import TensorType, float64
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
@@ -44,7 +44,7 @@ def products(graph: Graph) -> int:
     return sum(isinstance(node.attrs, Spec) for node in graph.nodes())
 
 
-def everything_ahead(fn: Callable[..., Any], *args: np.ndarray) -> tuple[Graph, Distributed | None]:
+def everything_ahead(fn: Callable[..., Any], *args: np.ndarray) -> tuple[Graph, Formed | None]:
     """The traced graph, and with all before its loops that can be, which computes the same."""
     graph = trace(fn, args).graph
     made = distributed(graph, lambda ahead: True)
@@ -187,7 +187,7 @@ def test_any_shapes(trips: int, batch: tuple[int, ...], n: int, m: int, order: s
     everything_ahead(program, x, normal(n, m), normal(m, m))
 
 
-def found(fn: Callable[..., Any], *args: np.ndarray, host: Any = SMALL, exact: bool = False) -> Distributed | None:
+def found(fn: Callable[..., Any], *args: np.ndarray, host: Any = SMALL, exact: bool = False) -> Formed | None:
     return computed_ahead(trace(fn, args).graph, cpu_target(host, 1), exact=exact)
 
 

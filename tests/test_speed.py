@@ -19,7 +19,7 @@ from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.loop import of_loop
 from eqsat.plain import PlainProgram
 from eqsat.speed import CLEAR, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
-from eqsat.verify.judge import plain_seconds, reference_seconds
+from eqsat.verify.estimate import plain_seconds, reference_seconds
 from tests.programs import PROGRAMS
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +14,7 @@ from eqsat.explain.derived import Derivation
 from eqsat.explain.nests import limits, listing, part_needed
 from eqsat.explain.roofline import Roofs, draw
 from eqsat.explain.work import Work, group_bytes, kernel_flops, reference_bytes, reference_flops
-from eqsat.plan.plan import KernelStep, Plan
+from eqsat.plan.plan import KernelStep, Plan, copies_of, trips_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -58,9 +57,8 @@ class StepReport:
 def step_reports(plan: Plan, kinds: Sequence[str]) -> list[StepReport]:
     """One report per step of a plan, without measurements; ``kinds`` says how each is run."""
     out = []
-    for number, (step, kind) in enumerate(zip(plan.steps, kinds, strict=True)):
-        around = [repeat for repeat in plan.repeats if repeat.begin <= number < repeat.end]
-        trips, copies = (math.prod(getattr(repeat, what) for repeat in around) for what in ("trips", "copies"))
+    often = (of(len(plan.steps), plan.repeats) for of in (trips_of, copies_of))
+    for step, kind, trips, copies in zip(plan.steps, kinds, *often, strict=True):
         if isinstance(step, KernelStep):
             flops = sum(kernel_flops(s.kernel) * part_needed(step.group, s) for s in step.group.stages)
             nbytes = trips * group_bytes(step.group)

@@ -88,6 +88,11 @@ class Memory:
         return self._node
 
     @property
+    def computed(self) -> bool:
+        """Whether it is no argument; says nothing of writes that are still to be put together."""
+        return self._node is None or self._node.op != "input"
+
+    @property
     def ready(self) -> bool:
         """Whether reading all of it takes nothing."""
         return not self._writes and self.known is None

@@ -297,7 +297,8 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     node = lift(val, known_dtype(target.dtype))
     if not node.type.size or not where.size:
         return
-    if target.ndim == 2 and where.size == min(rows, cols) and node.type.size == 1 and target.memory.node.op != "input":
+    once = target.ndim == 2 and where.size == min(rows, cols)
+    if once and node.type.size == 1 and target.memory.computed:
         # What is computed is chosen where it is computed; an argument has only its diagonal written.
         down = build.reshape(build.iota(rows), (rows, 1))
         on = build.call("eq", build.iota(cols), down)

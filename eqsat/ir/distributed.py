@@ -15,7 +15,7 @@ from itertools import groupby
 
 from eqsat.ir import build
 from eqsat.ir.loop import Loop, LoopResult, loop
-from eqsat.ir.node import Graph, Node, remade, topological
+from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType
@@ -167,7 +167,7 @@ class _Trips:
         return build.reshape(self.made[node], (self.loop.trips, *ones, *node.shape))
 
 
-def distributed(graph: Graph, pays: Pays) -> Distributed | None:
+def distributed(graph: Graph, pays: Pays) -> Formed | None:
     """The graph with contractions computed before the loops in whose bodies they are, where that ``pays``; None where
     none does."""
     done: dict[Node, Node] = {}
@@ -184,15 +184,7 @@ def distributed(graph: Graph, pays: Pays) -> Distributed | None:
             done[node] = remade(node, inputs)
     made = Graph(graph.inputs, tuple(done[o] for o in graph.outputs), graph.names)
     changed = any(new is not old for old, new in done.items())
-    return Distributed(made, {**origins, **{new: old for old, new in done.items()}}) if changed else None
-
-
-@dataclass(frozen=True)
-class Distributed:
-    """A graph with less in its loops. ``origins``: what its nodes, and those of its loops, stand for in the program."""
-
-    graph: Graph
-    origins: Mapping[Node, Node]
+    return Formed(made, {**origins, **{new: old for old, new in done.items()}}) if changed else None
 
 
 @dataclass

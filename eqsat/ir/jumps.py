@@ -7,14 +7,14 @@ kernel holds in registers). See Frigo and Strumpen, "Cache oblivious stencil com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from eqsat.ir.loop import TRIAL, Loop, LoopResult, loop
-from eqsat.ir.node import Graph, Node, remade, topological
+from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.table import OPS
 
-__all__ = ["Jumped", "jumped"]
+__all__ = ["jumped"]
 
 KINDS = ("map", "view", "concat", "pad", "source")
 """What a body is made of that may follow itself: its points depend on points nearby, or on the same ones."""
@@ -33,15 +33,7 @@ SHORT = 4
 """Positions of a short axis at most."""
 
 
-@dataclass(frozen=True)
-class Jumped:
-    """A graph with several trips in one. ``origins``: what nodes made stand for in the program."""
-
-    graph: Graph
-    origins: Mapping[Node, Node]
-
-
-def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Jumped | None:
+def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Formed | None:
     """The graph with ``copies_of`` trips of its loops in one, asked for those that may; None where all stay.
 
     Trips that are left over follow the loop. Loops inside of loops stay.
@@ -65,7 +57,7 @@ def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Jumped | None:
         if done[node] is not node:
             origins.setdefault(done[node], node)
     outputs = tuple(done[o] for o in graph.outputs)
-    return Jumped(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
+    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
 
 
 def _may(whole: Loop) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,6 +164,14 @@ class Graph:
             digest.update(f"{node.op}|{[numbers[i] for i in node.inputs]}|{attrs}|{node.type}\n".encode())
         digest.update(repr([numbers[o] for o in self.outputs]).encode())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A graph in another form. ``origins``: what its nodes, and those of its loops, stand for in the one before."""
+
+    graph: Graph
+    origins: Mapping[Node, Node]
 
 
 def substitute(outputs: Sequence[Node], replace: dict[Node, Node]) -> list[Node]:

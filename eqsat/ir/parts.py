@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from eqsat.ir import build
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, loop
-from eqsat.ir.node import Graph, Node, remade, topological
+from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import TensorType, row_major
@@ -179,7 +179,7 @@ class _Body:
 
 def in_parts(
     graph: Graph, axes: Mapping[Node, int], nodes: Sequence[Node], known: Collection[Node], trips: int
-) -> Parted:
+) -> Formed:
     """The graph with ``nodes`` computed by a loop over parts.
 
     ``axes``: of the nodes and of what they need of the inputs' parts, as :func:`axes_of` finds them. ``nodes`` are in
@@ -203,12 +203,4 @@ def in_parts(
         done[node] = remade(node, tuple(done[i] for i in node.inputs))
     made = Graph(graph.inputs, tuple(done[o] for o in graph.outputs), graph.names)
     origins = {new: old for old, new in done.items() if old not in ends}
-    return Parted(made, {**origins, **{part: node for node, part in body.parts.items()}})
-
-
-@dataclass(frozen=True)
-class Parted:
-    """A graph with a loop over parts. ``origins``: what its nodes, and those of the loop, stand for in the program."""
-
-    graph: Graph
-    origins: Mapping[Node, Node]
+    return Formed(made, {**origins, **{part: node for node, part in body.parts.items()}})

@@ -181,10 +181,19 @@ class Plan:
 
 def trips_of(steps: int, repeats: Iterable[Repeat]) -> list[int]:
     """How often each of so many steps runs in a call."""
+    return _multiplied(steps, [(repeat, repeat.trips) for repeat in repeats])
+
+
+def copies_of(steps: int, repeats: Iterable[Repeat]) -> list[int]:
+    """How many trips of the program's loops are one of the plan's, for each of so many steps."""
+    return _multiplied(steps, [(repeat, repeat.copies) for repeat in repeats])
+
+
+def _multiplied(steps: int, factors: Iterable[tuple[Repeat, int]]) -> list[int]:
     found = [1] * steps
-    for repeat in repeats:
+    for repeat, factor in factors:
         for number in range(repeat.begin, repeat.end):
-            found[number] *= repeat.trips
+            found[number] *= factor
     return found
 
 

@@ -28,7 +28,8 @@ from eqsat.verify import draws
 from eqsat.verify.bounds import OutputError
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
-from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib, reference_seconds
+from eqsat.verify.estimate import reference_seconds
+from eqsat.verify.judge import DEAR_SECONDS, Invalid, Judge, PlainDiffers, Run, mib
 from eqsat.verify.noise import Undetermined
 from eqsat.verify.plain import Plain, wrong_values
 from eqsat.verify.suspects import Seen

@@ -28,12 +28,11 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.errors import ResultChangedError, VerificationError
 from eqsat.explain.listing import program
-from eqsat.explain.work import node_flops
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import Loop, of_loop
+from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
-from eqsat.ir.opaque import Raised, Result, noting
+from eqsat.ir.opaque import Raised, noting
 from eqsat.ir.table import OPS
 from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
@@ -44,11 +43,10 @@ from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
+from eqsat.verify.estimate import reference_seconds
 from eqsat.verify.noise import ORDERED, SAMPLE, Noise, Undetermined
 from eqsat.verify.suspects import Seen, Survey, Suspect
 
-EVALUATED, CALLED = 2e-5, 2e-6
-"""Seconds of an operator beside what it computes: where a graph is evaluated, and where NumPy is called."""
 LONG_SECONDS = 0.3
 """Estimated time of a draw from which fewer runs with noise have to do."""
 ESCAPES = 4
@@ -465,39 +463,6 @@ class _Rounded(Evaluation):
     def part(self, node: Node, box: Box) -> np.ndarray:
         with np.errstate(all="ignore"):
             return self.exact.part(node, box).astype(node.dtype.numpy)
-
-
-def reference_seconds(graph: Graph) -> float:
-    """Estimated time of one evaluation by NumPy: calls, products by BLAS, and elements that anything else reads."""
-    return _seconds(graph, EVALUATED, apart=True)
-
-
-def plain_seconds(graph: Graph) -> float:
-    """Estimated time of the function itself: as ``reference_seconds``, but of what it calls, and of a loop once."""
-    return _seconds(graph, CALLED, apart=False)
-
-
-def _seconds(graph: Graph, call: float, *, apart: bool) -> float:
-    """``call``: of an operator beside what it computes; ``apart``: each result of a loop is evaluated by itself."""
-    total = 0.0
-    seen: set[tuple[Loop, tuple[Node, ...]]] = set()
-    for node in graph.nodes():
-        loop = of_loop(node)
-        if loop is not None:
-            if apart or (loop, node.inputs) not in seen:
-                seen.add((loop, node.inputs))
-                total += loop.runs * _seconds(loop.body, call, apart=apart)
-        elif isinstance(node.attrs, Result):
-            total += node.attrs.call.seconds / len(node.attrs.call.types)
-        elif OPS[node.op].kind == "contract":
-            total += node_flops(node) / 5e10
-        elif OPS[node.op].kind == "composite":
-            total += 1e-8 * node.type.size
-        elif OPS[node.op].kind not in ("source", "view"):
-            read = node.inputs[OPS[node.op].kind == "gather" :]  # of the table only what is taken
-            total += 1e-9 * max(n.type.size for n in (node, *read))
-        total += call
-    return total
 
 
 def mib(nbytes: float) -> str:
