@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _SHARED_STEPS = 50
 _SHARE_BLOCKS, _SHARE_PASSES = 16, 16
 """What a thread of a team reads in a step, half a microsecond from L1: the others would miss a step of nothing."""
 _STREAMS = ("read", "copy")
+_HALVES = 2 << 20
+"""What is copied to begins so many bytes behind what is copied from, or a multiple: at the same place in a page."""
 
 Sizes = tuple[str, int, bool, int, int]
 """A memory level: (name, bytes, shared, bytes to touch with one thread, with all)."""
@@ -133,7 +136,10 @@ def _level(timers: Mapping[str, Timer], name: str, size: int, shared: bool, core
 
 def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
     """One timer for each thing that is timed."""
-    loops, chains = probe_code.loops(), fma_chains()
+    with ThreadPoolExecutor(1) as beside:  # first touches take as long as LLVM does, and neither holds the interpreter
+        touched = beside.submit(_streamed, sizes)
+        loops, chains, functions = probe_code.loops(), fma_chains(), _function_timers()
+        memory = touched.result()
     return {
         "fma4": _rounds_timer(loops["fma4"], "f4", 5_000, 2.0 * native_lanes(32) * chains, chains),
         "fma8": _rounds_timer(loops["fma8"], "f8", 5_000, 2.0 * native_lanes(64) * chains, chains),
@@ -148,8 +154,8 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         "barriers": _share_timer(loops, _SHARED_STEPS, cores),
         "rested step": _empty_timer(loops, 1, 1, Rested),
         "rested launch": _empty_timer(loops, 1, cores, Rested),
-        **_stream_timers(loops, sizes, cores),
-        **_function_timers(),
+        **_stream_timers(loops, sizes, cores, memory),
+        **functions,
     }
 
 
@@ -185,12 +191,23 @@ def _level_sizes(cores: int) -> list[Sizes]:
     return [*rows, ("memory", 0, True, beyond, beyond)]
 
 
-def _stream_timers(loops: dict[str, int], sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
-    """Reading and copying at every level, with one thread and with all. A copy touches half the bytes in each array."""
-    block = probe_code.block_bytes()
+def _streamed(sizes: Sequence[Sizes]) -> np.ndarray:
+    """Memory for the largest stream, and a block for each half of it, on pages that have been touched."""
     largest = max(max(one, everyone) for *_, one, everyone in sizes)
-    source, target = aligned_bytes(largest + block), aligned_bytes(largest // 2 + block)
-    source[:] = target[:] = 1
+    memory = aligned_bytes(2 * _half(largest))
+    memory.fill(1)
+    return memory
+
+
+def _half(nbytes: int) -> int:
+    """A multiple of huge pages, with room for half so many bytes and a block more."""
+    return -(-(nbytes // 2 + probe_code.block_bytes()) // _HALVES) * _HALVES
+
+
+def _stream_timers(loops: dict[str, int], sizes: Sequence[Sizes], cores: int, memory: np.ndarray) -> dict[str, Timer]:
+    """Reading and copying at every level, with one thread and with all; a copy reads half the bytes and writes half."""
+    block = probe_code.block_bytes()
+    source, target = memory, memory[memory.size // 2 :]
     timers: dict[str, Timer] = {}
     for name, _, _, one, everyone in sizes:
         for threads, total in ((1, one), (cores, everyone)):
