@@ -17,7 +17,7 @@ CHOSEN = (
     "black_scholes", "heston_paths", "explicit_option_grid", "bond_prices_and_durations",
     "gaussian_blur", "bilateral", "to_hsv", "median_3x3",
     "convolution", "convolution_by_columns", "lstm", "batch_norm",
-    "two_products", "symmetric_rank_k", "pairwise_distances",
+    "two_products", "symmetric_rank_k", "pairwise_distances", "normal_equations_product",
     "n_body", "lattice_boltzmann", "mandelbrot_with_masks",
     "biquad_channels", "naive_fourier_transform", "cross_correlation",
     "lu_by_outer_products", "thomas", "conjugate_gradient",

@@ -19,6 +19,7 @@ from eqsat.options import Options
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import Plan
 from eqsat.progress import Tell, tell
+from eqsat.rereads import read_once
 
 if TYPE_CHECKING:
     from eqsat.search import SearchOptions
@@ -33,7 +34,7 @@ JUMP_SHARE = 0.1
 
 def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
     """The form of a graph that is searched: what its loops need not compute is before them, its batch may run part
-    by part, and several trips of a loop may be one."""
+    by part, a matrix is read once for two passes, and several trips of a loop may be one."""
     return _formed(graph, const, options, machine, _wanted(options, machine), tell, NEVER)[0]
 
 
@@ -66,6 +67,7 @@ def _formed(
     forms: tuple[Callable[[Graph], Formed | None], ...] = (
         lambda graph: computed_ahead(graph, target, exact=options.numerics == "exact"),
         lambda graph: by_parts(graph, const, target, wanted.threads),
+        lambda graph: None if options.numerics == "exact" else read_once(graph, const, target),
         lambda graph: jumped(graph, lambda loop: _jump(loop, machine, wanted, progress, deadline)),
     )
     for made in forms:

@@ -71,6 +71,7 @@ class Loop:
     ``conditional``: there are as many trips as the first carried value, a bool, holds at the beginning of; nothing is
     stacked, no window moves, and ``trips`` are what is expected.
     ``copies``: how many trips of the loop that is meant are in ``body``, one after the other.
+    ``parts``: its trips are parts of what is meant as one step, so all of them are run wherever any is.
     """
 
     trips: int
@@ -80,11 +81,13 @@ class Loop:
     tried: bool = False
     conditional: bool = False
     copies: int = 1
+    parts: bool = False
 
     @cached_property
     def name(self) -> str:
         """Equal for equal loops, and for no others."""
         tried = " tried" * self.tried + " while" * self.conditional + f" of {self.copies}" * (self.copies > 1)
+        tried += " in parts" * self.parts
         return f"{self.trips} trips{tried} of {self.body.key()}, {self.carries} carried, by {self.steps}"
 
     @property
@@ -94,7 +97,12 @@ class Loop:
     @property
     def runs(self) -> int:
         """Trips that are run, at most where they are conditional."""
-        return runs_of(self.trips, self.conditional, self.tried and not self.stacks, self.copies)
+        return runs_of(self.trips, self.conditional, self.tried and self.shortens, self.copies)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether a trial may run fewer trips."""
+        return not (self.stacks or self.parts)
 
     @property
     def operands(self) -> int:

@@ -145,7 +145,7 @@ def place_loop(region: LoopRegion, body: Plan, assembly: Assembly, known: Iterab
         ),
         stacked=tuple((after[k], tensor) for k, tensor in results.items() if k >= loop.carries),
         finals=tuple((k, tensor) for k, tensor in results.items() if k < loop.carries),
-        trial=not loop.stacks,
+        trial=loop.shortens,
         conditional=loop.conditional,
         copies=loop.copies,
     )
