@@ -131,6 +131,7 @@ class _Writer:
             self.phase(lambda: None, stages)
             return
         check_beside(nest, [stage.kernel for stage in stages], registered())
+        self.p.lanes = tiles(nest)[0].lanes  # a part of a map may have no narrow elements, and wider lanes
         if isinstance(nest, Seq) and is_split(nest):
             self.split(stages, *nest.bodies)
         else:
