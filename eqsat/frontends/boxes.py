@@ -54,6 +54,14 @@ class Box:
             )
         )
 
+    def around(self, other: Box | None) -> Box:
+        """The least box without gaps that contains this one and another."""
+        ranges = [(s, s + t * (n - 1)) for s, t, n in zip(self.starts, self.steps, self.sizes, strict=True)]
+        if other is not None:
+            last = (s + n - 1 for s, n in zip(other.starts, other.sizes, strict=True))
+            ranges = [(min(a, s), max(b, e)) for (a, b), s, e in zip(ranges, other.starts, last, strict=True)]
+        return Box(tuple(s for s, _ in ranges), (1,) * len(ranges), tuple(e - s + 1 for s, e in ranges))
+
     def of(self, node: Node) -> Node:
         """The part of ``node`` that this box covers."""
         return build.slices(node, self.starts, self.steps, self.sizes)

@@ -59,8 +59,9 @@ from eqsat.frontends.tracer import TracedArray, TracedNumber
 from eqsat.frontends.tracing import CURRENT, Trace, Unsized
 from eqsat.ir import build, complexes
 from eqsat.ir.absorb import absorbed
+from eqsat.ir.batched import batched
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import with_bodies
+from eqsat.ir.loop import of_loop, with_bodies
 from eqsat.ir.node import LINES, Graph, Node, Source
 from eqsat.ir.repeats import base_of, cut, overlapping, repeated_axes
 from eqsat.ir.reroll import rerolled
@@ -69,6 +70,9 @@ from eqsat.ir.stretches import SHORT
 __all__ = ["ArgSpec", "Traced", "TracedArgument", "run_by_reference", "trace", "traceable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+BATCH = 4
+"""Operators that one stands for, in the mean, where a program is taken with its short repetitions in batches."""
 
 
 @dataclass(frozen=True)
@@ -277,8 +281,12 @@ def _traced(
         order = [part for node in trace_of.nodes for part in (node.inputs if node.op == "pair" else (node,))]
         graph = Graph(tuple(node for node, _ in given), tuple(map(complexes.joined, outputs)), tuple(names))
         graph = absorbed(graph) if trace_of.stood else graph
-        graph, whole = rerolled(graph, order, deadline=deadline), graph
-        short = rerolled(graph, order, SHORT, deadline) if graph is whole else graph
+        long = rerolled(graph, order, deadline=deadline)
+        rolled = rerolled(graph, order, SHORT, deadline) if long is graph else long
+        graph = short = batched(long)
+        if rolled is not long:
+            short = batched(rolled)
+            graph = short if _is_batch(short, graph) else graph
     except (Exception, Unlike) as error:
         if isinstance(error, Unlike) and error.soon is not None:
             raise Retraced(frozenset(), frozenset((error.soon,))) from None
@@ -316,6 +324,12 @@ def _traced(
         rolled=None if short is graph else short,
         seconds=time.perf_counter() - start,
     )
+
+
+def _is_batch(rolled: Graph, whole: Graph) -> bool:
+    """Whether short repetitions are so many operators in one that these alone need be planned."""
+    nodes = rolled.nodes()
+    return BATCH * len(nodes) <= len(whole.nodes()) and not any(of_loop(node) for node in nodes)
 
 
 def _outside(tree: Tree, scopes: Scopes) -> Tree:

@@ -1,0 +1,216 @@
+"""Loops none of whose trips needs another's are operators over all of them, and compute what the trips do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import eqsat
+from eqsat import nn
+from eqsat.frontends.trace import trace
+from eqsat.ir import build
+from eqsat.ir.batched import batched
+from eqsat.ir.complexes import as_real
+from eqsat.ir.evaluate import evaluate
+from eqsat.ir.loop import Loop, loop, of_loop, with_bodies
+from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.types import TensorType
+from eqsat.verify.programs import Program
+from eqsat.verify.strategies import programs
+from tests.sweeps import a_part
+
+RNG = np.random.default_rng(3)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape)
+
+
+def row_products(a: Any, w: Any) -> Any:
+    out = np.empty((a.shape[0], w.shape[1]))
+    for i in range(a.shape[0]):
+        out[i] = a[i] @ w
+    return out
+
+
+def elements(a: Any, b: Any) -> Any:
+    out = np.zeros(a.shape)
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[i, j] = np.sin(a[i, j]) + b[i]
+    return out
+
+
+def softmax_rows(a: Any) -> Any:
+    out = np.empty_like(a)
+    for i in range(a.shape[0]):
+        e = np.exp(a[i] - a[i].max())
+        out[i] = e / e.sum()
+    return out
+
+
+def in_place(a: Any, w: Any) -> Any:
+    for i in range(a.shape[0]):
+        a[i] = a[i] @ w
+    return a
+
+
+def distances(a: Any, b: Any) -> Any:
+    d = np.zeros((a.shape[0], b.shape[0]))
+    for i in range(a.shape[0]):
+        for j in range(b.shape[0]):
+            d[i, j] = np.sqrt(((a[i] - b[j]) ** 2).sum())
+    return d
+
+
+def backwards(a: Any) -> Any:
+    return np.array([a[i] * 2 + a[0] for i in range(a.shape[0] - 1, -1, -1)])
+
+
+def windows(x: Any) -> Any:
+    return np.array([x[i : i + 7].mean() + x[i : i + 7].std() for i in range(x.size - 7)])
+
+
+def sorted_rows(a: Any) -> Any:
+    return np.stack([np.cumsum(np.sort(row)) - row.argmax() for row in a])
+
+
+def looked_up(table: Any, k: Any) -> Any:
+    return np.stack([table[:, k[i]] for i in range(k.shape[0])])
+
+
+def pieces(a: Any) -> Any:
+    return np.stack([np.concatenate([np.pad(row, 1), row[:2], a[0, :2]]) for row in a])
+
+
+def mapped(a: Any) -> Any:
+    return eqsat.scan(lambda carry, row: (carry, row / np.sqrt((row * row).sum())), None, a)[1]
+
+
+def upper(x: Any) -> Any:
+    return np.stack([np.outer(row, row) + np.outer(x[0], row) for row in x])
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "row_products": (row_products, (normal(200, 6), normal(6, 4))),
+    "elements": (elements, (normal(40, 30), normal(40))),
+    "softmax_rows": (softmax_rows, (normal(100, 9),)),
+    "in_place": (in_place, (normal(70, 5, 6), normal(6, 6))),
+    "distances": (distances, (normal(23, 3), normal(19, 3))),
+    "backwards": (backwards, (normal(200, 3),)),
+    "windows": (windows, (normal(150),)),
+    "sorted_rows": (sorted_rows, (normal(120, 6),)),
+    "looked_up": (looked_up, (normal(4, 9), RNG.integers(0, 9, (200, 3)))),
+    "pieces": (pieces, (normal(130, 4),)),
+    "mapped": (mapped, (normal(30, 4),)),
+    "upper": (upper, (normal(150, 4),)),
+}
+
+
+def copies(args: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(a.copy() for a in args)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loops_over_what_is_independent_are_none(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    traced = trace(fn, copies(args))
+    assert not any(of_loop(node) for node in with_bodies(traced.graph))
+    assert traced.rolled is None
+    assert len(traced.graph.nodes()) < 40
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_they_compute_what_the_loop_does(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    wanted = fn(*copies(args)) if fn is not mapped else args[0] / np.sqrt((args[0] ** 2).sum(axis=1, keepdims=True))
+    for threads in (1, 2):
+        f = eqsat.optimize(fn, threads=threads, strict=True, check_speed=False)
+        np.testing.assert_allclose(f(*copies(args)), wanted, rtol=1e-10, atol=1e-12)
+    assert "test_batched.py" in str(f.explain(*copies(args)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x: eqsat.scan(lambda c, row: (c + row, c * row), np.zeros(3), x), (normal(30, 3),)),
+        (lambda x: np.stack([np.outer(row, row) for row in x]), (normal(9, 200),)),
+    ],
+    ids=["a trip needs the one before", "a trip is long"],
+)
+def test_other_loops_stay(fn: Callable[..., Any], args: tuple[np.ndarray, ...]) -> None:
+    traced = trace(fn, args)
+    graphs = [traced.graph, *([] if traced.rolled is None else [traced.rolled])]
+    assert any(of_loop(node) for graph in graphs for node in graph.nodes())
+
+
+def test_a_large_batch_stays_a_loop() -> None:
+    """Whoever loops over rows may do so because all of it would not fit."""
+
+    def farthest(a: Any) -> Any:
+        out = np.empty(a.shape[0])
+        for i in range(a.shape[0]):
+            out[i] = np.abs(a[i] - a).sum(axis=-1).max()
+        return out
+
+    few, many = (trace(farthest, (normal(n, 4),)).graph for n in (200, 2000))
+    assert not any(of_loop(node) for node in few.nodes())
+    assert any(of_loop(node) for node in many.nodes())
+
+
+def test_loops_in_loops_that_carry() -> None:
+    """Rows of a time step are independent; steps are not."""
+
+    def steps(x: Any) -> Any:
+        def step(k: Any, u: Any) -> Any:
+            v = u.copy()
+            for i in range(1, u.shape[0] - 1):
+                v[i] = 0.25 * (u[i - 1] + 2 * u[i] + u[i + 1])
+            return v
+
+        return eqsat.fori_loop(0, 12, step, x)
+
+    graph = trace(steps, (normal(300, 4),)).graph
+    (outer,) = {loop for node in with_bodies(graph) if (loop := of_loop(node)) is not None}
+    assert outer.carries == 1
+
+
+def stacked(node: Node, trips: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if node.dtype.kind == "float":
+        return rng.standard_normal((trips, *node.shape)).astype(node.dtype.numpy)
+    return rng.integers(0, 2, (trips, *node.shape)).astype(node.dtype.numpy)
+
+
+@given(programs(1, 12), st.integers(2, 5), st.sets(st.integers(0, 5), min_size=1))
+@settings(max_examples=a_part(300), deadline=None, suppress_health_check=list(HealthCheck))
+def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int]) -> None:
+    given = drawn.arrays()
+    fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
+    args = tuple(given[name] for name in drawn.parameters)
+    with np.errstate(all="ignore"):
+        graph = trace(fn, args).graph
+    values = [np.ascontiguousarray(as_real(a)).reshape(n.shape) for n, a in zip(graph.inputs, args, strict=True)]
+    moving = {n for n in moving if n < len(values) and values[n].size}
+    assume(moving)
+    operands, inputs, instead, steps = [], [], {}, []
+    for n, node in enumerate(graph.inputs):
+        if n in moving:
+            values[n] = stacked(node, trips, n)
+        type = TensorType((node.type.size,), node.dtype) if n in moving else node.type
+        inputs.append(build.input_node(n, type))
+        operands.append(build.input_node(n, TensorType(values[n].shape, node.dtype)))
+        instead[node] = build.reshape(inputs[n], node.shape) if n in moving else inputs[n]
+        steps.append(node.type.size if n in moving else 0)
+    body = Graph(tuple(inputs), tuple(substitute(graph.outputs, instead)))
+    whole = Graph(tuple(operands), tuple(loop(Loop(trips, body, 0, tuple(steps)), operands)))
+    made = batched(whole)
+    with np.errstate(all="ignore"):
+        for got, want in zip(evaluate(made, values), evaluate(whole, values), strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
