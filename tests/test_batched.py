@@ -14,11 +14,11 @@ import eqsat
 from eqsat import nn
 from eqsat.frontends.trace import trace
 from eqsat.ir import build
-from eqsat.ir.batched import batched
+from eqsat.ir.batched import FOLDS, batched
 from eqsat.ir.complexes import as_real
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, loop, of_loop, with_bodies
-from eqsat.ir.node import Graph, Node, substitute
+from eqsat.ir.node import Graph, substitute
 from eqsat.ir.types import TensorType
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
@@ -96,6 +96,35 @@ def upper(x: Any) -> Any:
     return np.stack([np.outer(row, row) + np.outer(x[0], row) for row in x])
 
 
+def dot(a: Any, b: Any) -> Any:
+    total = 0.0
+    for i in range(a.size):
+        total += a[i] * b[i]
+    return total
+
+
+def products_of_rows(a: Any, b: Any) -> Any:
+    c = np.ones((a.shape[1], b.shape[1]))
+    for k in range(a.shape[0]):
+        c += a[k, :, None] * b[k]
+    return c
+
+
+def ranges(a: Any) -> Any:
+    low, high = a[0], a[0]
+    for row in a:
+        low, high = np.minimum(low, row), np.maximum(high, np.abs(row))
+    return low, high
+
+
+def both(a: Any, b: Any) -> Any:
+    total, parts = np.zeros(a.shape[1]), []
+    for i in range(a.shape[0]):
+        parts.append(np.tanh(a[i]) * b[i])
+        total += parts[-1]
+    return total, np.stack(parts)
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "row_products": (row_products, (normal(200, 6), normal(6, 4))),
     "elements": (elements, (normal(40, 30), normal(40))),
@@ -108,8 +137,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "looked_up": (looked_up, (normal(4, 9), RNG.integers(0, 9, (200, 3)))),
     "pieces": (pieces, (normal(130, 4),)),
     "mapped": (mapped, (normal(30, 4),)),
+    "dot": (dot, (normal(300), normal(300))),
+    "products_of_rows": (products_of_rows, (normal(150, 4), normal(150, 3))),
+    "ranges": (ranges, (normal(200, 5),)),
+    "both": (both, (normal(200, 5), normal(200))),
     "upper": (upper, (normal(150, 4),)),
 }
+
+
+def leaves(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple) else [result]
 
 
 def copies(args: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -131,7 +168,8 @@ def test_they_compute_what_the_loop_does(name: str) -> None:
     wanted = fn(*copies(args)) if fn is not mapped else args[0] / np.sqrt((args[0] ** 2).sum(axis=1, keepdims=True))
     for threads in (1, 2):
         f = eqsat.optimize(fn, threads=threads, strict=True, check_speed=False)
-        np.testing.assert_allclose(f(*copies(args)), wanted, rtol=1e-10, atol=1e-12)
+        for got, want in zip(leaves(f(*copies(args))), leaves(wanted), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
     assert "test_batched.py" in str(f.explain(*copies(args)))
 
 
@@ -140,13 +178,34 @@ def test_they_compute_what_the_loop_does(name: str) -> None:
     [
         (lambda x: eqsat.scan(lambda c, row: (c + row, c * row), np.zeros(3), x), (normal(30, 3),)),
         (lambda x: np.stack([np.outer(row, row) for row in x]), (normal(9, 200),)),
+        (lambda x: eqsat.scan(lambda c, row: (c + row, c), np.zeros(3), x), (normal(30, 3),)),
+        (lambda x: eqsat.scan(lambda c, row: (c + c * row, row), np.zeros(3), x), (normal(30, 3),)),
+        (
+            lambda x: eqsat.scan(lambda c, row: (c + row, row), np.zeros(3, np.float16), x)[0],
+            (normal(30, 3).astype("e"),),
+        ),
     ],
-    ids=["a trip needs the one before", "a trip is long"],
+    ids=["a trip needs the one before", "a trip is long", "sums are wanted", "a sum of itself", "each sum is rounded"],
 )
 def test_other_loops_stay(fn: Callable[..., Any], args: tuple[np.ndarray, ...]) -> None:
     traced = trace(fn, args)
     graphs = [traced.graph, *([] if traced.rolled is None else [traced.rolled])]
     assert any(of_loop(node) for graph in graphs for node in graph.nodes())
+
+
+def test_exact_numerics_add_up_in_order() -> None:
+    args = normal(300).astype(np.float32), normal(300).astype(np.float32)
+
+    def narrow(a: Any, b: Any) -> Any:
+        total = np.float32(0)
+        for i in range(a.size):
+            total = total + a[i] * b[i]
+        return total
+
+    assert any(of_loop(node) for node in trace(narrow, args, exact=True).graph.nodes())
+    assert not any(of_loop(node) for node in trace(narrow, args).graph.nodes())
+    assert eqsat.optimize(narrow, numerics="exact", strict=True, check_speed=False)(*args) == narrow(*args)
+    assert not any(of_loop(node) for node in trace(ranges, (normal(200, 5),), exact=True).graph.nodes())
 
 
 def test_a_large_batch_stays_a_loop() -> None:
@@ -180,16 +239,22 @@ def test_loops_in_loops_that_carry() -> None:
     assert outer.carries == 1
 
 
-def stacked(node: Node, trips: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    if node.dtype.kind == "float":
-        return rng.standard_normal((trips, *node.shape)).astype(node.dtype.numpy)
-    return rng.integers(0, 2, (trips, *node.shape)).astype(node.dtype.numpy)
+def stacked(value: np.ndarray, trips: int, seed: int) -> np.ndarray:
+    """As many values like one: other floats, the same integers (which may be indices) elsewhere."""
+    if value.dtype.kind == "f":
+        return np.random.default_rng(seed).standard_normal((trips, *value.shape)).astype(value.dtype)
+    return np.stack([np.roll(value, trip) for trip in range(trips)])
 
 
-@given(programs(1, 12), st.integers(2, 5), st.sets(st.integers(0, 5), min_size=1))
-@settings(max_examples=a_part(300), deadline=None, suppress_health_check=list(HealthCheck))
-def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int]) -> None:
+@given(
+    programs(1, 12),
+    st.integers(2, 5),
+    st.sets(st.integers(0, 5), min_size=1),
+    st.lists(st.sampled_from(["stacked", "passed on", *FOLDS]), max_size=3),
+)
+@settings(max_examples=a_part(400), deadline=None, suppress_health_check=list(HealthCheck))
+def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int], ways: list[str]) -> None:
+    """Any program as a body: some arguments move, some results are folded, passed on to the next trip, or stacked."""
     given = drawn.arrays()
     fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
     args = tuple(given[name] for name in drawn.parameters)
@@ -198,19 +263,40 @@ def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int]) -
     values = [np.ascontiguousarray(as_real(a)).reshape(n.shape) for n, a in zip(graph.inputs, args, strict=True)]
     moving = {n for n in moving if n < len(values) and values[n].size}
     assume(moving)
+    kept = [o for o in dict.fromkeys(graph.outputs) if o not in graph.inputs]
+    results = [
+        (
+            o,
+            way
+            if way in ("stacked", "passed on") or (o.dtype.kind in ("float", "int") and not o.dtype.is_half)
+            else "stacked",
+        )
+        for o, way in zip(kept, [*ways, *["stacked"] * len(kept)], strict=False)
+    ]
+    carried = [(o, way) for o, way in results if way != "stacked"]
+    count = len(carried)
+    starts = [stacked(np.ones(o.shape, o.dtype.numpy), 1, n)[0] for n, (o, _) in enumerate(carried)]
+    carries = [build.input_node(n, o.type) for n, (o, _) in enumerate(carried)]
     operands, inputs, instead, steps = [], [], {}, []
     for n, node in enumerate(graph.inputs):
         if n in moving:
-            values[n] = stacked(node, trips, n)
+            values[n] = stacked(values[n], trips, n)
         type = TensorType((node.type.size,), node.dtype) if n in moving else node.type
-        inputs.append(build.input_node(n, type))
-        operands.append(build.input_node(n, TensorType(values[n].shape, node.dtype)))
+        inputs.append(build.input_node(count + n, type))
+        operands.append(build.input_node(count + n, TensorType(values[n].shape, node.dtype)))
         instead[node] = build.reshape(inputs[n], node.shape) if n in moving else inputs[n]
         steps.append(node.type.size if n in moving else 0)
-    body = Graph(tuple(inputs), tuple(substitute(graph.outputs, instead)))
-    whole = Graph(tuple(operands), tuple(loop(Loop(trips, body, 0, tuple(steps)), operands)))
+    made_of = dict(zip(kept, substitute(kept, instead), strict=True))
+    ends = [
+        made_of[o] if way == "passed on" else build.call(way, carry, made_of[o])
+        for carry, (o, way) in zip(carries, carried, strict=True)
+    ]
+    body = Graph((*carries, *inputs), (*ends, *(made_of[o] for o, way in results if way == "stacked")))
+    given_nodes = [*carries, *operands]
+    whole = Graph(tuple(given_nodes), tuple(loop(Loop(trips, body, count, tuple(steps)), given_nodes)))
     made = batched(whole)
     with np.errstate(all="ignore"):
-        for got, want in zip(evaluate(made, values), evaluate(whole, values), strict=True):
+        both = (evaluate(graph, [*starts, *values], double=True) for graph in (made, whole))
+        for got, want in zip(*both, strict=True):
             assert got.dtype == want.dtype
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

@@ -205,12 +205,13 @@ def trace(
     spec: ArgSpec | None = None,
     deadline: Deadline = NEVER,
     guarded: bool = False,
+    exact: bool = False,
 ) -> Traced:
     """Run ``fn`` on traced arrays shaped and typed as the arguments, and return its graph.
 
     Python numbers, strings and None in the arguments are constants of the program. Arrays that ``fn``
     captures become constants. ``guarded``: where Python asks for a truth value or an integer, it gets that of these
-    arguments, and the trace is for calls where it is the same.
+    arguments, and the trace is for calls where it is the same. ``exact``: sums keep the order that ``fn`` adds up in.
 
     Raises the errors of :mod:`eqsat.errors`, each with the user's line, and whatever ``fn`` itself raises;
     ``OutOfTime`` from its first operator after the deadline.
@@ -220,7 +221,7 @@ def trace(
     known = Retraced(frozenset())
     while True:
         try:
-            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, known, start)
+            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, exact, known, start)
         except Retraced as again:
             known = Retraced(known.barred | again.barred, known.soon | again.soon)
 
@@ -233,6 +234,7 @@ def _traced(
     spec: ArgSpec,
     deadline: Deadline,
     guarded: bool,
+    exact: bool,
     known: Retraced,
     start: float,
 ) -> Traced:
@@ -283,9 +285,9 @@ def _traced(
         graph = absorbed(graph) if trace_of.stood else graph
         long = rerolled(graph, order, deadline=deadline)
         rolled = rerolled(graph, order, SHORT, deadline) if long is graph else long
-        graph = short = batched(long)
+        graph = short = batched(long, exact=exact)
         if rolled is not long:
-            short = batched(rolled)
+            short = batched(rolled, exact=exact)
             graph = short if _is_batch(short, graph) else graph
     except (Exception, Unlike) as error:
         if isinstance(error, Unlike) and error.soon is not None:
