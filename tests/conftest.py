@@ -95,3 +95,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test alone: the directory that entries are in, once there are some."""
     monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "v2"
+
+
+@pytest.fixture(scope="module")
+def loops_stay() -> Iterator[None]:
+    """Loops are looked at before those whose trips do not need one another become operators (``test_batched.py``)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eqsat.frontends.trace.batched", lambda graph, exact: graph)
+        yield

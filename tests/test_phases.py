@@ -25,7 +25,7 @@ def test_each_phase_has_vectors_of_its_own(stored: str, made: str, shape: tuple[
     blocks of 16 × 16 were transposed as 8 × 8."""
 
     def turned(x: Any) -> Any:
-        return np.pad((x.astype(made) * 3).T, (tuple(pads[:2]), tuple(pads[2:])))  # type: ignore[arg-type]
+        return np.pad((x.astype(made) * 3).T, (tuple(pads[:2]), tuple(pads[2:])))
 
     x = np.random.default_rng(shape[0]).integers(0, 9, shape).astype(stored)
     f = eqsat.optimize(turned, threads=1, verify=False, check_speed=False, strict=True)

@@ -30,6 +30,9 @@ from tests.sweeps import a_part, crossed
 Array = np.ndarray
 
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
+
 def normal(*shape: int, seed: int = 0) -> Array:
     return (0.3 * np.random.default_rng((seed, *shape)).standard_normal(shape)).astype(np.float32)
 

@@ -21,6 +21,8 @@ from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import of_loop
 from tests.sweeps import a_part
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 Array = np.ndarray
 N = 300
 """Steps: more than are observed, few enough to be traced one by one."""
