@@ -171,9 +171,7 @@ class Range:
         def of_length(length: int) -> tuple[Traced, Plain]:
             args, kwargs = plain.spec.call_with(trees, of.resized(leaves, length))
             made = Plain(plain.fn, args, kwargs, plain.spec)
-            exact = options.numerics == "exact"
-            found = trace(plain.fn, args, kwargs, const=options.const, spec=plain.spec, deadline=deadline, exact=exact)
-            return found, made
+            return trace(plain.fn, args, kwargs, const=options.const, spec=plain.spec, deadline=deadline), made
 
         taken = {n for leaf in leaves for n in leaf.shape}
         lengths = (n for n in _primes(self.low * 2) if n not in taken)

@@ -87,7 +87,6 @@ class Maker:
                 spec=self.spec,
                 deadline=deadline,
                 guarded=not self.options.strict,
-                exact=self.options.numerics == "exact",
             )
             plain = Plain(self.fn, args, kwargs, self.spec)
             served = None if changing is None else self._served(changing, traced, leaves, plain, machine, deadline)

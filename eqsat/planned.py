@@ -12,6 +12,7 @@ from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.distribution import computed_ahead
 from eqsat.forks import IMPORTING
+from eqsat.ir.batched import batched
 from eqsat.ir.jumps import fits, jumped, several
 from eqsat.ir.loop import Loop
 from eqsat.ir.node import Formed, Graph, Node
@@ -33,8 +34,8 @@ JUMP_SHARE = 0.1
 
 
 def form(graph: Graph, const: frozenset[Node], options: Options, machine: Machine) -> Graph:
-    """The form of a graph that is searched: what its loops need not compute is before them, its batch may run part
-    by part, a matrix is read once for two passes, and several trips of a loop may be one."""
+    """The form of a graph that is searched: what its loops only add up is a reduction, what they need not compute is
+    before them, its batch may run part by part, a matrix is read once for two passes, and several trips may be one."""
     return _formed(graph, const, options, machine, _wanted(options, machine), tell, NEVER)[0]
 
 
@@ -64,10 +65,12 @@ def _formed(
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The form that is searched, and what its nodes stand for in the graph."""
     target, origins = wanted.target, dict[Node, Node]()
+    exact = options.numerics == "exact"
     forms: tuple[Callable[[Graph], Formed | None], ...] = (
-        lambda graph: computed_ahead(graph, target, exact=options.numerics == "exact"),
+        lambda graph: None if exact else batched(graph, rounding=True),
+        lambda graph: computed_ahead(graph, target, exact=exact),
         lambda graph: by_parts(graph, const, target, wanted.threads),
-        lambda graph: None if options.numerics == "exact" else read_once(graph, const, target),
+        lambda graph: None if exact else read_once(graph, const, target),
         lambda graph: jumped(graph, lambda loop: _jump(loop, machine, wanted, progress, deadline)),
     )
     for made in forms:

@@ -101,5 +101,5 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loops_stay() -> Iterator[None]:
     """Loops are looked at before those whose trips do not need one another become operators (``test_batched.py``)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eqsat.frontends.trace.batched", lambda graph, exact: graph)
+        patch.setattr("eqsat.frontends.trace.batched", lambda graph: None)
         yield

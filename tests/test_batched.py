@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat import nn
+from eqsat.errors import EqsatWarning, VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir import build
 from eqsat.ir.batched import FOLDS, batched
@@ -143,6 +144,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "both": (both, (normal(200, 5), normal(200))),
     "upper": (upper, (normal(150, 4),)),
 }
+SUMS = (dot, products_of_rows, both)
+"""Loops that round, and are loops until the program is planned."""
 
 
 def leaves(result: Any) -> list[Any]:
@@ -157,9 +160,12 @@ def copies(args: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 def test_loops_over_what_is_independent_are_none(name: str) -> None:
     fn, args = PROGRAMS[name]
     traced = trace(fn, copies(args))
-    assert not any(of_loop(node) for node in with_bodies(traced.graph))
+    formed = batched(traced.graph, rounding=True)
+    assert (formed is not None) == (fn in SUMS)
+    graph = traced.graph if formed is None else formed.graph
+    assert not any(of_loop(node) for node in with_bodies(graph))
     assert traced.rolled is None
-    assert len(traced.graph.nodes()) < 40
+    assert len(graph.nodes()) < 40
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -190,10 +196,13 @@ def test_they_compute_what_the_loop_does(name: str) -> None:
 def test_other_loops_stay(fn: Callable[..., Any], args: tuple[np.ndarray, ...]) -> None:
     traced = trace(fn, args)
     graphs = [traced.graph, *([] if traced.rolled is None else [traced.rolled])]
-    assert any(of_loop(node) for graph in graphs for node in graph.nodes())
+    loops = [graph for graph in graphs if any(of_loop(node) for node in graph.nodes())]
+    assert loops
+    assert all(batched(graph, rounding=True) is None for graph in loops)
 
 
-def test_exact_numerics_add_up_in_order() -> None:
+def test_sums_of_floats_are_batched_by_the_plan_alone() -> None:
+    """What is compiled is held against sums in their order; with ``exact`` numerics it adds up in that order, too."""
     args = normal(300).astype(np.float32), normal(300).astype(np.float32)
 
     def narrow(a: Any, b: Any) -> Any:
@@ -202,10 +211,32 @@ def test_exact_numerics_add_up_in_order() -> None:
             total = total + a[i] * b[i]
         return total
 
-    assert any(of_loop(node) for node in trace(narrow, args, exact=True).graph.nodes())
-    assert not any(of_loop(node) for node in trace(narrow, args).graph.nodes())
-    assert eqsat.optimize(narrow, numerics="exact", strict=True, check_speed=False)(*args) == narrow(*args)
-    assert not any(of_loop(node) for node in trace(ranges, (normal(200, 5),), exact=True).graph.nodes())
+    graph = trace(narrow, args).graph
+    assert any(of_loop(node) for node in graph.nodes())
+    formed = batched(graph, rounding=True)
+    assert formed is not None
+    assert not any(of_loop(node) for node in formed.graph.nodes())
+    fast, exact = (
+        eqsat.optimize(narrow, numerics=n, strict=True, check_speed=False) for n in ("reassociates", "exact")
+    )
+    assert exact(*args) == narrow(*args)
+    np.testing.assert_allclose(fast(*args), narrow(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_what_leaves_the_range_in_another_order_only_is_refused() -> None:
+    a = np.array([1e308, -1e308] * 20)
+
+    def total(a: Any) -> Any:
+        t = a[1]
+        for i in range(40):
+            t = t + a[i]
+        return t
+
+    with pytest.raises(VerificationError):
+        eqsat.optimize(total, strict=True, check_speed=False)(a)
+    with pytest.warns(EqsatWarning):
+        assert eqsat.optimize(total, check_speed=False)(a) == total(a)
+    assert eqsat.optimize(total, numerics="exact", strict=True, check_speed=False)(a) == total(a)
 
 
 def test_a_large_batch_stays_a_loop() -> None:
@@ -294,7 +325,8 @@ def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int], w
     body = Graph((*carries, *inputs), (*ends, *(made_of[o] for o, way in results if way == "stacked")))
     given_nodes = [*carries, *operands]
     whole = Graph(tuple(given_nodes), tuple(loop(Loop(trips, body, count, tuple(steps)), given_nodes)))
-    made = batched(whole)
+    formed = batched(whole, rounding=True)
+    made = whole if formed is None else formed.graph
     with np.errstate(all="ignore"):
         both = (evaluate(graph, [*starts, *values], double=True) for graph in (made, whole))
         for got, want in zip(*both, strict=True):

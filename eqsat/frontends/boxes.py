@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,6 +172,72 @@ class Write:
 
     box: Box
     value: Node
+
+
+FEW_WRITES, MOST_WRITES = 1024, 8192
+"""Writes that are kept apart in any case, and at most."""
+MOST_LOOKS = 1 << 20
+"""Writes that may be compared with others before more than a few are put together: a second of Python."""
+
+
+class Writes:
+    """The writes to an array, each with the box that it covers, in their order; later ones cover what they contain.
+
+    Loops write, and read, mostly behind all that they wrote, or element by element, or row by row. Then it takes no
+    search to know what a box meets: either it is outside of the range of all, or all boxes are of one *form*, alike but
+    for where they start on axes of which they have one position, and meet only those that they are.
+    """
+
+    def __init__(self) -> None:
+        self._writes: dict[Box, Write] = {}
+        self._range: Box | None = None
+        self._forms: set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = set()
+        self._looks = 0
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    def __iter__(self) -> Iterator[Write]:
+        return iter(self._writes.values())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether they are to be put together."""
+        return len(self) > (MOST_WRITES if self._looks < MOST_LOOKS else FEW_WRITES)
+
+    def last(self, box: Box) -> Write | None:
+        """The last write that a box has a position in common with."""
+        if not self._may_meet(box):
+            return None
+        if self._forms == {_form(box)}:
+            return self._writes.get(box)
+        for number, write in enumerate(reversed(self._writes.values())):
+            if box.meets(write.box):
+                self._looks += number
+                return write
+        self._looks += len(self)
+        return None
+
+    def add(self, write: Write) -> None:
+        """Note one more."""
+        box = write.box
+        if self._may_meet(box):
+            if self._forms == {_form(box)}:
+                self._writes.pop(box, None)
+            else:
+                self._looks += len(self)
+                self._writes = {b: w for b, w in self._writes.items() if b.within(box) is None}
+        self._range = box.around(self._range)
+        self._forms.add(_form(box))
+        self._writes[box] = write
+
+    def _may_meet(self, box: Box) -> bool:
+        return self._range is not None and self._range.meets(box)
+
+
+def _form(box: Box) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """What boxes have in common that are the same or have nothing in common."""
+    return box.sizes, box.steps, tuple(s if n > 1 else 0 for s, n in zip(box.starts, box.sizes, strict=True))
 
 
 def assembled(base: Node, writes: Sequence[Write]) -> Node:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import BoundsError, ShapeError, UnsupportedDTypeError, UnsupportedOpError
+from eqsat.frontends.boxes import Writes
 from eqsat.frontends.convert import constant, holds_traced, lift, normalize_axis, traced, view_of, with_axis
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.memory import Memory
@@ -203,7 +204,7 @@ class Window(Memory):
     def node(self) -> Node:
         if self._of != self.version:
             found = picked(self._base, self._index)
-            self._node, self._writes = _gather(found.view.node, found.indexed, found.adjacent), []
+            self._node, self._writes = _gather(found.view.node, found.indexed, found.adjacent), Writes()
             self._of = self.version
         return super().node
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import SharedMemoryError
-from eqsat.frontends.boxes import Box, Write, assembled, frame_for, place, positions
+from eqsat.frontends.boxes import Write, Writes, assembled, frame_for, place, positions
 from eqsat.frontends.source import user_line
 from eqsat.ir import build
 from eqsat.ir.build import call
@@ -23,9 +23,6 @@ from eqsat.scoped import Scoped
 
 LEVEL: Scoped[int] = Scoped(0)
 """How many bodies of loops and branches, each inside of another, are being traced."""
-
-MOST_WRITES = 8192
-"""Writes that are kept apart; more are put together."""
 
 
 class Memory:
@@ -39,14 +36,13 @@ class Memory:
     """
 
     __slots__ = (
-        "_node", "_range", "_writes", "array", "doubtful", "known", "level", "line", "orderly", "protected", "reshaped",
-        "shape", "stale", "uniform", "version",
+        "_node", "_writes", "array", "doubtful", "known", "level", "line", "orderly", "protected", "reshaped", "shape",
+        "stale", "uniform", "version",
     )  # fmt: skip
 
     def __init__(self, node: Node | None, array: np.ndarray | None = None) -> None:
         self._node = node
-        self._writes: list[Write] = []
-        self._range: Box | None = None
+        self._writes = Writes()
         self.known = self.array = array
         self.shape: tuple[int, ...] = node.shape if node is not None else array.shape  # type: ignore[union-attr]
         self.uniform: Any = None
@@ -85,7 +81,7 @@ class Memory:
             return constant(self.known)
         assert self._node is not None
         if self._writes:
-            self._node, self._writes = assembled(self._node, self._writes), []
+            self._node, self._writes = assembled(self._node, list(self._writes)), Writes()
         return self._node
 
     @property
@@ -104,15 +100,13 @@ class Memory:
             return self.node if map is None else build.view(self.node, map)
         placed = place(map, self.shape)
         if placed is not None:
-            for write in reversed(self._writes if self._may_meet(placed.box) else ()):
-                inner = placed.box.within(write.box)
-                if inner is not None:
-                    return placed.as_view(inner.of(write.value))
-                if placed.box.meets(write.box):
-                    break
-            else:
+            write = self._writes.last(placed.box)
+            inner = None if write is None else placed.box.within(write.box)
+            if write is None:
                 assert self._node is not None
                 return build.view(self._node, map)
+            if inner is not None:
+                return placed.as_view(inner.of(write.value))
         return build.view(self.node, map)
 
     def write(self, map: ViewMap | None, value: Node) -> None:
@@ -120,14 +114,14 @@ class Memory:
         self.forget_known()
         assert self._node is not None
         if map is None:
-            self._node, self._writes = value, []
+            self._node, self._writes = value, Writes()
         elif value.type.size:
             self._write(map, value)
         self.touch()
 
     def become(self, node: Node) -> None:
         """Have another value without a write of the user's: what a loop leaves there."""
-        self._node, self._writes = node, []
+        self._node, self._writes = node, Writes()
         self.version += 1
 
     def touch(self) -> None:
@@ -150,19 +144,11 @@ class Memory:
             self._node = self.node
             self.known = None
 
-    def _may_meet(self, box: Box) -> bool:
-        """Whether a write that is kept may cover some of it. Loops mostly write, and read, behind what they wrote."""
-        return bool(self._writes) and self._range is not None and self._range.meets(box)
-
     def _write(self, map: ViewMap, value: Node) -> None:
         placed = place(map, self.shape)
         if placed is not None and not placed.repeats:
-            box = placed.box
-            if self._may_meet(box):
-                self._writes = [w for w in self._writes if w.box.within(box) is None]
-            self._range = box.around(self._range if self._writes else None)
-            self._writes.append(Write(box, placed.as_box(value)))
-            if len(self._writes) > MOST_WRITES:
+            self._writes.add(Write(placed.box, placed.as_box(value)))
+            if self._writes.crowded:
                 self._node = self.node
             return
         shape = self.shape if self.size else None

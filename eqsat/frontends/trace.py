@@ -205,13 +205,12 @@ def trace(
     spec: ArgSpec | None = None,
     deadline: Deadline = NEVER,
     guarded: bool = False,
-    exact: bool = False,
 ) -> Traced:
     """Run ``fn`` on traced arrays shaped and typed as the arguments, and return its graph.
 
     Python numbers, strings and None in the arguments are constants of the program. Arrays that ``fn``
     captures become constants. ``guarded``: where Python asks for a truth value or an integer, it gets that of these
-    arguments, and the trace is for calls where it is the same. ``exact``: sums keep the order that ``fn`` adds up in.
+    arguments, and the trace is for calls where it is the same.
 
     Raises the errors of :mod:`eqsat.errors`, each with the user's line, and whatever ``fn`` itself raises;
     ``OutOfTime`` from its first operator after the deadline.
@@ -221,7 +220,7 @@ def trace(
     known = Retraced(frozenset())
     while True:
         try:
-            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, exact, known, start)
+            return _traced(fn, args, kwargs or {}, const, spec, deadline, guarded, known, start)
         except Retraced as again:
             known = Retraced(known.barred | again.barred, known.soon | again.soon)
 
@@ -234,7 +233,6 @@ def _traced(
     spec: ArgSpec,
     deadline: Deadline,
     guarded: bool,
-    exact: bool,
     known: Retraced,
     start: float,
 ) -> Traced:
@@ -285,10 +283,9 @@ def _traced(
         graph = absorbed(graph) if trace_of.stood else graph
         long = rerolled(graph, order, deadline=deadline)
         rolled = rerolled(graph, order, SHORT, deadline) if long is graph else long
-        graph = short = batched(long, exact=exact)
-        if rolled is not long:
-            short = batched(rolled, exact=exact)
-            graph = short if _is_batch(short, graph) else graph
+        graph = _in_batches(long, found_lines)
+        short = graph if rolled is long else _in_batches(rolled, found_lines)
+        graph = short if _is_batch(short, graph) else graph
     except (Exception, Unlike) as error:
         if isinstance(error, Unlike) and error.soon is not None:
             raise Retraced(frozenset(), frozenset((error.soon,))) from None
@@ -328,9 +325,18 @@ def _traced(
     )
 
 
-def _is_batch(rolled: Graph, whole: Graph) -> bool:
-    """Whether short repetitions are so many operators in one that these alone need be planned."""
-    nodes = rolled.nodes()
+def _in_batches(graph: Graph, lines: dict[Node, Source]) -> Graph:
+    """The graph without loops whose trips do not need one another; the lines of what is new are added."""
+    formed = batched(graph)
+    if formed is None:
+        return graph
+    lines.update((new, lines[old]) for new, old in formed.origins.items() if old in lines and new not in lines)
+    return formed.graph
+
+
+def _is_batch(short: Graph, whole: Graph) -> bool:
+    """Whether the program's short repetitions are so many operators in one that only that form need be planned."""
+    nodes = short.nodes()
     return BATCH * len(nodes) <= len(whole.nodes()) and not any(of_loop(node) for node in nodes)
 
 

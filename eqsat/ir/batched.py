@@ -3,110 +3,125 @@
 ``for i in range(n): out[i] = f(a[i])`` is a loop of small operators to a tracer, each a call of a small kernel. With a
 batch axis it is ``f`` of rows: kernels as long as the loop, vectors and threads along it, and rules that see all of it.
 What trips only add to (``total += f(a[i])``), or take the largest or smallest of, is a reduction over that axis.
+Sums of floats are then rounded otherwise, and what overflows on the way may be another: that is for who plans the
+program, not for the trace, which is what others are held against.
 The batching of operators is that of JAX's ``vmap``; windows of the loop are views of what they move over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from eqsat.ir import build
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.loop import Loop, LoopResult, loop
-from eqsat.ir.node import LINES, Graph, Node, remade, topological
+from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import row_major
 from eqsat.ir.views import ViewMap, view_map
 
-__all__ = ["batched"]
+__all__ = ["FOLDS", "batched"]
 
 TRIP_BYTES = 1 << 18
 """Of what a trip computes at most: longer trips are no faster together, and what they pass on stays in a cache."""
 FOLD_BYTES = 1 << 12
-"""Of what a trip computes at most that adds to what it carries, unless that is a product: a sum stays in registers or
-near them from trip to trip, while two reductions, of a trip and over all, pass on what is between them."""
+"""Of what a trip computes at most that folds it, unless that is a product: a sum stays in registers or near them from
+trip to trip, while two reductions, of a trip and over all, pass on what is between them."""
 BATCH_BYTES = 1 << 26
-"""Of a value of all trips at most: a loop over rows may have been written for what all of them would take."""
-ALONG = (
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-    "sort",
-    "sort_stable",
-    "sort_heapsort",
-    "argsort",
-    "argsort_stable",
-    "argsort_heapsort",
-)
-"""Operators along one axis, which is what their attributes are."""
-
-
+"""Of a value of all trips at most, and of those together that are no maps, which kernels store: a loop over rows may
+have been written for what all of them would take."""
 FOLDS = {"add": "reduce_sum", "mul": "reduce_prod", "maximum": "reduce_max", "minimum": "reduce_min"}
 """What trips may do to a value that they carry, and the reduction of what they do it with."""
+ALONG = (
+    "cumsum", "cumprod", "cummax", "cummin",
+    "sort", "sort_stable", "sort_heapsort", "argsort", "argsort_stable", "argsort_heapsort",
+)  # fmt: skip
+"""Operators along one axis, which is what their attributes are."""
 
 
 class _No(Exception):
     """An operator has no form with a batch axis."""
 
 
-def batched(graph: Graph, *, exact: bool = False) -> Graph:
-    """The graph with such loops as operators, also those inside of others; ``exact``: without another order of sums
-    and products of floats."""
+@dataclass(frozen=True)
+class _Carried:
+    """What a trip makes of a value that it carries: ``value`` folded into it (see ``FOLDS``), or, without a ``fold``,
+    ``value`` in its place. No trip before has a part in that."""
+
+    fold: str
+    value: Node
+
+    @property
+    def rounds(self) -> bool:
+        """Whether another order gives another result."""
+        return self.fold in ("add", "mul") and self.value.dtype.is_float
+
+
+def batched(graph: Graph, *, rounding: bool = False) -> Formed | None:
+    """The graph with such loops as operators, also those inside of others; None where all stay.
+
+    ``rounding``: also those whose sums and products of floats are then taken in another order.
+    """
     done: dict[Node, Node] = {}
     loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
+    origins: dict[Node, Node] = {}
     for node in graph.nodes():
         inputs = tuple(done[i] for i in node.inputs)
-        if not isinstance(node.attrs, LoopResult):
+        if isinstance(node.attrs, LoopResult):
+            whole = node.attrs.loop
+            if (whole, inputs) not in loops:
+                loops[whole, inputs] = _results(whole, inputs, rounding, origins)
+            done[node] = loops[whole, inputs][node.attrs.index]
+        else:
             done[node] = remade(node, inputs)
-            continue
-        whole = node.attrs.loop
-        if (whole, inputs) not in loops:
-            body = batched(whole.body, exact=exact)
-            whole = whole if body is whole.body else replace(whole, body=body)
-            loops[node.attrs.loop, inputs] = _of_all(whole, inputs, exact) or loop(whole, inputs)
-        done[node] = loops[node.attrs.loop, inputs][node.attrs.index]
+        if done[node] is not node:
+            origins.setdefault(done[node], node)
     outputs = tuple(done[o] for o in graph.outputs)
-    return graph if outputs == graph.outputs else Graph(graph.inputs, outputs, graph.names)
+    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
 
 
-def _of_all(whole: Loop, operands: Sequence[Node], exact: bool) -> list[Node] | None:
-    """The results of a loop by operators of all trips; None where there is a loop."""
+def _results(whole: Loop, operands: Sequence[Node], rounding: bool, origins: dict[Node, Node]) -> list[Node]:
+    """The results of a loop, by operators of all trips or by the loop."""
+    inside = batched(whole.body, rounding=rounding)
+    own: dict[Node, Node] = {}
+    if inside is not None:
+        whole, own = replace(whole, body=inside.graph), dict(inside.origins)
+    batch = _Batch(whole, operands)
+    results = batch.run(rounding)
+    origins.update(own if results is None else {new: own.get(old, old) for new, old in batch.origins.items()})
+    return loop(whole, operands) if results is None else results
+
+
+def _is_small(whole: Loop) -> bool:
+    """Whether a loop is one that may be operators, and neither a trip nor all of them compute too much for that."""
     if whole.conditional or whole.tried or whole.trips < 2:
-        return None
-    nbytes = sum(node.type.nbytes for node in whole.body.nodes() if OPS[node.op].kind not in ("view", "source"))
-    if nbytes > TRIP_BYTES:
-        return None
-    if any(whole.trips * node.type.nbytes > BATCH_BYTES for node in whole.body.nodes() if node.op != "input"):
-        return None
-    try:
-        carried = _carried(whole, exact)
-        if nbytes > FOLD_BYTES and any(op and not isinstance(node.attrs, Spec) for op, node in carried):
-            return None
-        return _Batch(whole, operands).run(carried)
-    except _No:
-        return None
+        return False
+    nodes = [node for node in whole.body.nodes() if OPS[node.op].kind not in ("view", "source")]
+    stored = sum(node.type.nbytes for node in nodes if OPS[node.op].kind != "map")
+    largest = max((node.type.nbytes for node in nodes), default=0)
+    least = sum(node.type.nbytes for node in nodes)
+    return least <= TRIP_BYTES and whole.trips * max(stored, largest) <= BATCH_BYTES
 
 
-def _carried(whole: Loop, exact: bool) -> list[tuple[str, Node]]:
-    """How each value that is carried is changed, and by what: a fold of what no trip before has a part in, or, as "",
-    passed on from the trip before. Raises ``_No``."""
-    carries, found = whole.body.inputs[: whole.carries], []
+def _carried(whole: Loop) -> list[_Carried]:
+    """How each value that is carried is changed. Raises ``_No``."""
+    carries, found = frozenset(whole.body.inputs[: whole.carries]), list[_Carried]()
     folded = set[Node]()
-    for carried, after in zip(carries, whole.body.outputs, strict=False):
-        if not any(c in topological([after]) for c in carries):
-            found.append(("", after))
+    for carried, after in zip(whole.body.inputs, whole.body.outputs[: whole.carries], strict=False):
+        if carries.isdisjoint(topological([after])):
+            found.append(_Carried("", after))
             continue
         by = [i for i in after.inputs if i is not carried]
-        rounds = after.dtype.is_float and after.op in ("add", "mul")
-        if after.op not in FOLDS or len(by) != 1 or after.dtype.is_half or (exact and rounds):
+        if after.op not in FOLDS or len(by) != 1 or after.dtype.is_half:
             raise _No
         folded.add(carried)
-        found.append((after.op, by[0]))
-    needed = topological([*(node for _, node in found), *whole.body.outputs[whole.carries :]])
-    if any(carried in needed for carried in folded):
+        found.append(_Carried(after.op, by[0]))
+    if not folded.isdisjoint(topological([*(c.value for c in found), *whole.body.outputs[whole.carries :]])):
+        raise _No
+    computed = sum(node.type.nbytes for node in whole.body.nodes() if OPS[node.op].kind not in ("view", "source"))
+    if computed > FOLD_BYTES and any(each.fold and not isinstance(each.value.attrs, Spec) for each in found):
         raise _No
     return found
 
@@ -115,6 +130,7 @@ class _Batch:
     """The operators of a body, over all trips."""
 
     def __init__(self, whole: Loop, operands: Sequence[Node]) -> None:
+        self.whole = whole
         self.trips, self.start = whole.trips, operands[: whole.carries]
         self.carried = whole.body.inputs[: whole.carries]
         self.stacked = whole.body.outputs[whole.carries :]
@@ -124,26 +140,40 @@ class _Batch:
         """Nodes whose values are those of every trip."""
         self.all: dict[Node, Node] = {}
         """Nodes with their values of all trips, one behind the other along a first axis."""
+        self.origins: dict[Node, Node] = {}
 
-    def run(self, carried: Sequence[tuple[str, Node]]) -> list[Node]:
-        """The loop's results. Raises ``_No``."""
-        for inner, start, (op, node) in zip(self.carried, self.start, carried, strict=True):
-            if not op:
-                self._make([node])
-                before = build.take_range(self._given(node), 0, 0, self.trips - 1)
+    def run(self, rounding: bool) -> list[Node] | None:
+        """The loop's results; None where it stays one."""
+        if not _is_small(self.whole):
+            return None
+        try:
+            carried = _carried(self.whole)
+            return None if any(each.rounds for each in carried) and not rounding else self._all(carried)
+        except _No:
+            return None
+
+    def _all(self, carried: Sequence[_Carried]) -> list[Node]:
+        for inner, start, each in zip(self.carried, self.start, carried, strict=True):
+            if not each.fold:
+                self._make([each.value])
+                before = build.take_range(self._given(each.value), 0, 0, self.trips - 1)
                 self.all[inner] = build.concat([build.expand_dims(start, (0,)), before], 0)
-        self._make([*(node for _, node in carried), *self.stacked])
-        ends = [
-            build.call(op, start, build.reduce(FOLDS[op], self._given(node), (0,)))
-            if op
-            else build.row(self._given(node), self.trips - 1)
-            for start, (op, node) in zip(self.start, carried, strict=True)
-        ]
+        self._make([*(each.value for each in carried), *self.stacked])
+        ends = [self._end(*each) for each in zip(self.start, carried, self.whole.body.outputs, strict=False)]
         return [*ends, *(self._given(output) for output in self.stacked)]
+
+    def _end(self, start: Node, carried: _Carried, after: Node) -> Node:
+        """What is carried out of the last trip."""
+        values = self._given(carried.value)
+        if not carried.fold:
+            return build.row(values, self.trips - 1)
+        folded = build.reduce(FOLDS[carried.fold], values, (0,))
+        end = build.call(carried.fold, start, folded)
+        self.origins |= {folded: after, end: after}
+        return end
 
     def _make(self, nodes: Sequence[Node]) -> None:
         """What these need, of all trips."""
-        lines = LINES.get()
         for node in topological(nodes):
             if node in self.same or node in self.windows or node in self.all:
                 continue
@@ -151,8 +181,7 @@ class _Batch:
                 made = self.same[node] = remade(node, tuple(self.same[i] for i in node.inputs))
             else:
                 made = self.all[node] = self._batched(node)
-            if lines is not None and node in lines:
-                lines.setdefault(made, lines[node])
+            self.origins.setdefault(made, node)
 
     def _given(self, node: Node) -> Node:
         """A node's values of all trips."""

@@ -82,7 +82,8 @@ class _Turn:
             return False
         for i in node.inputs:
             self._form(i)
-        given, extent = _given(node, self.axes, self.matrix.shape[0]), self.matrix.shape[0]
+        extent = self.matrix.shape[0]
+        given = _given(node, self.axes, extent)
         axis = axis_of(node, given, extent)
         if axis is None and _sums(node, given):
             self.sums.append(node)
@@ -125,8 +126,8 @@ def _given(node: Node, axes: Mapping[Node, int], extent: int) -> dict[Node, int]
     others = [i for i in node.inputs if i not in axes and i.shape[:1] == (extent,)]
     if isinstance(node.attrs, Spec):
         labels = dict(zip(node.inputs, (node.attrs.a, node.attrs.b), strict=True))
-        along = {labels[i][axis] for i, axis in given.items()}
-        given.update((i, 0) for i in others if labels[i][0] in along)
+        rows = {labels[i][axis] for i, axis in given.items()}
+        given.update((i, 0) for i in others if labels[i][0] in rows)
     elif OPS[node.op].kind == "map":
         back = {axis - i.type.ndim for i, axis in given.items()}
         given.update((i, 0) for i in others if -i.type.ndim in back and not alike(i, -i.type.ndim))

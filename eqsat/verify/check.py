@@ -20,6 +20,7 @@ from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.errors import EqsatError
 from eqsat.explain.work import naive_peak
 from eqsat.frontends.trace import Traced
+from eqsat.ir.batched import batched
 from eqsat.ir.loop import of_loop, trial
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.opaque import calls_of
@@ -133,7 +134,8 @@ def verify(
         if not endless and (seconds <= patience or plain is not None):
             whole = judge(graph, run, drawn, None)
             _guarded(size, lambda: _own(whole, plain))
-        graph, run, plain = trial(graph), tried, None
+        summed = None if numerics == "exact" else batched(graph, rounding=True)  # as it is planned
+        graph, run, plain = trial(graph if summed is None else summed.graph), tried, None
         drawn = Draws(graph, free, examples, seed)
     made = judge(graph, run, drawn, sampled)
     return _guarded(size, lambda: _draw_all(made, plain))[: len(graph.outputs)]
