@@ -112,7 +112,7 @@ def _moved(x: Node, axis: int, map: ViewMap, trips: int) -> int | None:
 
 @dataclass
 class Body:
-    """The body of a loop over parts, as it is made: a trip takes ``rows`` of every ``extent`` positions along an axis."""
+    """The body of a loop over parts, as it is made: a trip takes ``rows`` of every ``extent`` positions of an axis."""
 
     axes: Mapping[Node, int]
     known: Collection[Node]
