@@ -3,8 +3,8 @@
 ``for i in range(n): out[i] = f(a[i])`` is a loop of small operators to a tracer, each a call of a small kernel. With a
 batch axis it is ``f`` of rows: kernels as long as the loop, vectors and threads along it, and rules that see all of it.
 What trips only add to (``total += f(a[i])``), or take the largest or smallest of, is a reduction over that axis.
-Sums of floats are then rounded otherwise, and what overflows on the way may be another: that is for who plans the
-program, not for the trace, which is what others are held against.
+Sums of floats are then rounded otherwise, and may overflow on the way where they did not: such loops are batched when
+the program is planned, and not in the trace, which compiled programs are held against.
 The batching of operators is that of JAX's ``vmap``; windows of the loop are views of what they move over.
 """
 
@@ -48,7 +48,7 @@ class _No(Exception):
 @dataclass(frozen=True)
 class _Carried:
     """What a trip makes of a value that it carries: ``value`` folded into it (see ``FOLDS``), or, without a ``fold``,
-    ``value`` in its place. No trip before has a part in that."""
+    ``value`` in its place. What was folded before has no part in that, nor in anything else of a trip."""
 
     fold: str
     value: Node

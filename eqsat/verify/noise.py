@@ -31,6 +31,8 @@ MORE_SAMPLES = 144
 """Where positions among near ties decide, which few samples show too little of."""
 NOISE_FACTOR = 16.0
 GROSS_RUNS = 8
+LOST = 0.1
+"""Part of its value by which noise moves an element of which it leaves no digit."""
 NOISY = 3.0
 """Times as long as the reference alone that an evaluation with changed values takes."""
 TAME = 16.0
@@ -97,14 +99,14 @@ class Noise:
         return errors
 
     def _determined(self, suspects: Iterable[Suspect], bound: dict[Node, np.ndarray], runs: int) -> None:
-        """Raise :class:`Undetermined` where noise moves half of the elements that are finite by their own value."""
+        """Raise :class:`Undetermined` where noise moves half of the finite elements by ``LOST`` of their own value."""
         for suspect in suspects:
             size = np.abs(np.asarray(suspect.exact, np.float64))
             worst = np.zeros(size.shape)
             for (change,) in changes(self.places([suspect], 2 * runs), self.plan, bound, runs, self.deadline):
                 worst = np.maximum(worst, np.where(np.isfinite(change), change, np.inf))
                 told = np.isfinite(size) & ((size > 0) | (worst > 0))
-                lost = np.isfinite(worst) & (worst >= size)  # what noise makes infinite may do so through a mask
+                lost = np.isfinite(worst) & (worst >= LOST * size)  # what noise makes infinite may do so through a mask
                 if told.any() and np.mean(lost[told]) >= 0.5:
                     raise Undetermined
 
