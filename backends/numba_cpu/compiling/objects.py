@@ -232,13 +232,15 @@ def load_object(data: bytes) -> Code:
     return found
 
 
-def load_ir(name: str, write: Callable[[], str], entries: Mapping[str, str]) -> dict[str, int]:
+def load_ir(
+    name: str, write: Callable[[], str], entries: Mapping[str, str], *, as_written: bool = False
+) -> dict[str, int]:
     """Addresses of the functions of a module of this package: its machine code from the cache, or made now.
 
     ``write`` gives its LLVM assembly, which follows from ``name``, this host and the package alone. It stays loaded
-    until the process ends. ``entries``: name -> symbol, as for :func:`emit`. Its loops stay the loops that they are.
+    until the process ends. ``entries``: name -> symbol, as for :func:`emit`. ``as_written``: see :func:`optimize`.
     """
-    parts = (host().key, package_fingerprint(), name)
+    parts = (host().key, package_fingerprint(), name, str(as_written))
     key = hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
     store = kernel_store()
     data = store.get(key)
@@ -250,7 +252,7 @@ def load_ir(name: str, write: Callable[[], str], entries: Mapping[str, str]) -> 
     machine = target_machine()
     module = llvm.parse_assembly(write())
     module.verify()
-    optimize(module, machine, as_written=True)
+    optimize(module, machine, as_written=as_written)
     data = emit(module, machine, entries)
     store.put(key, data, name)
     return _pinned(load_object(data))

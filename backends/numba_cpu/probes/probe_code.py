@@ -85,7 +85,8 @@ def _compiled(write: Callable[[ir.Module], None], names: Sequence[str]) -> dict[
         write(module)
         return str(module)
 
-    return load_ir(f"probes {' '.join(names)}", written, {name: f"eqsat_probe_{name}" for name in names})
+    entries = {name: f"eqsat_probe_{name}" for name in names}
+    return load_ir(f"probes {' '.join(names)}", written, entries, as_written=True)
 
 
 def _begin(module: ir.Module, name: str, entries: int = 3) -> tuple[Words, list[Word]]:
