@@ -9,8 +9,8 @@ from dataclasses import replace
 from eqsat.cost.calibration import ROWS_GAIN, ROWS_SHARE
 from eqsat.cost.target import Target
 from eqsat.ir.invariants import with_views
-from eqsat.ir.loop import Loop, LoopResult, loop
-from eqsat.ir.node import Formed, Graph, Node, remade
+from eqsat.ir.loop import Loop, LoopResult, loop, with_loops
+from eqsat.ir.node import Formed, Graph, Node
 from eqsat.ir.parts import known_nodes
 from eqsat.ir.row_blocks import RowBlocks, in_row_blocks, row_blocks
 from eqsat.ir.spec import Spec
@@ -36,23 +36,13 @@ def read_once(graph: Graph, const: Collection[Node], target: Target) -> Formed |
 def _bodies(graph: Graph, const: Collection[Node], target: Target) -> Formed | None:
     """The program with its loops' bodies in that form; None where all are as they were."""
     known = known_nodes(graph, const)
-    loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
-    done: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    for node in graph.nodes():
-        inputs = tuple(done[i] for i in node.inputs)
-        if isinstance(node.attrs, LoopResult):
-            whole = node.attrs.loop
-            if (whole, node.inputs) not in loops:
-                held = [i in known for i in node.inputs]
-                loops[whole, node.inputs] = _body(whole, inputs, held, target, origins)
-            done[node] = loops[whole, node.inputs][node.attrs.index]
-        else:
-            done[node] = remade(node, inputs)
-        if done[node] is not node:
-            origins.setdefault(done[node], node)
-    outputs = tuple(done[o] for o in graph.outputs)
-    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
+
+    def results(node: Node, inputs: tuple[Node, ...]) -> list[Node]:
+        assert isinstance(node.attrs, LoopResult)
+        return _body(node.attrs.loop, inputs, [i in known for i in node.inputs], target, origins)
+
+    return with_loops(graph, results, origins)
 
 
 def _body(

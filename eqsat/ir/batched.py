@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.ir import build
 from eqsat.ir.joins import PadAttrs
-from eqsat.ir.loop import Loop, LoopResult, loop
+from eqsat.ir.loop import Loop, LoopResult, loop, with_loops
 from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import OPS, make
@@ -64,22 +64,13 @@ def batched(graph: Graph, *, rounding: bool = False) -> Formed | None:
 
     ``rounding``: also those whose sums and products of floats are then taken in another order.
     """
-    done: dict[Node, Node] = {}
-    loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
     origins: dict[Node, Node] = {}
-    for node in graph.nodes():
-        inputs = tuple(done[i] for i in node.inputs)
-        if isinstance(node.attrs, LoopResult):
-            whole = node.attrs.loop
-            if (whole, inputs) not in loops:
-                loops[whole, inputs] = _results(whole, inputs, rounding, origins)
-            done[node] = loops[whole, inputs][node.attrs.index]
-        else:
-            done[node] = remade(node, inputs)
-        if done[node] is not node:
-            origins.setdefault(done[node], node)
-    outputs = tuple(done[o] for o in graph.outputs)
-    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
+
+    def results(node: Node, inputs: tuple[Node, ...]) -> list[Node]:
+        assert isinstance(node.attrs, LoopResult)
+        return _results(node.attrs.loop, inputs, rounding, origins)
+
+    return with_loops(graph, results, origins)
 
 
 def _results(whole: Loop, operands: Sequence[Node], rounding: bool, origins: dict[Node, Node]) -> list[Node]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from eqsat.ir.loop import TRIAL, Loop, LoopResult, loop
+from eqsat.ir.loop import TRIAL, Loop, LoopResult, loop, with_loops
 from eqsat.ir.node import Formed, Graph, Node, remade, topological
 from eqsat.ir.table import OPS
 
@@ -38,26 +38,18 @@ def jumped(graph: Graph, copies_of: Callable[[Loop], int]) -> Formed | None:
 
     Trips that are left over follow the loop. Loops inside of loops stay.
     """
-    done: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
     wanted: dict[Loop, int] = {}
-    for node in topological(graph.outputs):
-        inputs = tuple(done[i] for i in node.inputs)
-        if isinstance(node.attrs, LoopResult):
-            whole = node.attrs.loop
-            if (whole, inputs) not in loops:
-                if whole not in wanted:
-                    wanted[whole] = copies_of(whole) if _may(whole) else 1
-                copies = wanted[whole]
-                loops[whole, inputs] = _several(whole, inputs, copies, origins) if copies > 1 else loop(whole, inputs)
-            done[node] = loops[whole, inputs][node.attrs.index]
-        else:
-            done[node] = remade(node, inputs)
-        if done[node] is not node:
-            origins.setdefault(done[node], node)
-    outputs = tuple(done[o] for o in graph.outputs)
-    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
+
+    def results(node: Node, inputs: tuple[Node, ...]) -> list[Node]:
+        assert isinstance(node.attrs, LoopResult)
+        whole = node.attrs.loop
+        if whole not in wanted:
+            wanted[whole] = copies_of(whole) if _may(whole) else 1
+        copies = wanted[whole]
+        return _several(whole, inputs, copies, origins) if copies > 1 else loop(whole, inputs)
+
+    return with_loops(graph, results, origins)
 
 
 def _may(whole: Loop) -> bool:

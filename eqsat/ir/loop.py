@@ -7,13 +7,13 @@ and ``x[:, t]`` are views of a window, so that nothing is copied and the address
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from eqsat.ir.node import Graph, Node, intern
+from eqsat.ir.node import Formed, Graph, Node, intern, remade
 from eqsat.ir.table import Op, make, register
 from eqsat.ir.types import TensorType
 
@@ -31,6 +31,7 @@ __all__ = [
     "trial_trips",
     "window",
     "with_bodies",
+    "with_loops",
 ]
 
 TRIAL = 16
@@ -164,6 +165,31 @@ def with_bodies(graph: Graph) -> list[Node]:
     nodes = graph.nodes()
     loops = dict.fromkeys(node.attrs.loop for node in nodes if isinstance(node.attrs, LoopResult))
     return [*nodes, *(node for each in loops for node in with_bodies(each.body))]
+
+
+def with_loops(
+    graph: Graph, results: Callable[[Node, tuple[Node, ...]], list[Node]], origins: dict[Node, Node]
+) -> Formed | None:
+    """The graph with other results of its loops, not of those in their bodies; None where all are the same.
+
+    ``results``: what stands for all results of the loop that a node is one of, given the loop's operands, which may be
+    other ones by then. ``origins``: what new nodes stand for, to which those of the graph itself are added.
+    """
+    done: dict[Node, Node] = {}
+    loops: dict[tuple[Loop, tuple[Node, ...]], list[Node]] = {}
+    for node in graph.nodes():
+        inputs, whole = tuple(done[i] for i in node.inputs), of_loop(node)
+        if whole is None:
+            done[node] = remade(node, inputs)
+        else:
+            assert isinstance(node.attrs, LoopResult)
+            if (whole, node.inputs) not in loops:
+                loops[whole, node.inputs] = results(node, inputs)
+            done[node] = loops[whole, node.inputs][node.attrs.index]
+        if done[node] is not node:
+            origins.setdefault(done[node], node)
+    outputs = tuple(done[o] for o in graph.outputs)
+    return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
 
 
 def trial(graph: Graph) -> Graph:
