@@ -11,18 +11,17 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import eqsat
-from eqsat import nn
 from eqsat.errors import EqsatWarning, VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir import build
 from eqsat.ir.batched import FOLDS, batched
-from eqsat.ir.complexes import as_real
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, loop, of_loop, with_bodies
 from eqsat.ir.node import Graph, substitute
 from eqsat.ir.types import TensorType
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
+from tests.drawn import traced_with_values
 from tests.sweeps import a_part
 
 RNG = np.random.default_rng(3)
@@ -286,12 +285,7 @@ def stacked(value: np.ndarray, trips: int, seed: int) -> np.ndarray:
 @settings(max_examples=a_part(400), deadline=None, suppress_health_check=list(HealthCheck))
 def test_bodies_of_any_operators(drawn: Program, trips: int, moving: set[int], ways: list[str]) -> None:
     """Any program as a body: some arguments move, some results are folded, passed on to the next trip, or stacked."""
-    given = drawn.arrays()
-    fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
-    args = tuple(given[name] for name in drawn.parameters)
-    with np.errstate(all="ignore"):
-        graph = trace(fn, args).graph
-    values = [np.ascontiguousarray(as_real(a)).reshape(n.shape) for n, a in zip(graph.inputs, args, strict=True)]
+    graph, values = traced_with_values(drawn)
     moving = {n for n in moving if n < len(values) and values[n].size}
     assume(moving)
     kept = [o for o in dict.fromkeys(graph.outputs) if o not in graph.inputs]

@@ -17,7 +17,6 @@ from eqsat import nn
 from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine, cpu_name
 from eqsat.frontends.trace import trace
-from eqsat.ir.complexes import as_real
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Graph, Node
@@ -25,6 +24,7 @@ from eqsat.ir.parts import axes_of, in_parts, known_nodes
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+from tests.drawn import traced_with_values
 from tests.kernel_groups import DESK, machine
 from tests.sweeps import a_part
 
@@ -101,12 +101,7 @@ def test_parts_compute_the_whole(name: str, trips: int) -> None:
 @given(programs(2, 14), st.sampled_from([2, 3, 4, 5, 8]))
 @settings(max_examples=a_part(120), deadline=None, suppress_health_check=list(HealthCheck))
 def test_parts_of_any_program(drawn: Program, trips: int) -> None:
-    given = drawn.arrays()
-    fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
-    args = tuple(given[name] for name in drawn.parameters)
-    with np.errstate(all="ignore"):
-        graph = trace(fn, args).graph
-    real = [np.ascontiguousarray(as_real(a)).reshape(n.shape) for n, a in zip(graph.inputs, args, strict=True)]
+    graph, real = traced_with_values(drawn)
     batched = [i for i in graph.inputs if i.type.ndim and i.shape[0] % trips == 0 and i.type.size]
     if batched:
         same_in_parts(graph, real, {i for i in graph.inputs if i is not batched[0]}, trips)

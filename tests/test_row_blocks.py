@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
-from eqsat import nn
 from eqsat.cost.machine import Machine, cpu_name
 from eqsat.frontends.trace import trace
-from eqsat.ir.complexes import as_real
 from eqsat.ir.evaluate import evaluate
 from eqsat.ir.loop import Loop, of_loop, with_bodies
 from eqsat.ir.node import Graph
@@ -26,6 +24,7 @@ from eqsat.rereads import read_once
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+from tests.drawn import traced_with_values
 from tests.kernel_groups import DESK, machine
 from tests.sweeps import a_part
 
@@ -138,12 +137,7 @@ def test_blocks_compute_the_whole(name: str, rows: int) -> None:
 @given(programs(2, 14), st.integers(1, 4))
 @settings(max_examples=a_part(200), deadline=None, suppress_health_check=list(HealthCheck))
 def test_blocks_of_any_program(drawn: Program, rows: int) -> None:
-    given = drawn.arrays()
-    fn = drawn.function({"nn": nn, "eqsat": eqsat}, {i.name: given[i.name] for i in drawn.inputs if i.captured})
-    args = tuple(given[name] for name in drawn.parameters)
-    with np.errstate(all="ignore"):
-        graph = trace(fn, args).graph
-    real = [np.ascontiguousarray(as_real(a)).reshape(n.shape) for n, a in zip(graph.inputs, args, strict=True)]
+    graph, real = traced_with_values(drawn)
     same_in_blocks(graph, real, rows)
 
 
