@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eqsat import rules
 from eqsat.compiled import Compiled
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.explain.report import Algorithms
+from eqsat.extract.provenance import enode_of
 from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.node import ConstArray, Node
@@ -42,6 +43,8 @@ class _Kernels:
 
     egraph: SaturatedEGraph
     stored: Mapping[int, Term]
+    called: Mapping[str, str] = field(default_factory=lambda: {r.id: r.algorithm for r in rules.list() if r.algorithm})
+    """By rule, what it makes of a convolution."""
 
     def below(self, term: Term | Read, stop: frozenset[int]) -> Iterator[Term]:
         """The terms that make one, through what other kernels store, not past the classes in ``stop``."""
@@ -64,7 +67,11 @@ class _Kernels:
         return shape if small and any(isinstance(a, ConstArray) for a in arrays) else ()
 
     def transform(self, term: Term) -> str:
-        """What a contraction with a literal matrix that makes fewer results of more is part of."""
+        """What a term is part of by its rule, or as a contraction with a literal matrix that makes fewer of more."""
+        node = enode_of(self.egraph, term)
+        name = self.called.get(node.rule or "", "") if node is not None and term.op in ("add", "mul") else ""
+        if name:
+            return name
         shapes = [self.literal(child) for child in term.children] if term.op == "contract" else []
         sizes = [sorted(shape) for shape in shapes if shape and shape[0] != shape[1]]
         return "".join(f"Winograd F({size}, {n - size + 1})" for size, n in sizes)

@@ -71,7 +71,10 @@ def transforms(size: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     return results, tuple(filters), tuple(inputs)
 
 
-def _constant(matrix: Matrix, dtype: DType) -> Node:
+HALF = Fraction(1, 2)
+
+
+def _constant(matrix: Sequence[Sequence[Fraction | int]], dtype: DType) -> Node:
     return build.const(np.array([[float(value) for value in row] for row in matrix]), dtype)
 
 
@@ -130,63 +133,157 @@ def _along(
     return einsum(matrix, (new, old), x, labels, out, extents_of((matrix, (new, old)), (x, labels))), out
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """Overlapping tiles of n inputs along each axis of space, ``size`` apart, that windows of a tensor lie in."""
+
+    found: _Windows
+    spec: Spec
+    dtype: DType
+    size: int
+    tiles: Mapping[object, int]
+    image: Node
+    """The tensor without its windows, channels innermost, filled up to whole tiles."""
+    lead: tuple[object, ...]
+    deep: tuple[object, ...]
+
+    @staticmethod
+    def of(m: Match, found: _Windows, size: int) -> _Tiles | None:
+        """None where there are fewer results than a tile has."""
+        spec: Spec = m.s
+        tiles = {p: -(-found.extents[p] // size) for p in found.positions}
+        if any(found.extents[p] < size for p in found.positions):
+            return None
+        deep = tuple(k for k in spec.summed if k not in found.kernel)
+        lead = tuple(k for k in spec.a if k not in deep and k not in found.kernel)
+        axes = (*lead, *deep)
+        shape = [found.extents[k] + (found.taps - 1 if k in tiles else 0) for k in axes]
+        image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset), "channels last")
+        more = [(0, tiles[k] * size - found.extents[k] if k in tiles else 0) for k in axes]
+        return _Tiles(found, spec, m.root.dtype, size, tiles, build.pad(image, more), lead, deep)
+
+    def windows(self, inputs: Sequence[tuple[Sequence[int], Sequence[int], int]], *, first: bool) -> Node:
+        """``image[size·p + at]`` for each axis of space: extents and steps of axes that ``at`` is a sum along, and its
+        least. These axes come before all others, or before the channels."""
+        axes = (*self.lead, *self.deep)
+        step: dict[object, int] = dict(zip(axes, row_major(self.image.shape), strict=True))
+        extent: dict[object, int] = {**dict(zip(axes, self.image.shape, strict=True)), **self.tiles}
+        places = [(n, k * step[p]) for p, (shape, by, _) in zip(self.found.positions, inputs, strict=True)
+                  for n, k in zip(shape, by, strict=True)]  # fmt: skip
+        lead = [(extent[k], step[k] * (self.size if k in self.tiles else 1)) for k in self.lead]
+        deep = [(extent[k], step[k]) for k in self.deep]
+        shape, steps = zip(*([*places, *lead, *deep] if first else [*lead, *places, *deep]), strict=True)
+        start = sum(least * step[p] for p, (_, _, least) in zip(self.found.positions, inputs, strict=True))
+        # Not composed with the view that puts channels innermost: that may be stored.
+        return make("view", (self.image,), views.strided(shape, steps, start), label="windows")
+
+    @property
+    def labels(self) -> tuple[object, ...]:
+        """Of results: groups, tiles, channels."""
+        return (*self.spec.batch, *(k for k in self.spec.out if k in self.spec.rows), *self.spec.cols)
+
+    def products(
+        self, m: Match, tile: Node, labels: Sequence[object], filters: Node
+    ) -> tuple[Node, tuple[object, ...]]:
+        """Sums over channels of tiles times filters, for each position ("t", i); with the labels of what comes out."""
+        own: tuple[object, ...] = tuple(self.spec.b)
+        weight: Node = m.w
+        for i, (_, r) in enumerate(self.found.pairs):
+            weight, own = _along(weight, own, r, ("t", i), filters)
+        out = (*(("t", i) for i, _ in enumerate(self.found.pairs)), *self.labels)
+        return einsum(tile, labels, weight, own, out, extents_of((tile, labels), (weight, own))), out
+
+    def joined(self, results: Node) -> Node:
+        """What was asked for, of results in the order of ``labels``, with those of a tile beside its axis."""
+        extents, last = self.found.extents, self.labels
+        whole = build.reshape(results, [self.tiles[k] * self.size if k in self.tiles else extents[k] for k in last])
+        back = views.transpose(whole.shape, [last.index(k) for k in self.spec.out])
+        if not back.is_identity(whole.shape):
+            whole = make("view", (whole,), back, label="transpose")
+        out = self.spec.out
+        return build.slices(whole, [0] * len(out), [1] * len(out), [extents[k] for k in out])
+
+
+def _pairs_of_results(m: Match) -> Node | None:
+    """F(2, 3) along every axis of space, by sums of two and of three.
+
+    In ``d0 - d2, d1 + d2, d2 - d1, d3 - d1`` and ``m0 + m1 + m2, m1 - m2 + m3`` nothing is multiplied by 0, so that
+    no result reads an input outside its window. Each line is one expression of its index: the inputs are
+    ``d[2i + j] + s·d[2 - i]`` for i, j in 0, 1, the results ``m[1] + s·m[2] + m[3i]``.
+    """
+    found = _windows(m)
+    tiled = _Tiles.of(m, found, 2) if found is not None and found.taps == 3 else None
+    if tiled is None:
+        return None
+    pairs = range(len(tiled.found.pairs))
+
+    def sign(axis: int, values: object, ndim: int) -> Node:
+        """±1 along an axis or two from ``axis`` on."""
+        array = np.array(values)
+        known = build.const(array, tiled.dtype)
+        return build.reshape(known, (1,) * axis + array.shape + (1,) * (ndim - axis - array.ndim))
+
+    ndim = 2 * len(pairs) + len(tiled.lead) + len(tiled.deep)
+
+    def tile(i: int, inputs: tuple[tuple[Sequence[int], Sequence[int], int], ...]) -> Node:
+        if i == len(pairs):
+            return tiled.windows(inputs, first=True)
+        near = tile(i + 1, (*inputs, ((2, 2), (2, 1), 0)))
+        far = tile(i + 1, (*inputs, ((2, 2), (-1, 0), 2)))
+        return build.call("add", near, build.call("mul", sign(2 * i, [[-1, 1], [-1, -1]], ndim), far))
+
+    made = tile(0, ())
+    inputs = build.reshape(made, (4,) * len(pairs) + made.shape[2 * len(pairs) :])
+    filters = ((1, 0, 0), (HALF, HALF, HALF), (HALF, -HALF, HALF), (0, 0, 1))
+    labels = (*(("t", i) for i in pairs), *tiled.lead, *tiled.deep)
+    product, out = tiled.products(m, inputs, labels, _constant(filters, tiled.dtype))
+
+    step: dict[object, int] = dict(zip(out, row_major(product.shape), strict=True))
+    extent: dict[object, int] = dict(zip(out, product.shape, strict=True))
+    spots = {p: ("t", i) for i, p in enumerate(tiled.found.positions)}
+    ndim = len(tiled.labels) + len(pairs)
+
+    def results(i: int, taken: tuple[tuple[int, int], ...]) -> Node:
+        """Sums along axis i and those after it; of axes before it ``m[start + step·result]`` for ``taken``."""
+        if i == len(pairs):
+            axes: list[tuple[int, int]] = []
+            start = 0
+            for k in tiled.labels:
+                axes.append((extent[k], step[k]))
+                if k in spots:
+                    _, axis = spots[k]
+                    at, by = taken[axis]
+                    axes.append((2, by * step[spots[k]]))
+                    start += at * step[spots[k]]
+            shape, steps = zip(*axes, strict=True)
+            return build.view(product, views.strided(shape, steps, start), "results")
+        one, two, end = (results(i + 1, (*taken, choice)) for choice in ((1, 0), (2, 0), (0, 3)))
+        axis = [k for p in tiled.labels for k in ((p, spots[p]) if p in spots else (p,))].index(("t", i))
+        return build.call("add", build.call("add", one, build.call("mul", sign(axis, [1, -1], ndim), two)), end)
+
+    return tiled.joined(results(0, ()))
+
+
 def _tiled(n: int) -> Callable[[Match], Node | None]:
     """F(n - taps + 1, taps) along every axis of space, with the tiles cut from the tensor that windows are of."""
 
     def winograd(m: Match) -> Node | None:
         found = _windows(m)
-        spec: Spec = m.s
-        if found is None or not 2 <= found.taps < n:
+        tiled = _Tiles.of(m, found, n - found.taps + 1) if found is not None and 2 <= found.taps < n else None
+        if found is None or tiled is None:
             return None
-        size = n - found.taps + 1
-        tiles = {p: -(-found.extents[p] // size) for p in found.positions}
-        if any(found.extents[p] < size for p in found.positions):
-            return None
-        results, filters, inputs = (_constant(matrix, m.root.dtype) for matrix in transforms(size, found.taps))
-        pairs = tuple(enumerate(found.pairs))
-
-        # The tensor without its windows, channels innermost, filled up to whole tiles.
-        deep = [k for k in spec.summed if k not in found.kernel]
-        lead: list[object] = [k for k in spec.a if k not in deep and k not in found.kernel]
-        axes: tuple[object, ...] = (*lead, *deep)
-        shape = [found.extents[k] + (found.taps - 1 if k in tiles else 0) for k in axes]
-        image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset), "channels last")
-        more = [(0, tiles[k] * size - found.extents[k] if k in tiles else 0) for k in axes]
-        image = build.pad(image, more)
-        step: dict[object, int] = dict(zip(axes, row_major(image.shape), strict=True))
-        extent: dict[object, int] = {**dict(zip(axes, image.shape, strict=True)), **tiles}
-        windows = views.strided(
-            [*(extent[k] for k in lead), *(n for _ in pairs), *(extent[k] for k in deep)],
-            [
-                *(step[k] * (size if k in tiles else 1) for k in lead),
-                *(step[p] for _, (p, _) in pairs),
-                *(step[k] for k in deep),
-            ],
-        )
-        # Not composed with the view that puts channels innermost: that may be stored.
-        tile: Node = make("view", (image,), windows, label="windows")
-        labels: tuple[object, ...] = (*lead, *(("d", i) for i, _ in pairs), *deep)
-        own: tuple[object, ...] = tuple(spec.b)
-        weight: Node = m.w
-        for i, (_, r) in pairs:
+        results, filters, inputs = (_constant(matrix, m.root.dtype) for matrix in transforms(tiled.size, found.taps))
+        pairs = range(len(found.pairs))
+        tile = tiled.windows([((n,), (1,), 0)] * len(pairs), first=False)
+        labels: tuple[object, ...] = (*tiled.lead, *(("d", i) for i in pairs), *tiled.deep)
+        for i in pairs:
             tile, labels = _along(tile, labels, ("d", i), ("t", i), inputs)
-            weight, own = _along(weight, own, r, ("t", i), filters)
-        spots = tuple(("t", i) for i, _ in pairs)
-
-        rows = [k for k in spec.out if k in spec.rows]
-        out: tuple[object, ...] = (*spots, *spec.batch, *rows, *spec.cols)
-        product = einsum(tile, labels, weight, own, out, extents_of((tile, labels), (weight, own)))
-        for i, _ in pairs:
+        product, out = tiled.products(m, tile, labels, filters)
+        for i in pairs:
             product, out = _along(product, out, ("t", i), ("y", i), results)
-        places = {p: ("y", i) for i, (p, _) in pairs}
-        last = (*spec.batch, *rows, *spec.cols)
-        order = [y for k in last for y in ((k, places[k]) if k in places else (k,))]
-        whole = build.transpose(product, [out.index(k) for k in order])
-        whole = build.reshape(whole, [tiles[k] * size if k in tiles else found.extents[k] for k in last])
-        back = views.transpose(whole.shape, [last.index(k) for k in spec.out])
-        if not back.is_identity(whole.shape):
-            whole = make("view", (whole,), back, label="transpose")
-        return build.slices(whole, [0] * len(spec.out), [1] * len(spec.out), [found.extents[k] for k in spec.out])
+        places = {p: ("y", i) for i, p in enumerate(found.positions)}
+        order = [y for k in tiled.labels for y in ((k, places[k]) if k in places else (k,))]
+        return tiled.joined(build.transpose(product, [out.index(k) for k in order]))
 
     return winograd
 
@@ -219,10 +316,10 @@ def _images(mk: Maker) -> Node:
 
 
 winograd_small = rewrite(
-    contract(view(x, mp), w, s), _tiled(4), where=many_channels, numerics="approximates", example=_images,
-    doc="a convolution by tiles of 4 inputs along each axis: F(2, 3)",
+    contract(view(x, mp), w, s), _pairs_of_results, where=many_channels, numerics="reassociates", example=_images,
+    doc="a convolution by tiles of 4 inputs along each axis, with 2 results: F(2, 3)", algorithm="Winograd F(2, 3)",
 )  # fmt: skip
 winograd_large = rewrite(
     contract(view(x, mp), w, s), _tiled(6), where=many_channels, numerics="approximates", example=_images,
-    doc="a convolution by tiles of 6 inputs along each axis: F(4, 3)",
+    doc="a convolution by tiles of 6 inputs along each axis, with 4 results: F(4, 3)",
 )  # fmt: skip

@@ -49,7 +49,7 @@ def rule_digest(rule: Rule) -> str:
     Raises:
         UnknownContent: a function of it refers to something that cannot be recognised.
     """
-    left_out = {"doc", "file", "line", "example"}
+    left_out = {"doc", "file", "line", "example", "algorithm"}
     parts = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule) if f.name not in left_out}
     return content_digest(parts, _renaming())
 

@@ -124,7 +124,8 @@ class Rule:
 
     ``key`` and ``together`` are set on gathering rules: matches that agree on the variables ``key`` are given to
     ``together`` at once, original tensors first. ``builtin`` names work that a later stage does. ``each``: a trait of
-    operators, and the sides that the rule has for each that has it.
+    operators, and the sides that the rule has for each that has it. ``algorithm``: what ``explain`` calls a
+    convolution, or a part of one, that the rule made.
     """
 
     id: str
@@ -139,6 +140,7 @@ class Rule:
     builtin: str = ""
     example: Callable[[Any], Any] | None = None
     each: tuple[str, Schema] | None = None
+    algorithm: str = ""
 
     def __str__(self) -> str:
         if not self.ways:
@@ -265,6 +267,7 @@ def rewrite(
     both_ways: bool = False,
     doc: str = "",
     example: Callable[[Any], Any] | None = None,
+    algorithm: str = "",
 ) -> Rule:
     """A rule that lets ``rhs`` stand for the pattern ``lhs``.
 
@@ -272,7 +275,8 @@ def rewrite(
     tensor's type, or None to decline. ``where``: a guard or several, functions of the match; a guard's docstring
     is the reason shown when it fails. ``id`` defaults to the name assigned to. ``both_ways`` adds the reverse,
     under the same id. ``example``: a function of a :class:`~eqsat.rules.examples.Maker` that returns a program on
-    which the rule fires, for rules whose left side random attributes hardly ever fit.
+    which the rule fires, for rules whose left side random attributes hardly ever fit. ``algorithm``: what ``explain``
+    calls what the rule makes of a convolution.
 
     Raises ``RuleError`` (a ``ValueError``) naming the rule, its file and line for unbound or misused variables.
     """
@@ -282,7 +286,7 @@ def rewrite(
         if not isinstance(right, tuple):
             raise RuleError(f"{place()}: both_ways needs a pattern on the right side, not a function")
         ways.append(Way(right, left))
-    return _define(id, ways, where, numerics, doc, example)
+    return _define(id, ways, where, numerics, doc, example, algorithm=algorithm)
 
 
 def family(
