@@ -80,10 +80,12 @@ def _constant(matrix: Sequence[Sequence[Fraction | int]], dtype: DType) -> Node:
 
 @dataclass(frozen=True)
 class _Windows:
-    """A contraction over windows: pairs (position, tap) of labels that walk one axis of the tensor by the same step."""
+    """A contraction over windows: pairs (position, tap) of labels that walk one axis of the tensor, taps ``apart``."""
 
     pairs: tuple[tuple[object, object], ...]
     taps: int
+    apart: Mapping[object, int]
+    """By position, the dilation: positions between the windows' elements."""
     steps: Mapping[object, int]
     extents: Mapping[object, int]
 
@@ -104,15 +106,20 @@ def _windows(m: Match) -> _Windows | None:
         return None
     step: dict[object, int] = dict(zip(spec.a, steps, strict=True))
     extents: dict[object, int] = dict(spec.extents(m.mp.shape, m.w.shape).items())
-    taken: list[tuple[object, object]] = []
+    taken: dict[object, object] = {}
+    apart: dict[object, int] = {}
     for r in spec.summed:
-        same = [p for p in spec.rows if step[p] == step[r] != 0 and extents[p] > 1 and p not in dict(taken)]
-        if len(same) == 1:
-            taken.append((same[0], r))
-    taps = {extents[r] for _, r in taken}
+        # Of the axes that the taps walk in whole steps the finest: rows are walked by columns, too.
+        near = {p: step[r] // step[p] for p in spec.rows
+                if p not in taken and extents[p] > 1 and step[p] > 0 < step[r] and step[r] % step[p] == 0}  # fmt: skip
+        best = [p for p, d in near.items() if d == min(near.values())]
+        if len(best) == 1 and 2 * near[best[0]] <= extents[best[0]]:
+            taken[best[0]] = r
+            apart[best[0]] = near[best[0]]
+    taps = {extents[r] for r in taken.values()}
     if len(taps) != 1:
         return None
-    return _Windows(tuple(taken), taps.pop(), step, extents)
+    return _Windows(tuple(taken.items()), taps.pop(), apart, step, extents)
 
 
 def many_channels(m: Match) -> bool:
@@ -144,6 +151,9 @@ class _Tiles:
     tiles: Mapping[object, int]
     image: Node
     """The tensor without its windows, channels innermost, filled up to whole tiles."""
+    extent: Mapping[object, int]
+    step: Mapping[object, int]
+    """Of the image, with tiles in place of positions, and the phases of dilated ones."""
     lead: tuple[object, ...]
     deep: tuple[object, ...]
 
@@ -151,36 +161,46 @@ class _Tiles:
     def of(m: Match, found: _Windows, size: int) -> _Tiles | None:
         """None where there are fewer results than a tile has."""
         spec: Spec = m.s
-        tiles = {p: -(-found.extents[p] // size) for p in found.positions}
-        if any(found.extents[p] < size for p in found.positions):
+        apart = found.apart
+        tiles = {p: -(-found.extents[p] // (size * apart[p])) for p in found.positions}
+        if any(found.extents[p] < size * apart[p] for p in found.positions):
             return None
         deep = tuple(k for k in spec.summed if k not in found.kernel)
         lead = tuple(k for k in spec.a if k not in deep and k not in found.kernel)
         axes = (*lead, *deep)
-        shape = [found.extents[k] + (found.taps - 1 if k in tiles else 0) for k in axes]
+        shape = [found.extents[k] + (found.taps - 1) * apart.get(k, 0) for k in axes]
         image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset), "channels last")
-        more = [(0, tiles[k] * size - found.extents[k] if k in tiles else 0) for k in axes]
-        return _Tiles(found, spec, m.root.dtype, size, tiles, build.pad(image, more), lead, deep)
+        more = [(0, tiles[k] * size * apart[k] - found.extents[k] if k in tiles else 0) for k in axes]
+        image = build.pad(image, more)
+        step: dict[object, int] = dict(zip(axes, row_major(image.shape), strict=True))
+        extent: dict[object, int] = {**dict(zip(axes, image.shape, strict=True)), **tiles}
+        for p, d in apart.items():
+            extent["phase", p], step["phase", p] = d, step[p]
+        return _Tiles(found, spec, m.root.dtype, size, tiles, image, extent, step, lead, deep)
+
+    def phased(self, labels: Sequence[object]) -> tuple[object, ...]:
+        """Labels, with that of the phase behind that of a position whose windows are dilated."""
+        return tuple(x for k in labels for x in ((k, ("phase", k)) if self.found.apart.get(k, 1) > 1 else (k,)))
 
     def windows(self, inputs: Sequence[tuple[Sequence[int], Sequence[int], int]], *, first: bool) -> Node:
         """``image[size·p + at]`` for each axis of space: extents and steps of axes that ``at`` is a sum along, and its
         least. These axes come before all others, or before the channels."""
-        axes = (*self.lead, *self.deep)
-        step: dict[object, int] = dict(zip(axes, row_major(self.image.shape), strict=True))
-        extent: dict[object, int] = {**dict(zip(axes, self.image.shape, strict=True)), **self.tiles}
-        places = [(n, k * step[p]) for p, (shape, by, _) in zip(self.found.positions, inputs, strict=True)
-                  for n, k in zip(shape, by, strict=True)]  # fmt: skip
-        lead = [(extent[k], step[k] * (self.size if k in self.tiles else 1)) for k in self.lead]
-        deep = [(extent[k], step[k]) for k in self.deep]
+        found, step = self.found, self.step
+        unit = [step[p] * found.apart[p] for p in found.positions]
+        places = [(n, k * by) for by, (shape, steps, _) in zip(unit, inputs, strict=True)
+                  for n, k in zip(shape, steps, strict=True)]  # fmt: skip
+        lead = [(self.extent[k], step[k] * self.size * found.apart[k] if k in self.tiles else step[k])
+                for k in self.phased(self.lead)]  # fmt: skip
+        deep = [(self.extent[k], step[k]) for k in self.deep]
         shape, steps = zip(*([*places, *lead, *deep] if first else [*lead, *places, *deep]), strict=True)
-        start = sum(least * step[p] for p, (_, _, least) in zip(self.found.positions, inputs, strict=True))
+        start = sum(least * by for by, (_, _, least) in zip(unit, inputs, strict=True))
         # Not composed with the view that puts channels innermost: that may be stored.
         return make("view", (self.image,), views.strided(shape, steps, start), label="windows")
 
     @property
     def labels(self) -> tuple[object, ...]:
         """Of results: groups, tiles, channels."""
-        return (*self.spec.batch, *(k for k in self.spec.out if k in self.spec.rows), *self.spec.cols)
+        return self.phased((*self.spec.batch, *(k for k in self.spec.out if k in self.spec.rows), *self.spec.cols))
 
     def products(
         self, m: Match, tile: Node, labels: Sequence[object], filters: Node
@@ -195,8 +215,10 @@ class _Tiles:
 
     def joined(self, results: Node) -> Node:
         """What was asked for, of results in the order of ``labels``, with those of a tile beside its axis."""
-        extents, last = self.found.extents, self.labels
-        whole = build.reshape(results, [self.tiles[k] * self.size if k in self.tiles else extents[k] for k in last])
+        extents, last = self.found.extents, [k for k in self.labels if k in self.found.extents]
+        apart = self.found.apart
+        shape = [self.tiles[k] * self.size * apart[k] if k in self.tiles else extents[k] for k in last]
+        whole = build.reshape(results, shape)
         back = views.transpose(whole.shape, [last.index(k) for k in self.spec.out])
         if not back.is_identity(whole.shape):
             whole = make("view", (whole,), back, label="transpose")
@@ -223,7 +245,7 @@ def _pairs_of_results(m: Match) -> Node | None:
         known = build.const(array, tiled.dtype)
         return build.reshape(known, (1,) * axis + array.shape + (1,) * (ndim - axis - array.ndim))
 
-    ndim = 2 * len(pairs) + len(tiled.lead) + len(tiled.deep)
+    ndim = 2 * len(pairs) + len(tiled.phased(tiled.lead)) + len(tiled.deep)
 
     def tile(i: int, inputs: tuple[tuple[Sequence[int], Sequence[int], int], ...]) -> Node:
         if i == len(pairs):
@@ -235,7 +257,7 @@ def _pairs_of_results(m: Match) -> Node | None:
     made = tile(0, ())
     inputs = build.reshape(made, (4,) * len(pairs) + made.shape[2 * len(pairs) :])
     filters = ((1, 0, 0), (HALF, HALF, HALF), (HALF, -HALF, HALF), (0, 0, 1))
-    labels = (*(("t", i) for i in pairs), *tiled.lead, *tiled.deep)
+    labels = (*(("t", i) for i in pairs), *tiled.phased(tiled.lead), *tiled.deep)
     product, out = tiled.products(m, inputs, labels, _constant(filters, tiled.dtype))
 
     step: dict[object, int] = dict(zip(out, row_major(product.shape), strict=True))
@@ -275,7 +297,7 @@ def _tiled(n: int) -> Callable[[Match], Node | None]:
         results, filters, inputs = (_constant(matrix, m.root.dtype) for matrix in transforms(tiled.size, found.taps))
         pairs = range(len(found.pairs))
         tile = tiled.windows([((n,), (1,), 0)] * len(pairs), first=False)
-        labels: tuple[object, ...] = (*tiled.lead, *(("d", i) for i in pairs), *tiled.deep)
+        labels: tuple[object, ...] = (*tiled.phased(tiled.lead), *(("d", i) for i in pairs), *tiled.deep)
         for i in pairs:
             tile, labels = _along(tile, labels, ("d", i), ("t", i), inputs)
         product, out = tiled.products(m, tile, labels, filters)
@@ -289,12 +311,13 @@ def _tiled(n: int) -> Callable[[Match], Node | None]:
 
 
 def _images(mk: Maker) -> Node:
-    """Windows of 3 or 3×3, with or without groups, padding and channels last."""
+    """Windows of 3 or 3×3, with or without groups, dilation, padding and channels last."""
     dtype = mk.random.choice((float32, float64))
     flat, groups = mk.random.random() < 0.3, mk.random.choice((0, 0, 2))
     space = (mk.random.choice((4, 6, 7)),) if flat else (mk.random.choice((4, 5, 9)), mk.random.choice((4, 6)))
     kernel = (mk.random.choice((3, 3, 2)),) * len(space)
     cut = [groups] if groups else []
+    apart = [mk.random.choice((1, 1, 2)) for _ in space]
     last = mk.random.random() < 0.5
     given = mk.tensor(2, *cut, *(n + 1 for n in space), LEAST_WORK, dtype=dtype)
     padded = build.pad(given, [(0, 0), *((0, 0) for _ in cut), *((1, 0) for _ in space), (0, 0)])
@@ -304,10 +327,11 @@ def _images(mk: Maker) -> Node:
         )
     steps = row_major(padded.shape)
     first = 1 + len(cut) + (not last)
-    counts = [n + 3 - k for n, k in zip(space, kernel, strict=True)]
+    counts = [n + 2 - d * (k - 1) for n, k, d in zip(space, kernel, apart, strict=True)]
+    taps = [d * step for d, step in zip(apart, steps[first : first + len(space)], strict=True)]
     shape = list(padded.shape)
     shape[first : first + len(space)] = counts
-    seen = build.view(padded, views.strided([*shape, *kernel], [*steps, *steps[first : first + len(space)]]))
+    seen = build.view(padded, views.strided([*shape, *kernel], [*steps, *taps]))
     p, r, g = [f"p{i}" for i in range(len(space))], [f"r{i}" for i in range(len(space))], ["g"] * len(cut)
     a = ["n", *g, *p, "c", *r] if last else ["n", *g, "c", *p, *r]
     out = ["n", *g, *p, "m"] if last else ["n", *g, "m", *p]

@@ -11,7 +11,6 @@ import pytest
 import eqsat
 from eqsat import nn
 from eqsat.egraph.check import check_rule
-from eqsat.rules.rule import Rule
 from eqsat_rules import convolutions
 
 
@@ -33,17 +32,57 @@ def test_a_wrong_matrix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return ((results[0][0] + Fraction(1, 100), *results[0][1:]), *results[1:]), filters, inputs
 
     monkeypatch.setattr(convolutions, "transforms", wrong)
-    rule = replace(convolutions.winograd_small, id="wrong.winograd")
-    images = rule.example
-    assert images is not None
-    assert check_rule(rule, enough=10).counterexample is not None
+    monkeypatch.setattr(convolutions, "HALF", Fraction(51, 100))
+    for rule in (convolutions.winograd_small, convolutions.winograd_large):
+        assert check_rule(replace(rule, id="wrong.winograd"), enough=10).counterexample is not None
 
 
-@pytest.mark.parametrize("rule", [convolutions.winograd_small, convolutions.winograd_large], ids=lambda rule: rule.id)
-def test_is_not_taken_for_another_order_of_sums(rule: Rule) -> None:
+@pytest.mark.parametrize("dilation", [(2, 2), (1, 3), (3, 2)])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
+def test_dilated_windows_are_tiles_of_their_phases(dilation: tuple[int, int], groups: int, last: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 256 * groups, 13, 12)).astype(np.float32)
+    w = (rng.standard_normal((256 * groups, 256, 3, 3)) / 48).astype(np.float32)
+
+    def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        if last:
+            x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        return nn.conv2d(x, w, padding=dilation, dilation=dilation, groups=groups)
+
+    fast = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False, strict=True)
+    exact = convolved(x.astype(np.float64), w.astype(np.float64))
+    np.testing.assert_allclose(fast(x, w), exact, atol=2e-5)
+    assert "Winograd F(2, 3)" in str(fast.explain())
+
+
+def test_large_tiles_are_not_taken_for_another_order_of_sums() -> None:
     """A NaN spreads over its tile, further than over the windows that it is in."""
-    found = check_rule(replace(rule, id="wrong.winograd", numerics="reassociates"), enough=15).counterexample
+    wrong = replace(convolutions.winograd_large, id="wrong.winograd", numerics="reassociates")
+    found = check_rule(wrong, enough=15).counterexample
     assert found is not None and found.looser == "approximates"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20, 3e38])
+def test_pairs_of_results_read_nothing_outside_their_windows(value: float) -> None:
+    """Next to one input that is not finite, or is so large that all others are below its last digit."""
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((64, 64, 3, 3)) / 24).astype(np.float32)
+
+    def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return nn.conv2d(x, w, padding=1)
+
+    fast = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False, strict=True)
+    for row, column in ((0, 0), (5, 6), (5, 7), (6, 7), (13, 14)):
+        x = rng.standard_normal((1, 64, 14, 15)).astype(np.float32)
+        there = np.zeros((14, 15), bool)
+        there[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2] = True
+        clean = fast(x, w)
+        x[0, 5, row, column] = value
+        found = fast(x, w)
+        assert np.array_equal(found[..., ~there], clean[..., ~there])
+        assert (~np.isfinite(found[..., there]) | (np.abs(found[..., there]) > 1e10)).all()
+    assert "Winograd F(2, 3)" in str(fast.explain())
 
 
 def test_is_chosen_only_where_the_numerics_allow_it() -> None:
@@ -57,7 +96,7 @@ def test_is_chosen_only_where_the_numerics_allow_it() -> None:
     loose = eqsat.optimize(convolved, threads=1, const=("w",), numerics="approximates", check_speed=False)
     strict = eqsat.optimize(convolved, threads=1, const=("w",), check_speed=False)
     np.testing.assert_allclose(loose(x, w), strict(x, w), atol=5e-5)
-    assert "winograd_" in str(loose.explain()) and "winograd_" not in str(strict.explain())
+    assert "winograd_large" in str(loose.explain()) and "winograd_large" not in str(strict.explain())
     products = [part for part in loose.source(x, w).split('"""kernel: ') if "fma_tile" in part]
     assert len(products) == 5 and not any("strided" in part for part in products)  # channels last, not lane by lane
 
