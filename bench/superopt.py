@@ -34,7 +34,7 @@ TENSAT = {
 BUDGET = 120.0
 """Seconds of a compilation: networks of hundreds of distinct kernels take up to 50 on an idle machine."""
 APPROXIMATES = "approximates"
-"""Behind the name of a row that may use Winograd's algorithm, as Tensat's backend, cuDNN, may."""
+"""Behind the name of a row that may use Winograd's F(4, 3), too, as Tensat's backend, cuDNN, may."""
 
 
 @dataclass(frozen=True)

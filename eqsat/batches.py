@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_GAIN, PARTS_TRIED
+from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_FEWER, PARTS_GAIN, PARTS_TILES, PARTS_TRIED
 from eqsat.cost.target import Target
 from eqsat.ir.node import Formed, Graph, Node
 from eqsat.ir.parts import axes_of, in_parts, known_nodes
@@ -38,24 +38,20 @@ def by_parts(graph: Graph, const: Collection[Node], target: Target, threads: int
     ``const``: inputs whose values are known; the batch is the leading axis of others.
     """
     nodes = graph.nodes()
-    passed = [
-        sum(_stored(i).type.nbytes for i in node.inputs) + node.type.nbytes
-        for node in nodes
-        if isinstance(node.attrs, Spec)
-    ]
+    passed = [_passed(node, node.inputs, target) for node in nodes if isinstance(node.attrs, Spec)]
     known = known_nodes(graph, const)
     best, gain = None, 0.0
     for extent in sorted({i.shape[0] for i in graph.inputs if i not in const and i.type.ndim}):
-        if len(passed) < 2 or not any(_nearer(nbytes, extent, target) for nbytes in passed):
+        if not any(_nearer(nbytes, extent, target) for nbytes in passed):
             continue
         for trips in _divisors(extent):
             axes = axes_of(graph, const, extent, trips)
             products = list(_products(nodes, axes, known, trips, target, threads))
-            counts = range(2, len(products) + 1)
+            counts = range(1, len(products) + 1)
             copied = _copied(graph, axes, target)
             gains = ((_saved(products[:n], trips, target) - copied * (n == len(products)), n) for n in counts)
             saved, count = max(gains, default=(0.0, 0))
-            if saved > gain:
+            if saved > gain * (1 + PARTS_FEWER):
                 best, gain = (axes, _before(nodes, axes, products, count), trips), saved
     if best is None:
         return None
@@ -102,9 +98,21 @@ def _products(
         others = [i for i in (a, b) if i not in axes]
         if any(i not in known for i in others):
             return
-        moved = sum(_stored(i).type.nbytes for i in passed) + node.type.nbytes
         windows = any(i.type.size > _stored(i).type.size for i in passed)
+        moved = _passed(node, passed, target)
         yield _Product(node, moved, sum(_stored(i).type.nbytes for i in others), windows)
+
+
+def _passed(node: Node, operands: Collection[Node], target: Target) -> float:
+    """Bytes of a contraction's result, and of what operands of it are read from; of many channels' windows those of
+    the tiles that a fast algorithm puts in between, as far as windows repeat elements that often."""
+    spec, stored = node.attrs, [_stored(i) for i in operands]
+    assert isinstance(spec, Spec)
+    sizes = spec.extents(node.inputs[0].shape, node.inputs[1].shape)
+    again = max((i.type.size / max(1, one.type.size) for i, one in zip(operands, stored, strict=True)), default=1.0)
+    deep = min(math.prod(sizes[x] for x in spec.summed) / max(1.0, again), math.prod(sizes[x] for x in spec.cols))
+    times = PARTS_TILES if again > PARTS_TILES and deep >= target.lanes(node.dtype) else 1.0
+    return times * (sum(one.type.nbytes for one in stored) + node.type.nbytes)
 
 
 def _saved(products: list[_Product], trips: int, target: Target) -> float:

@@ -265,11 +265,13 @@ def _machine_tables(model: Machine) -> list[Table]:
         ("barrier", f"{model.barrier_us:.2f} us"),
     ):
         units.add_row(figure, value)
-    numbers = ("size", "read", "copy", "read, all cores", "copy, all cores")
+    numbers = ("size", "read", "copy", "read, all cores", "copy, all cores", "scattered line, ns")
     memory = _table("Memory, GB/s", "level", *numbers, numbers=numbers)
     for level in model.levels:
         rates = (level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all)
-        memory.add_row(level.name, _size(level.nbytes) if level.nbytes else "", *(f"{rate:.0f}" for rate in rates))
+        scattered = f"{level.scattered_ns:.1f}" if level.scattered_ns else ""
+        size = _size(level.nbytes) if level.nbytes else ""
+        memory.add_row(level.name, size, *(f"{rate:.0f}" for rate in rates), scattered)
     functions = _table("Functions, float32, one core", "function", "ns per element", numbers=("ns per element",))
     for name, cost in model.function_ns:
         functions.add_row(name, f"{cost:.2f}")

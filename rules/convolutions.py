@@ -38,6 +38,8 @@ POINTS: dict[int, tuple[Fraction, ...]] = {
 error of float32 over normal inputs: a quarter of that of 0, ±1, ±2 (docs/decisions.md)."""
 LEAST_WORK = 16
 """Channels of input and result from which the rule is tried: below, transforms cost as much as products."""
+MOST_AXES = 2
+"""Axes of space along which results come in pairs: along three they would be sums of 27 products each."""
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -234,10 +236,12 @@ def _pairs_of_results(m: Match) -> Node | None:
     ``d[2i + j] + s·d[2 - i]`` for i, j in 0, 1, the results ``m[1] + s·m[2] + m[3i]``.
     """
     found = _windows(m)
-    tiled = _Tiles.of(m, found, 2) if found is not None and found.taps == 3 else None
+    if found is None or found.taps != 3 or len(found.pairs) > MOST_AXES:
+        return None
+    tiled = _Tiles.of(m, found, 2)
     if tiled is None:
         return None
-    pairs = range(len(tiled.found.pairs))
+    pairs = range(len(found.pairs))
 
     def sign(axis: int, values: object, ndim: int) -> Node:
         """±1 along an axis or two from ``axis`` on."""

@@ -41,6 +41,7 @@ SECONDS = {
     "neg": 0.4e-6,
 }
 WORK = {"fma4": 3.84e6, "fma8": 1.92e6, "chain4": 1e4, "broadcast": 4e4}
+LINES = {"scattered memory": 6e-9, "in order memory": 2.2e-9}
 GBS = {"read L1": 200.0, "copy L1": 220.0, "read L2": 100.0, "copy L2": 90.0, "read memory": 20.0, "copy memory": 18.0}
 
 
@@ -64,6 +65,7 @@ class Computer:
         for name, rate in GBS.items():
             for threads in (1, CORES):
                 timers[f"{name} {threads}"] = self.timer(f"{name} {threads}", 1e-3, rate * threads * 1e6)
+        timers |= {name: self.timer(name, seconds * 1e4, 1e4) for name, seconds in LINES.items()}
         timers |= {name: self.timer(name, 1e-6 + 0.1e-6 * n) for n, name in enumerate(probes.FUNCTIONS)}
         return probes.figures(timers, SIZES, CORES, 2.0, self.clock)
 
@@ -95,6 +97,7 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     assert (model.fma_latency_ns, model.broadcast_gs) == (pytest.approx(2.0), pytest.approx(4.0))
     assert model.barrier_us == pytest.approx(0.24)
     assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
+    assert [level.scattered_ns for level in model.levels] == [0, 0, 4.0]  # in halves
     seconds = 0.6e-6 + 0.1e-6 * probes.FUNCTIONS.index("sqrt")
     assert dict(model.function_ns)["sqrt"] == pytest.approx(1e9 * seconds / probe_code.ELEMENTS)
 

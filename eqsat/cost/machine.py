@@ -36,9 +36,9 @@ ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 VECTOR_VARIABLE = "EQSAT_VECTOR_BITS"
 """Names the width that vectors are held to: what a processor with wider ones would do with these."""
 VECTOR_BITS = (128, 256, 512)
-FORMAT = 2
-READABLE = (1, 2)
-"""Format 1 lacks the fields that have defaults; a stored model of it is measured anew."""
+FORMAT = 3
+READABLE = (1, 2, 3)
+"""Earlier formats lack fields that have defaults; a stored model of them is measured anew."""
 
 BUSY = 0.85
 """The part of a core that a measurement has at least where no other program takes from it: its loops never wait."""
@@ -60,6 +60,8 @@ class Level:
     ``read_gbs``, ``copy_gbs``: bandwidth of one thread reading, and copying (bytes read plus bytes written).
     ``read_gbs_all``, ``copy_gbs_all``: of all cores at once, in sum.
     ``line``: bytes of a cache line. ``sets``, ``ways``: how it is divided, 0 where that is unknown.
+    ``scattered_ns``: what a line that is written takes longer where the next one is far away; 0 where it was not
+    measured.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Level:
     line: int = LINE
     sets: int = 0
     ways: int = 0
+    scattered_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class Machine:
         ]
         for level in self.levels:
             figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
+            figures += [level.scattered_ns] if level.scattered_ns != 0 else []
             if any(
                 isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (level.line, level.sets, level.ways)
             ):

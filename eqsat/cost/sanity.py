@@ -49,6 +49,8 @@ FMA_LATENCY_NS = (0.2, 40.0)
 BROADCAST_GS = (0.05, 28.0)
 """From one in eight cycles to four a cycle."""
 FUNCTION_NS = (0.001, 200.0)
+SCATTERED_NS = (0.1, 200.0)
+"""Up to what memory takes to answer."""
 
 SAFE_CLOCK_GHZ = 2.5
 SAFE_CALL_US, SAFE_STEP_US, SAFE_LAUNCH_US, SAFE_BARRIER_US = 0.5, 0.02, 10.0, 1.0
@@ -103,6 +105,8 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
         for kind in _BANDWIDTHS:
             yield f"{level.name} {kind}", getattr(level, kind), (LEAST_GBS, most)
             yield f"{level.name} {kind}_all", getattr(level, kind + "_all"), (LEAST_GBS, most * machine.cores)
+        if level.scattered_ns:  # 0: it was not measured
+            yield f"{level.name} scattered_ns", level.scattered_ns, SCATTERED_NS
     yield "call_us", machine.call_us, CALL_US
     yield "step_us", machine.step_us, STEP_US
     if machine.cores > 1:
@@ -189,6 +193,8 @@ def _safe_level(machine: Machine, depth: int, level: Level, wrong: set[str]) -> 
     one = SAFE_MEMORY_GBS if outermost else rate * machine.vector_bytes * SAFE_CLOCK_GHZ
     together = one if level.shared else one * machine.cores
     safe = {kind + end: value for kind in _BANDWIDTHS for end, value in (("", one), ("_all", together))}
+    if f"{level.name} scattered_ns" in wrong:
+        level = dataclasses.replace(level, scattered_ns=0.0)
     return _with_rates(level, {k: v for k, v in safe.items() if f"{level.name} {k}" in wrong})
 
 

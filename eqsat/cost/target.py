@@ -18,7 +18,7 @@ from eqsat.ir.kernel import Kernel
 from eqsat.ir.types import DType
 
 if TYPE_CHECKING:
-    from eqsat.cost.machine import Machine
+    from eqsat.cost.machine import Level, Machine
 
 Moved = tuple[float, ...]
 """Bytes that come from each of :attr:`Target.origins`: those that missed the cache before it."""
@@ -35,7 +35,8 @@ class MemorySpace:
     ``capacity``: bytes that stay resident (infinite for the outermost). ``bandwidth``: bytes a second that it delivers.
     ``hidden``: share of the traffic from it that hides behind the longest of compute and traffic. ``shared``: all
     threads use the same one. ``line``: bytes that move at once. ``sets``, ``ways``: how it is divided, by address; 0
-    sets where addresses do not crowd.
+    sets where addresses do not crowd. ``scattered``: seconds by which a line of results that comes from it is later
+    than others where the next line is written much later.
     """
 
     name: str
@@ -46,6 +47,7 @@ class MemorySpace:
     line: int = c.LINE
     sets: int = 0
     ways: int = 0
+    scattered: float = c.SCATTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +277,13 @@ class Target:
         rows = (row for row in self.tiles if row.name == name)
         return tuple(row for row in rows if not row.dtypes or dtype is None or dtype.name in row.dtypes)
 
+    def holding(self, held: float) -> MemorySpace:
+        """The nearest space that holds so many bytes."""
+        return next(space for space in self.spaces if held <= space.capacity)
+
     def moving(self, nbytes: float, held: float) -> float:
         """Seconds to move bytes that come from the nearest space that holds ``held``."""
-        return nbytes / next(space.bandwidth for space in self.spaces if held <= space.capacity)
+        return nbytes / self.holding(held).bandwidth
 
     def seconds(self, compute: float, moved: Moved) -> float:
         """Time of a computation that keeps the units busy for ``compute`` s and moves those bytes from each origin."""
@@ -314,6 +320,10 @@ def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = (
     threads = max(1, min(threads, machine.cores))
     *bounded, memory = machine.levels
     spaces: list[MemorySpace] = []
+
+    def scattered(level: Level) -> float:
+        return 1e-9 * level.scattered_ns or c.SCATTERED
+
     for level in bounded:
         if level.nbytes > 0:
             first = not spaces
@@ -328,12 +338,14 @@ def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = (
                     level.line,
                     level.sets or (c.CACHE_SETS if first else 0),
                     level.ways or (c.CACHE_WAYS if first else 0),
+                    scattered(level),
                 )
             )
     bandwidth = 1e9 * min(memory.read_gbs, memory.read_gbs_all / threads)
     if not spaces:
         spaces.append(MemorySpace("registers", machine.registers * machine.vector_bytes, bandwidth, c.HIDDEN_NEAR))
-    spaces.append(MemorySpace(memory.name, math.inf, bandwidth, c.HIDDEN_FAR, True, memory.line))
+    far = scattered(memory)
+    spaces.append(MemorySpace(memory.name, math.inf, bandwidth, c.HIDDEN_FAR, True, memory.line, scattered=far))
     slots = []
     for name, bits in (("float32", 32), ("float64", 64)):
         lanes = machine.vector_bytes * 8 // bits

