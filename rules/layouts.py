@@ -77,28 +77,44 @@ def _walked(shape: Sequence[int], steps: Sequence[int], counts: Sequence[int], s
 
 def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int], start: int) -> Node | None:
     """The contraction over the tensor with the axes innermost that are summed alone; its columns innermost too."""
+    if steps is None:
+        return None
     spec: Spec = m.s
-    shape = m.x.shape
-    walked = None if steps is None else _walked(shape, steps, counts, start)
-    if walked is None or steps is None:
+    shape = _groups_apart(m.x.shape, steps, counts, [k in spec.batch for k in spec.a])
+    walked = _walked(shape, steps, counts, start)
+    if walked is None:
         return None
     kept = {axis for axis, label in zip(walked, spec.a, strict=True) if label in spec.out}
     deep = sorted({axis for axis in walked if axis is not None and axis not in kept})
     if math.prod(shape[axis] for axis in deep) < LEAST_WORK:
         return None
-    labels, factor = _windows_last(m, walked, steps, counts, start, deep)
+    labels, factor = _windows_last(m, build.reshape(m.x, shape), walked, steps, counts, start, deep)
     out = (*spec.batch, *spec.rows, *spec.cols)
     product = build.contract(make_spec(labels, spec.b, out), factor, m.w)
     return build.transpose(product, [out.index(k) for k in spec.out])
 
 
+def _groups_apart(
+    shape: Sequence[int], steps: Sequence[int], counts: Sequence[int], batch: Sequence[bool]
+) -> tuple[int, ...]:
+    """A tensor's shape with its axis of channels cut where groups of them, which are a batch of products, begin."""
+    found = list[int]()
+    for step, n in zip(row_major(tuple(shape)), shape, strict=True):
+        inside = [(by, count) for by, count in zip(steps, counts, strict=True) if step <= by < step * n and count > 1]
+        groups = [by for by, of_batch in zip(steps, batch, strict=True) if of_batch and step < by < step * n]
+        cuts = [by // step for by in groups if any(own * count == by for own, count in inside)]
+        found += [n // cuts[0], cuts[0]] if cuts and n % cuts[0] == 0 else [n]
+    return tuple(found)
+
+
 def _windows_last(
-    m: Match, walked: Sequence[int | None], steps: Sequence[int], counts: Sequence[int], start: int, deep: Sequence[int]
-) -> tuple[list[str], Node]:
-    """Windows of the tensor with the axes ``deep`` innermost, in the order that they lie in, and their labels."""
-    shape = m.x.shape
+    m: Match, x: Node, walked: Sequence[int | None], steps: Sequence[int], counts: Sequence[int], start: int,
+    deep: Sequence[int],
+) -> tuple[list[str], Node]:  # fmt: skip
+    """Windows of a tensor with the axes ``deep`` innermost, in the order that they lie in, and their labels."""
+    shape = x.shape
     order = [*(a for a in range(len(shape)) if a not in deep), *deep]
-    image = build.transpose(m.x, order)
+    image = build.transpose(x, order)
     old, new = row_major(shape), dict(zip(order, row_major(image.shape), strict=True))
     moves = [0 if a is None else step // old[a] * new[a] for a, step in zip(walked, steps, strict=True)]
     offset = sum(int(at) * new[a] for a, at in enumerate(np.unravel_index(start, shape)))
@@ -135,7 +151,7 @@ def _each_windows(m: Match) -> Node | None:
     if walked is None:
         return None
     deep = sorted({axis for axis, k in zip(walked, spec.a, strict=True) if axis is not None and k in spec.batch})
-    labels, factor = _windows_last(m, walked, steps, counts, m.mp.offset, deep)
+    labels, factor = _windows_last(m, m.x, walked, steps, counts, m.mp.offset, deep)
     first = (*spec.summed, *spec.batch)
     weights = build.transpose(m.w, [spec.b.index(k) for k in first])
     out = (*spec.rows, *spec.batch)
@@ -183,15 +199,17 @@ def _image(mk: Maker) -> Node:
 
 
 def _image_windows(mk: Maker) -> Node:
-    """Windows of 2×3 with strides, dilation, and a part of the image."""
+    """Windows of 2×3 with strides, dilation, groups, and a part of the image."""
     step, apart = mk.random.choice(((1, 1), (2, 1), (1, 2)))
-    start = mk.random.choice((0, 1))
-    given = mk.tensor(2, LEAST_WORK, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
+    start, groups = mk.random.choice((0, 1)), mk.random.choice((0, 0, 2))
+    given = mk.tensor(2, max(1, groups) * LEAST_WORK, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
     steps = row_major(given.shape)
     moves = [*(step * n for n in steps[2:]), *(apart * n for n in steps[2:])]
-    seen = views.strided((2, LEAST_WORK, 3, 3, 2, 3), [*steps[:2], *moves], start)
-    spec = make_spec("nchwrs", "mcrs", "nmhw")
-    return build.contract(spec, build.view(given, seen, "windows"), mk.known(LEAST_WORK, LEAST_WORK, 2, 3))
+    cut, each = ([groups], [LEAST_WORK * steps[1]]) if groups else ([], [])
+    seen = views.strided((2, *cut, LEAST_WORK, 3, 3, 2, 3), [steps[0], *each, steps[1], *moves], start)
+    spec = make_spec("ngchwrs", "gmcrs", "ngmhw") if groups else make_spec("nchwrs", "mcrs", "nmhw")
+    weights = mk.known(*cut, LEAST_WORK, LEAST_WORK, 2, 3)
+    return build.contract(spec, build.view(given, seen, "windows"), weights)
 
 
 def _each_image(mk: Maker) -> Node:

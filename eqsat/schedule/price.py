@@ -355,8 +355,11 @@ class Pricer:
         for source in sources:
             sources[source] = touched.get(source, 0)
         per_vector = c.PACK_ROWS if it.contiguous or factor == "a" else c.PACK_TRANSPOSED
-        vectors = points / self.target.lanes(form.dtype)
-        return (vectors * (per_vector + it.slots) + 2 * c.CALL) * self.target.slot(form.dtype), sources
+        lanes = self.target.lanes(form.dtype)
+        slots = points / lanes * (per_vector + it.slots)
+        if 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
+            slots = max(slots, points / it.runs[1] * c.PACK_PIECE)
+        return (slots + 2 * c.CALL) * self.target.slot(form.dtype), sources
 
     def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
         """Compute of a last, shorter step next to a whole one."""
