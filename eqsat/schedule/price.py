@@ -111,7 +111,7 @@ class Pricer:
             tiles = max(1, self.problem.outer) * b * m * n / rows / columns
             inside = self.inside(form, 1, step_inside(form.kernel, form.named["k"]))
             total += inside * tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
-            total += form.epilogue_slots * form.kernel.results / lanes * slot
+            total += form.finish_slots(lanes) * form.kernel.results / lanes * slot
         return total * self.needed("rows", 1)
 
     def least_moved(self) -> Moved:
@@ -165,7 +165,7 @@ class Pricer:
         inside = self.inside(form, m, k)
         if inside < 1:
             seconds = inside * seconds + m * vectors * (k / whole) * slot  # sums are 0 to begin with
-        seconds += form.epilogue_slots * m * vectors * (k / max(whole, 1)) * slot
+        seconds += form.finish_slots(lanes) * m * vectors * (k / max(whole, 1)) * slot
         first, second = form.factors
         if not a:
             if not first.in_place(m, k):
@@ -240,7 +240,7 @@ class Pricer:
         slot, pages = target.slot(form.dtype), target.pages
         seconds = update_seconds(target, form.dtype, m, n, k)
         vectors = -(-n // target.lanes(form.dtype))
-        seconds += form.epilogue_slots * m * vectors * (k / max(form.extent("k"), 1)) * slot
+        seconds += form.finish_slots(target.lanes(form.dtype)) * m * vectors * (k / max(form.extent("k"), 1)) * slot
         seconds += second.slots * c.WIDENED * k * vectors * slot
         if not a and self.crowds(first.row_bytes, m):
             seconds += m * k * target.inner.line / target.refill
@@ -358,7 +358,7 @@ class Pricer:
         lanes = self.target.lanes(form.dtype)
         slots = points / lanes * (per_vector + it.slots)
         if 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
-            slots = max(slots, points / it.runs[1] * c.PACK_PIECE)
+            slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
         return (slots + 2 * c.CALL) * self.target.slot(form.dtype), sources
 
     def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
