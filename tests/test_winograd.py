@@ -11,7 +11,14 @@ import pytest
 import eqsat
 from eqsat import nn
 from eqsat.egraph.check import check_rule
+from eqsat.ir import build, views
+from eqsat.ir.node import Node
+from eqsat.ir.spec import make_spec
+from eqsat.ir.types import float32, float64, row_major
+from eqsat.rules.examples import Maker
+from eqsat.rules.rule import Rule
 from eqsat_rules import convolutions
+from tests.sweeps import a_part
 
 
 @pytest.mark.parametrize(("size", "taps"), [(2, 3), (4, 3), (3, 2), (5, 2), (2, 5)])
@@ -61,6 +68,39 @@ def test_large_tiles_are_not_taken_for_another_order_of_sums() -> None:
     wrong = replace(convolutions.winograd_large, id="wrong.winograd", numerics="reassociates")
     found = check_rule(wrong, enough=15).counterexample
     assert found is not None and found.looser == "approximates"
+
+
+def any_convolution(mk: Maker) -> Node:
+    """Windows along one to three axes, of any extents, strides, dilations, paddings and groups, channels last or not."""
+    choice = mk.random.choice
+    rank, groups, last = choice((1, 2, 2, 3)), choice((0, 0, 1, 3)), choice((False, True))
+    taps, apart, step = ([choice(values) for _ in range(rank)] for values in ((3, 3, 3, 2), (1, 1, 2, 3), (1, 1, 1, 2)))
+    counts = [choice((1, 2, 3, 4, 5, 7, 8)) for _ in range(rank)]
+    extents = [s * (n - 1) + d * (k - 1) + 1 for n, k, d, s in zip(counts, taps, apart, step, strict=True)]
+    before = [choice((0, 1)) if n > 2 else 0 for n in extents]
+    channels, results = choice((16, 17, 20)), choice((16, 18))
+    cut = [groups] if groups else []
+    inside = [n - low for n, low in zip(extents, before, strict=True)]
+    lead, after = ([2, *cut], [channels]) if last else ([2, *cut, channels], [])
+    given = mk.tensor(*lead, *inside, *after, dtype=choice((float32, float64)))
+    widths = [(0, 0)] * len(lead) + [(low, 0) for low in before] + [(0, 0)] * len(after)
+    image = build.pad(given, widths)
+    steps, first = row_major(image.shape), len(lead)
+    moves = [by * s for by, s in zip(steps[first : first + rank], step, strict=True)]
+    spread = [by * d for by, d in zip(steps[first : first + rank], apart, strict=True)]
+    shape = [*lead, *counts, *after, *taps]
+    seen = build.view(image, views.strided(shape, [*steps[:first], *moves, *steps[first + rank :], *spread]))
+    p, r, g = [f"p{i}" for i in range(rank)], [f"r{i}" for i in range(rank)], ["g"] * len(cut)
+    a = ["n", *g, *p, "c", *r] if last else ["n", *g, "c", *p, *r]
+    out = ["n", *g, *p, "m"] if choice((False, True)) else ["n", *g, "m", *p]
+    factor = mk.tensor(*cut, results, channels, *taps, dtype=given.dtype)
+    return build.contract(make_spec(a, [*g, "m", "c", *r], out), seen, factor)
+
+
+@pytest.mark.parametrize("rule", [convolutions.winograd_small, convolutions.winograd_large], ids=lambda rule: rule.id)
+def test_any_convolution(rule: Rule) -> None:
+    found = check_rule(replace(rule, example=any_convolution), enough=a_part(80))
+    assert found.counterexample is None and found.fired >= a_part(80)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20, 3e38])
