@@ -71,7 +71,7 @@ def test_large_tiles_are_not_taken_for_another_order_of_sums() -> None:
 
 
 def any_convolution(mk: Maker) -> Node:
-    """Windows along one to three axes, of any extents, strides, dilations, paddings and groups, channels last or not."""
+    """Windows along one to three axes, of any extents, strides, dilations, paddings, groups; channels last or not."""
     choice = mk.random.choice
     rank, groups, last = choice((1, 2, 2, 3)), choice((0, 0, 1, 3)), choice((False, True))
     taps, apart, step = ([choice(values) for _ in range(rank)] for values in ((3, 3, 3, 2), (1, 1, 2, 3), (1, 1, 1, 2)))
