@@ -44,7 +44,7 @@ def _view(arrays: Sequence[np.ndarray], attrs: object) -> np.ndarray:
     parts: np.ndarray = np.ndarray(
         [n for n, _ in atoms], flat.dtype, flat, attrs.offset * item, [s * item for _, s in atoms]
     )
-    if repeated_axes(parts):  # a copy might be more than there is memory
+    if repeated_axes(parts) or parts.nbytes > max(PART_BYTES, flat.nbytes):  # a copy might be more than there is memory
         return parts.reshape(attrs.shape)
     return np.ascontiguousarray(parts).reshape(attrs.shape)
 
@@ -89,6 +89,8 @@ register(Op("view", "view", _view_type, _view, _define_view, doc="transpose, res
 
 # Contraction
 
+PART_BYTES = 1 << 24
+"""Bytes of windows that are copied at once."""
 BLAS_WORK = 1 << 15
 """Multiply-adds from which a product of integers is looked at for whether floats hold it."""
 
@@ -105,8 +107,18 @@ def _contract_type(types: Sequence[TensorType], attrs: object) -> TensorType:
 def contract_by(
     product: Callable[[np.ndarray, np.ndarray], np.ndarray], arrays: Sequence[np.ndarray], attrs: Spec
 ) -> np.ndarray:
-    """A contraction of two arrays as (batches of) one product of matrices, as ``product`` computes it."""
+    """A contraction of two arrays as (batches of) one product of matrices, as ``product`` computes it.
+
+    Where the first is a view that repeats elements, rows of a part at a time: their copy would take more memory, which
+    systems are slow to give.
+    """
     a, b = arrays
+    cut = _rows_apart(a, attrs)
+    if cut is not None:
+        label, step = cut
+        axis, along = attrs.a.index(label), attrs.out.index(label)
+        parts = [a[(slice(None),) * axis + (slice(i, i + step),)] for i in range(0, a.shape[axis], step)]
+        return np.concatenate([contract_by(product, (part, b), attrs) for part in parts], along)
     # Batched matrix products reach BLAS; einsum's own loops do not.
     extents = attrs.extents(a.shape, b.shape)
     batch, rows, cols, summed = attrs.batch, attrs.rows, attrs.cols, attrs.summed
@@ -126,6 +138,17 @@ def contract_by(
     order = (*batch, *rows, *cols)
     shaped = made.reshape([extents[x] for x in order])
     return np.asarray(shaped.transpose([order.index(x) for x in attrs.out]), order="C")
+
+
+def _rows_apart(a: np.ndarray, attrs: Spec) -> tuple[int, int] | None:
+    """A label of rows, and how many of its positions make a part of a large array of windows; None for others."""
+    span = sum((n - 1) * abs(step) for n, step in zip(a.shape, a.strides, strict=True)) + a.itemsize
+    if a.nbytes <= max(PART_BYTES, span):
+        return None
+    label = max(attrs.rows, key=lambda x: a.shape[attrs.a.index(x)], default=None)
+    if label is None or a.shape[attrs.a.index(label)] == 1:
+        return None
+    return label, max(1, a.shape[attrs.a.index(label)] * PART_BYTES // a.nbytes)
 
 
 def _matrices(x: np.ndarray, batch: int, split: int, shape: Sequence[int]) -> np.ndarray:
