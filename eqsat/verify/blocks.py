@@ -27,8 +27,8 @@ from eqsat.ir.types import DType
 from eqsat.ir.views import ViewMap
 from eqsat.verify.boxes import Box, Pieces, accumulate, compute, extents, operand_boxes, part, volume, whole, within
 
-BLOCK = 1 << 17
-"""Elements of a block: 1 MiB of float64, which stays in a core's cache from operator to operator."""
+BLOCK = 1 << 18
+"""Elements of a block: 2 MiB of float64, which is in a cache from operator to operator."""
 _ENDLESS = 1 << 62
 SMALL = 1 << 20
 """Bytes of a tensor that is always stored."""
