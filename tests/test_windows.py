@@ -33,15 +33,16 @@ def test_minima_of_maxima_are_refused() -> None:
 
 
 def test_fires_where_windows_overlap_along_an_axis() -> None:
-    x = np.zeros((2, 12, 12), np.float32)
+    x = np.zeros((2, 40, 40), np.float32)
 
     def fired(kernel: Ints, stride: Ints, dilation: int = 1) -> bool:
         traced = trace(lambda x: nn.max_pool2d(x, kernel, stride, 0, dilation), (x,))
         found = saturate(traced.graph.outputs, rules=[windows.windows_by_axis])
         return bool(found.report.rules["windows_by_axis"].fired)
 
-    assert fired(3, 1) and fired(3, 2) and fired((2, 3), (2, 1)) and fired(2, 1, 3)
-    assert not fired(2, 2) and not fired(3, 4) and not fired((1, 3), 1)
+    assert fired(5, 1) and fired((5, 4), (2, 1)) and fired(8, 2) and fired(5, 1, 2)
+    assert not fired(5, 5) and not fired(5, 4) and not fired((1, 5), 1)
+    assert not fired(3, 1) and not fired(2, 1) and not fired((5, 2), 1), "too little is shared"
 
 
 def test_is_chosen() -> None:
