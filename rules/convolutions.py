@@ -126,9 +126,9 @@ def _windows(m: Match) -> _Windows | None:
 
 def many_channels(m: Match) -> bool:
     """windows move by one element, and there are 16 channels of input and of result"""
-    found = _windows(m)
+    found = _windows(m) if m.original(m.root) else None
     spec: Spec = m.s
-    if found is None or not m.original(m.root):
+    if found is None:
         return False
     deep = math.prod(found.extents[k] for k in spec.summed if k not in found.kernel)
     return deep >= LEAST_WORK and math.prod(found.extents[k] for k in spec.cols) >= LEAST_WORK
