@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from eqsat import rules
 from eqsat.compiled import Compiled
@@ -174,18 +175,19 @@ def _of_region(program: Compiled, region: Region) -> Algorithms:
 
     own = grown(program.options.numerics)
     taken, seconds = _selected(program, own, nodes, set()) or ("", 0.0)
-    allowed, refused, others = own, {*taken.split("; ")}, dict[str, float]()
-    for loose in (False, True):
-        if loose and program.options.numerics == "approximates":
-            break
+    allowed, refused, others, named = own, {*taken.split("; ")}, dict[str, float](), {taken}
+    classes = get_args(Numerics)
+    for numerics in classes[classes.index(program.options.numerics) :]:
+        loose = numerics != program.options.numerics
         if loose:  # what another class of numerics would allow, as far as it is quicker
-            allowed, refused = grown("approximates"), set()
+            allowed, refused = grown(numerics), set()
         while len(others) < MOST:
             other = _selected(program, allowed, nodes, refused)
-            if other is None or other[0] in {taken, *others} or set(other[0].split("; ")) <= refused:
+            if other is None or other[0] in named or set(other[0].split("; ")) <= refused:
                 break
             refused |= {*other[0].split("; ")}
-            others[other[0] + " (numerics='approximates')" * loose] = other[1]
+            named.add(other[0])
+            others[other[0] + f" (numerics={numerics!r})" * loose] = other[1]
     labels = [f"{node.label} {node.inputs[0].type.shape} → {node.type.shape}" for node in nodes]
     return Algorithms(labels, taken, seconds, others)
 

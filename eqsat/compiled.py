@@ -20,6 +20,7 @@ from eqsat.contents import code_fingerprint
 from eqsat.cost.machine import Machine
 from eqsat.deadline import NEVER, Deadline, OutOfTime
 from eqsat.direct import direct_call, naming_copies
+from eqsat.errors import VerificationError
 from eqsat.explained import steps_of
 from eqsat.frontends.again import Take
 from eqsat.frontends.pytree import Leaf
@@ -239,6 +240,9 @@ class Compiled:
         except PlainDiffers as error:
             assert plain is not None and results is not None
             raise plain_differs(plain, self.traced, results, error) from None
+        except VerificationError as error:
+            error.rules = frozenset(self.report["search"].get("rules", ()))
+            raise
 
     def _marks(self, plain: Plain | None) -> list[str]:
         """What verification of this program is about: the values of its constants, and the function it was traced from.

@@ -127,13 +127,15 @@ class CarryError(EqsatError, TypeError):
 
 
 class VerificationError(EqsatError, AssertionError):
-    """The compiled program disagrees with the reference. ``program`` reproduces it when pasted.
+    """The compiled program disagrees with the reference. ``program`` reproduces it when pasted; ``rules``: the ids of
+    those that it came from, as far as that is known.
 
     >>> eqsat.optimize(f, disable=("suspect-rule",))(x)   # mend: switch the rule off, and report it
     """
 
     def __init__(self, message: str, program: str = "", where: Source | None = None) -> None:
         self.program = program
+        self.rules: frozenset[str] = frozenset()
         super().__init__(f"{message}\n\n{program}" if program else message, where)
 
 

@@ -6,9 +6,10 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from eqsat import forks
+from eqsat import forks, rules
 from eqsat.aside import load
 from eqsat.compiled import Compiled
 from eqsat.cost import machine as machine_model
@@ -92,7 +93,7 @@ class Maker:
             served = None if changing is None else self._served(changing, traced, leaves, plain, machine, deadline)
             if served is not None:
                 return served
-            made = Compiled(traced, leaves, self.options, machine, deadline, plain)
+            made = self._compiled(traced, leaves, plain, machine, deadline)
             if made.speed is not None and made.speed.loses:
                 names = self.spec.leaf_names(self.spec.trees(args, kwargs)[0])
                 told, seconds = signature(self.spec.name, names, leaves), time.monotonic() - start
@@ -114,6 +115,21 @@ class Maker:
         log.info("%s", program)
         warnings.warn(str(program), BudgetWarning, stacklevel=user_level())
         return program
+
+    def _compiled(
+        self, traced: Traced, leaves: Sequence[Any], plain: Plain, machine: Machine, deadline: Deadline
+    ) -> Compiled:
+        """The program; where verification refuses it, without the algorithms in it that round otherwise than what is
+        written: zeros in filters make results exact that they only approach."""
+        try:
+            return Compiled(traced, leaves, self.options, machine, deadline, plain)
+        except VerificationError as error:
+            others = [rule.id for rule in rules.list() if rule.algorithm and rule.id in error.rules]
+            if not others:
+                raise
+            log.info("%s is compiled without %s: %s", self.spec.name, ", ".join(others), error)
+        options = replace(self.options, disable=(*self.options.disable, *others))
+        return Compiled(traced, leaves, options, machine, deadline, plain)
 
     def _served(
         self,

@@ -5,7 +5,8 @@ inputs d with n multiplications: ``y = Aᵀ [(G w) ⊙ (Bᵀ d)]``, where the ma
 polynomials are evaluated, and from infinity. Nested, it does so along each axis of an image (Winograd; Lavin & Gray
 2016). Summed over channels, what is left is a product of matrices for each of the n² positions in a tile.
 
-Where one input of a tile is NaN or infinite, all results of the tile are NaN: hence the class ``approximates``.
+With three results or more, all of a tile are NaN where one of its inputs is NaN or infinite: hence the class
+``approximates``. Two results need no product that reads outside their windows, and have transforms of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ POINTS: dict[int, tuple[Fraction, ...]] = {
 """Inputs of a tile along one axis, and the points for so many. Those for 6 are the best of those tried by the largest
 error of float32 over normal inputs: a quarter of that of 0, ±1, ±2 (docs/decisions.md)."""
 LEAST_WORK = 16
-"""Channels of input and result from which the rule is tried: below, transforms cost as much as products."""
+"""Channels of input and result from which the rules are tried: below, transforms cost as much as products."""
 MOST_AXES = 2
 """Axes of space along which results come in pairs: along three they would be sums of 27 products each."""
 
@@ -122,6 +123,11 @@ def _windows(m: Match) -> _Windows | None:
     if len(taps) != 1:
         return None
     return _Windows(tuple(taken.items()), taps.pop(), apart, step, extents)
+
+
+def known_filters(m: Match) -> bool:
+    """the filters are known: what rounding does to them is verified, and they are transformed beforehand"""
+    return bool(m.known(m.w))
 
 
 def many_channels(m: Match) -> bool:
@@ -339,15 +345,15 @@ def _images(mk: Maker) -> Node:
     p, r, g = [f"p{i}" for i in range(len(space))], [f"r{i}" for i in range(len(space))], ["g"] * len(cut)
     a = ["n", *g, *p, "c", *r] if last else ["n", *g, "c", *p, *r]
     out = ["n", *g, *p, "m"] if last else ["n", *g, "m", *p]
-    factor = mk.tensor(*cut, LEAST_WORK, LEAST_WORK, *kernel, dtype=dtype)
+    factor = mk.known(*cut, LEAST_WORK, LEAST_WORK, *kernel, dtype=dtype)
     return build.contract(make_spec(a, [*g, "m", "c", *r], out), seen, factor)
 
 
 winograd_small = rewrite(
-    contract(view(x, mp), w, s), _pairs_of_results, where=many_channels, numerics="reassociates", example=_images,
+    contract(view(x, mp), w, s), _pairs_of_results, where=[known_filters, many_channels], example=_images,
     doc="a convolution by tiles of 4 inputs along each axis, with 2 results: F(2, 3)", algorithm="Winograd F(2, 3)",
 )  # fmt: skip
 winograd_large = rewrite(
     contract(view(x, mp), w, s), _tiled(6), where=many_channels, numerics="approximates", example=_images,
-    doc="a convolution by tiles of 6 inputs along each axis, with 4 results: F(4, 3)",
+    doc="a convolution by tiles of 6 inputs along each axis, with 4 results: F(4, 3)", algorithm="Winograd F(4, 3)",
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 
 import eqsat
 from eqsat.cost import calibration
+from eqsat.cost.calibration import SCATTERED
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import MemorySpace, Ports, Target, TargetError, TileOpRow
 from eqsat.ir.kernel import Acc, Kernel, Literal, Operand
@@ -257,3 +258,13 @@ def test_a_team_finds_in_a_shared_cache_what_one_thread_finds_there(nbytes: int)
     one, many = (schedule(group, target).best for target in (alone, team))
     assert 0 < many.seconds < one.seconds
     assert ("stream" in show(one.nest)) == ("stream" in show(many.nest)) == (not found[0])
+
+
+def test_scattered_lines_take_what_was_measured_of_the_nearest_level_beyond() -> None:
+    def scattered(**measured: float) -> list[float]:
+        levels = tuple(replace(level, scattered_ns=measured.get(level.name, 0.0)) for level in DESK.levels)
+        return [1e9 * space.scattered for space in cpu_target(replace(DESK, levels=levels), 1).spaces]
+
+    assert scattered(L3=0.5, memory=4.0) == pytest.approx([0.5, 0.5, 0.5, 4.0])
+    assert scattered(memory=4.0) == pytest.approx([4.0] * 4)
+    assert scattered() == pytest.approx([1e9 * SCATTERED] * 4)

@@ -322,7 +322,9 @@ def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = (
     spaces: list[MemorySpace] = []
 
     def scattered(level: Level) -> float:
-        return 1e-9 * level.scattered_ns or c.SCATTERED
+        """Of the nearest level from this one on for which it was measured: a nearer one does not take longer."""
+        beyond = machine.levels[machine.levels.index(level) :]
+        return next((1e-9 * one.scattered_ns for one in beyond if one.scattered_ns), c.SCATTERED)
 
     for level in bounded:
         if level.nbytes > 0:

@@ -214,7 +214,7 @@ def _contracted(spec: Spec, arrays: Sequence[np.ndarray]) -> np.ndarray:
     def pieces(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         rows, cols = left.shape[-2], right.shape[-1]
         out = np.empty((*left.shape[:-1], cols), left.dtype)
-        step = max(1, max(rows, cols) * ALONE // size)
+        step = max(1, max(rows, cols) * ALONE // max(1, rows * cols * left.shape[-1]))
         for low in range(0, max(rows, cols), step):
             inside = slice(low, low + step)
             if rows >= cols:
