@@ -32,11 +32,13 @@ w, x = tensors("w x")
 mp, s = attributes("mp s")
 
 POINTS: dict[int, tuple[Fraction, ...]] = {
-    4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
 }
-"""Inputs of a tile along one axis, and the points for so many. Those for 6 are the best of those tried by the largest
-error of float32 over normal inputs: a quarter of that of 0, ±1, ±2 (docs/decisions.md)."""
+"""Inputs of a tile along one axis, and the points for so many: the best of those tried by the largest error of float32
+over normal inputs, a quarter of that of 0, ±1, ±2 (docs/decisions.md)."""
+HALF = Fraction(1, 2)
+FILTERS = ((1, 0, 0), (HALF, HALF, HALF), (HALF, -HALF, HALF), (0, 0, 1))
+"""What a filter of three is multiplied as in F(2, 3), with the points 0, 1 and -1."""
 LEAST_WORK = 16
 """Channels of input and result from which the rules are tried: below, transforms cost as much as products."""
 MOST_AXES = 2
@@ -72,9 +74,6 @@ def transforms(size: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     filters.append(tuple(Fraction(k == taps - 1) for k in range(taps)))
     inputs.append(tuple(_polynomial(points)))
     return results, tuple(filters), tuple(inputs)
-
-
-HALF = Fraction(1, 2)
 
 
 def _constant(matrix: Sequence[Sequence[Fraction | int]], dtype: DType) -> Node:
@@ -266,9 +265,8 @@ def _pairs_of_results(m: Match) -> Node | None:
 
     made = tile(0, ())
     inputs = build.reshape(made, (4,) * len(pairs) + made.shape[2 * len(pairs) :])
-    filters = ((1, 0, 0), (HALF, HALF, HALF), (HALF, -HALF, HALF), (0, 0, 1))
     labels = (*(("t", i) for i in pairs), *tiled.phased(tiled.lead), *tiled.deep)
-    product, out = tiled.products(m, inputs, labels, _constant(filters, tiled.dtype))
+    product, out = tiled.products(m, inputs, labels, _constant(FILTERS, tiled.dtype))
 
     step: dict[object, int] = dict(zip(out, row_major(product.shape), strict=True))
     extent: dict[object, int] = dict(zip(out, product.shape, strict=True))
