@@ -173,3 +173,18 @@ def test_rows_without_windows_are_left_to_groups() -> None:
 
     graph = trace(perceptron, (normal(4096, 16), normal(16, 64), normal(64, 16))).graph
     assert by_parts(graph, frozenset(graph.inputs[1:]), cpu_target(SMALL, 1), 1) is None
+
+
+@pytest.mark.parametrize(("channels", "kernel", "trips"), [(16, 3, 8), (4, 3, None), (16, 1, None)])
+def test_a_convolution_passes_on_its_tiles(channels: int, kernel: int, trips: int | None) -> None:
+    """Images and results fit in the last cache as they are, and not four times over; few channels, and windows of one
+    element, are in no tiles."""
+    host = machine(l1=4 << 10, l2=16 << 10, l3=channels * 16 * 16 * 4 * 8 * 6)
+
+    def convolved(x: Any, w: Any) -> Any:
+        return nn.conv2d(x, w, padding=kernel // 2)
+
+    graph = trace(convolved, (normal(8, channels, 16, 16), normal(channels, channels, kernel, kernel))).graph
+    parted = by_parts(graph, frozenset(graph.inputs[1:]), cpu_target(host, 1), 1)
+    loops = {of_loop(node) for node in parted.graph.nodes()} - {None} if parted is not None else set()
+    assert [loop.trips for loop in loops if loop is not None] == ([] if trips is None else [trips])
