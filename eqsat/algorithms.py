@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import get_args
 
 from eqsat import rules
@@ -44,8 +44,6 @@ class _Kernels:
 
     egraph: SaturatedEGraph
     stored: Mapping[int, Term]
-    called: Mapping[str, str] = field(default_factory=lambda: {r.id: r.algorithm for r in rules.list() if r.algorithm})
-    """By rule, what it makes of a convolution."""
 
     def below(self, term: Term | Read, stop: frozenset[int]) -> Iterator[Term]:
         """The terms that make one, through what other kernels store, not past the classes in ``stop``."""
@@ -69,8 +67,8 @@ class _Kernels:
 
     def transform(self, term: Term) -> str:
         """What a term is part of by its rule, or as a contraction with a literal matrix that makes fewer of more."""
-        node = enode_of(self.egraph, term)
-        name = self.called.get(node.rule or "", "") if node is not None and term.op in ("add", "mul") else ""
+        node = enode_of(self.egraph, term) if term.op in ("add", "mul") else None
+        name = rules.get(node.rule).algorithm if node is not None and node.rule is not None else ""
         if name:
             return name
         shapes = [self.literal(child) for child in term.children] if term.op == "contract" else []

@@ -160,7 +160,7 @@ SHORT_PIECE = _figure(
     30.0,
     "slots",
     "to copy, or to store from sums, a piece of a row that is shorter than a vector",
-    "copies of 49 rows of 288, 3 at a time, 4.3 ns a piece; results of 1568 × 128, 2 at a time, 3.5 ns (Zen 5)",
+    "copies of 49 rows of 288, 3 at a time, 4.3 ns a piece; results of 1568 × 128, 2 at a time, 3.2 ns (Zen 5)",
 )
 PACK_TRANSPOSED = _figure("PACK_TRANSPOSED", 5.0, "slots a vector", "to copy a factor and transpose it", TUNED)
 LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or store of a map", "two load ports")

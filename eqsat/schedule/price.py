@@ -111,7 +111,7 @@ class Pricer:
             tiles = max(1, self.problem.outer) * b * m * n / rows / columns
             inside = self.inside(form, 1, step_inside(form.kernel, form.named["k"]))
             total += inside * tiles * tile_seconds(self.target, form.dtype, rows, columns, k, False)
-            total += form.finish_slots(lanes) * form.kernel.results / lanes * slot
+            total += _finish_slots(form, lanes) * form.kernel.results / lanes * slot
         return total * self.needed("rows", 1)
 
     def least_moved(self) -> Moved:
@@ -165,7 +165,7 @@ class Pricer:
         inside = self.inside(form, m, k)
         if inside < 1:
             seconds = inside * seconds + m * vectors * (k / whole) * slot  # sums are 0 to begin with
-        seconds += form.finish_slots(lanes) * m * vectors * (k / max(whole, 1)) * slot
+        seconds += _finish_slots(form, lanes) * m * vectors * (k / max(whole, 1)) * slot
         first, second = form.factors
         if not a:
             if not first.in_place(m, k):
@@ -239,8 +239,9 @@ class Pricer:
         target = self.target
         slot, pages = target.slot(form.dtype), target.pages
         seconds = update_seconds(target, form.dtype, m, n, k)
-        vectors = -(-n // target.lanes(form.dtype))
-        seconds += form.finish_slots(target.lanes(form.dtype)) * m * vectors * (k / max(form.extent("k"), 1)) * slot
+        lanes = target.lanes(form.dtype)
+        vectors = -(-n // lanes)
+        seconds += _finish_slots(form, lanes) * m * vectors * (k / max(form.extent("k"), 1)) * slot
         seconds += second.slots * c.WIDENED * k * vectors * slot
         if not a and self.crowds(first.row_bytes, m):
             seconds += m * k * target.inner.line / target.refill
@@ -373,3 +374,10 @@ class Pricer:
             vectors = row.size("n")
             return step_slots(self.target, row, rest, vectors) / step_slots(self.target, row, step, vectors)
         return rest / step
+
+
+def _finish_slots(form: StageForm, lanes: int) -> float:
+    """Slots to finish a vector of a contraction's results: their epilogue, and stores that have to be cut."""
+    run = form.result_run
+    pieces = lanes / run if 0 < run < min(lanes, form.extent("n")) else 0.0
+    return form.epilogue_slots + pieces * c.SHORT_PIECE

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, LINE, LOAD_SLOTS, LONG_CHAINS, LONG_SHARE, SHORT_PIECE
+from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, LINE, LOAD_SLOTS, LONG_CHAINS, LONG_SHARE
 from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
@@ -214,12 +214,6 @@ class StageForm:
                 return run if run > 1 else 0
             run *= n
         return run
-
-    def finish_slots(self, lanes: int) -> float:
-        """Slots to finish a vector of a contraction's results: their epilogue, and stores that have to be cut."""
-        run = self.result_run
-        pieces = lanes / run if 0 < run < min(lanes, self.extent("n")) else 0.0
-        return self.epilogue_slots + pieces * SHORT_PIECE
 
 
 def _unflatten(extents: list[int], axes: tuple[int, ...], size: int) -> None:

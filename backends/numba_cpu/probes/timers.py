@@ -38,7 +38,7 @@ _SHARE_BLOCKS, _SHARE_PASSES = 16, 16
 _STREAMS = ("read", "copy")
 _ROWS = 256
 """Rows at least that lines are written to: more than the nearest caches, and tables of pages, have room for."""
-LEAST_SCATTERED = 0.5
+_LEAST_SCATTERED = 0.5
 """Nanoseconds: less is not told from nothing."""
 _APART = 12_032
 """Bytes between the rows that lines are written to: a few pages, and no multiple of one."""
@@ -143,7 +143,7 @@ def _level(timers: Mapping[str, Timer], name: str, size: int, shared: bool, core
     scattered = 0.0
     if f"scattered {name}" in timers:
         lines = [1 / timers[f"{order} {name}"].rate for order in ("scattered", "in order")]
-        scattered = max(round(2 * (lines[0] - lines[1])) / 2, LEAST_SCATTERED)  # in halves, for what is just missed
+        scattered = max(round(2 * (lines[0] - lines[1])) / 2, _LEAST_SCATTERED)  # in halves, for what is just missed
     return Level(name, size, shared, read, copy, read_all, copy_all, *geometry(name), scattered)
 
 
