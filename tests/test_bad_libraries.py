@@ -101,6 +101,7 @@ def panics(monkeypatch: pytest.MonkeyPatch) -> Any:
         original(self, number, query)
 
     of_query: dict[int, list[str]] = {}
+    held = []  # or another rule's query is made where a panicking one was, and panics too
     from eqsat.egraph import saturate as module
 
     queries_of = module.queries_of
@@ -110,7 +111,9 @@ def panics(monkeypatch: pytest.MonkeyPatch) -> Any:
         each = iter(found.each)
         for rule in given:
             for _ in rule.ways:
-                of_query.setdefault(id(next(each)), []).append(rule.id)
+                query = next(each)
+                held.append(query)
+                of_query.setdefault(id(query), []).append(rule.id)
         return found
 
     monkeypatch.setattr(Engine, "_seek", seek)
