@@ -258,6 +258,7 @@ def _machine_tables(model: Machine) -> list[Table]:
         *((f"FMA peak, {dtype}, one core", f"{peak:.0f} GFLOP/s") for dtype, peak in model.fma_gflops),
         ("multiply-add latency", f"{model.fma_latency_ns:.2f} ns" if model.fma_latency_ns else "not measured"),
         ("broadcasts from L1", f"{model.broadcast_gs:.1f} G/s" if model.broadcast_gs else "not measured"),
+        *((f"16 × 16 products, {element}", f"{cost:.2f} ns") for element, cost in model.matrix_ns),
         ("call from Python, 3 arrays", f"{model.call_us:.2f} us"),
         ("kernel step", f"{model.step_us:.3f} us"),
         ("parallel launch", f"{model.launch_us:.2f} us"),

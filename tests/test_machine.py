@@ -44,6 +44,7 @@ machines = st.builds(
     fma_latency_ns=positive,
     broadcast_gs=positive,
     wake_us=positive,
+    matrix_ns=st.one_of(st.just(()), pairs),
 )
 SAMPLE = Machine(
     cpu=machine.cpu_name(),

@@ -29,6 +29,7 @@ GOOD = Machine(
     launch_us=2.0,
     barrier_us=0.3,
     function_ns=(("exp", 0.11), ("pow", 2.2)),
+    matrix_ns=(("uint8·int8", 6.7),),
 )
 
 
@@ -69,6 +70,7 @@ def test_a_good_machine_is_left_alone() -> None:
         (with_level(3, read_gbs=9.2), "memory read_gbs", 0.45 * 34.0),
         (with_level(3, read_gbs=5e4, read_gbs_all=5e5, copy_gbs=9.0), "memory read_gbs", 8.0),
         (changed(function_ns=(("exp", 5e5),)), "function exp", None),
+        (changed(matrix_ns=(("uint8·int8", 0.1),)), "matrix uint8·int8", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -77,6 +79,7 @@ def test_absurd_figures_are_named_and_replaced(machine: Machine, figure: str, he
     better = repaired(machine)
     assert failed_checks(better) == []
     figures = {**dict(better.fma_gflops), **{f"function {name}": cost for name, cost in better.function_ns}}
+    figures |= {f"matrix {name}": cost for name, cost in better.matrix_ns}
     figures |= {name: getattr(better, name) for name in ("step_us", "call_us", "launch_us", "barrier_us")}
     for level in better.levels:
         figures |= {f"{level.name} {kind}": getattr(level, kind) for kind in ("read_gbs", "copy_gbs")}

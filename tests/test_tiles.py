@@ -14,13 +14,13 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import REGISTER_TILES
 GUARD = 3.25
 
 
-def call(definition: str, pointers: Sequence[np.ndarray], *numbers: int) -> None:
-    """Compile ``tile = definition`` from the tiles module and call it once."""
+def call(definition: str, pointers: Sequence[np.ndarray], *numbers: int, module: str = "micro_kernels") -> None:
+    """Compile ``tile = definition`` from a module of tiles and call it once."""
     count = len(pointers) + len(numbers)
     words = ", ".join(f"word(args, {i})" for i in range(count))
     source = (
         "from eqsat_backends.numba_cpu.vectors.simd import word\n"
-        f"from eqsat_backends.numba_cpu.tiles.micro_kernels import {definition.split('(')[0]}\n\n"
+        f"from eqsat_backends.numba_cpu.tiles.{module} import {definition.split('(')[0]}\n\n"
         f"tile = {definition}\n\n\ndef phase(args, tid, nt):\n    tile({words})\n"
     )
     address = compile_module(source, ("phase",))["phase"]

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eqsat_backends.numba_cpu.tiles.tile_ops import matrix_ops
 from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 if TYPE_CHECKING:
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``registers``: how many there are."""
+    """``vector_bytes``: width of a vector register: 16, 32 or 64. ``registers``: how many there are.
+
+    ``matrix``: element types of which products run by registers of two axes.
+    """
 
     vector_bytes: int
     registers: int
+    matrix: frozenset[str] = frozenset()
 
     def lanes(self, bits: int = 32) -> int:
         """Lanes of ``bits`` bits in a vector register."""
@@ -28,7 +33,7 @@ class Target:
 def target_of(machine: Machine) -> Target:
     """Of a machine model; widths that no register has become the next smaller one that some have."""
     width = next((n for n in (64, 32) if machine.vector_bytes >= n), 16)
-    return Target(width, machine.registers)
+    return Target(width, machine.registers, frozenset(row.dtypes[0] for row in matrix_ops(machine)))
 
 
 @functools.cache

@@ -36,8 +36,8 @@ ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 VECTOR_VARIABLE = "EQSAT_VECTOR_BITS"
 """Names the width that vectors are held to: what a processor with wider ones would do with these."""
 VECTOR_BITS = (128, 256, 512)
-FORMAT = 3
-READABLE = (1, 2, 3)
+FORMAT = 4
+READABLE = (1, 2, 3, 4)
 """Earlier formats lack fields that have defaults; a stored model of them is measured anew."""
 
 BUSY = 0.85
@@ -97,6 +97,8 @@ class Machine:
         broadcast_gs: 1e9 numbers a second that one core copies from L1 to all lanes of a register; 0 likewise.
         wake_us: what a small call on all cores takes longer than one thread alone, where the others sleep, as they
             do a millisecond after the last one.
+        matrix_ns: (element type, a product of two registers of two axes on one core, operands in L1), of those element
+            types for which the processor has such registers and they were seen to compute the right sums.
     """
 
     cpu: str
@@ -113,6 +115,7 @@ class Machine:
     fma_latency_ns: float = 0.0
     broadcast_gs: float = 0.0
     wake_us: float = WAKE_US
+    matrix_ns: tuple[tuple[str, float], ...] = ()
 
     def peak_gflops(self, dtype: str, threads: int = 1) -> float:
         """FMA peak of ``threads`` cores for ``"float32"`` or ``"float64"``.
@@ -162,6 +165,7 @@ class Machine:
             document = json.loads(text)
             if document.pop("format") not in formats:
                 raise MachineError("machine model of another version of eqsat; run `eqsat machine --remeasure`")
+            document.setdefault("matrix_ns", ())
             levels = tuple(Level(**level) for level in document.pop("levels"))
             pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
             machine = Machine(levels=levels, **pairs, **document)
@@ -176,7 +180,7 @@ class Machine:
             self.launch_us,
             self.wake_us,
             self.barrier_us,
-            *(value for _, value in self.fma_gflops + self.function_ns),
+            *(value for _, value in self.fma_gflops + self.function_ns + self.matrix_ns),
         ]
         for level in self.levels:
             figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
@@ -193,7 +197,7 @@ class Machine:
                 raise MachineError(f"machine model with an impossible figure: {figure!r}")
 
 
-_PAIRS = ("fma_gflops", "function_ns")
+_PAIRS = ("fma_gflops", "function_ns", "matrix_ns")
 Probe = Callable[[], Machine]
 
 

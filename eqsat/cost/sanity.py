@@ -49,6 +49,7 @@ FMA_LATENCY_NS = (0.2, 40.0)
 BROADCAST_GS = (0.05, 28.0)
 """From one in eight cycles to four a cycle."""
 FUNCTION_NS = (0.001, 200.0)
+MATRIX_NS = (1.0, 1000.0)
 SCATTERED_NS = (0.1, 200.0)
 """Up to what memory takes to answer."""
 
@@ -118,6 +119,8 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
             yield name, getattr(machine, name), bounds
     for name, cost in machine.function_ns:
         yield f"function {name}", cost, FUNCTION_NS
+    for name, cost in machine.matrix_ns:
+        yield f"matrix {name}", cost, MATRIX_NS
 
 
 def _out_of_bounds(machine: Machine) -> list[FailedCheck]:
@@ -184,6 +187,7 @@ def _within_bounds(machine: Machine) -> Machine:
         broadcast_gs=us("broadcast_gs", 0.0),
         barrier_us=us("barrier_us", SAFE_BARRIER_US),
         function_ns=tuple((n, v) for n, v in machine.function_ns if f"function {n}" not in wrong),
+        matrix_ns=tuple((n, v) for n, v in machine.matrix_ns if f"matrix {n}" not in wrong),
     )
 
 

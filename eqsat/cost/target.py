@@ -107,7 +107,8 @@ class TileOpRow:
     one axis. ``sizes``: most positions along an axis, in vectors along ``lanes``; an axis that is not listed may have
     any extent. ``registers``: vector registers it takes at those sizes. ``enter``: slots to enter and leave it.
     ``chains``: into how many sums it splits each accumulator where it has fewer accumulators than that. ``slots``:
-    those that adding to one vector of results takes. ``dtypes``: element types it computes in, none for all.
+    those that adding to one vector of results takes. ``steps``: positions along the reduced axis that it takes at once,
+    for each row by one load instead of a broadcast for each. ``dtypes``: element types it computes in, none for all.
     ``needs``: the instruction-set extension without which a backend does not offer it.
 
     ``semantics``: what it computes, as a kernel (``eqsat.ir.notation``) over ``axes``, named in the order of that
@@ -128,6 +129,7 @@ class TileOpRow:
     enter: float = c.CALL
     chains: int = 1
     slots: float = 1.0
+    steps: int = 1
     dtypes: tuple[str, ...] = ()
     needs: str = ""
     axes: tuple[str, ...] = ()

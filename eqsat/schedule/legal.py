@@ -13,7 +13,7 @@ from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
 from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
 from eqsat.schedule.sweeps import check_part
-from eqsat.schedule.tiles import ceil_div, round_up
+from eqsat.schedule.tiles import MATRIX_REGISTERS, ceil_div, matrix_registers, round_up
 
 PANELS = {"a": "m", "b": "n"}
 """The axis along which the copy of a factor is cut into panels of a tile's width."""
@@ -35,11 +35,12 @@ class _Here:
     threads: str | None = None
 
 
-def check(nest: Nest, group: KernelGroup, lanes: int, registers: int) -> None:
+def check(nest: Nest, group: KernelGroup, lanes: int, registers: int, matrix: frozenset[str] = frozenset()) -> None:
     """Raise ``ValueError``, naming axis, or stage and factor, where ``nest`` is no legal nest of ``group``.
 
-    ``lanes``: 32-bit lanes of a vector register; ``registers``: how many there are. Loops and packings of contractions
-    are checked; of other stages, only that they are there.
+    ``lanes``: 32-bit lanes of a vector register; ``registers``: how many there are. ``matrix``: element types whose
+    tiles are in registers of two axes. Loops and packings of contractions are checked; of other stages, only that they
+    are there.
     """
     widths = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
     if len(widths) > 1:
@@ -47,12 +48,12 @@ def check(nest: Nest, group: KernelGroup, lanes: int, registers: int) -> None:
     if are_siblings(group):
         check_beside(nest, [stage.kernel for stage in simplify(group).stages])
         return
-    _Check(problem_of(group), lanes, registers).run(nest)
+    _Check(problem_of(group), lanes, registers, matrix).run(nest)
 
 
 class _Check:
-    def __init__(self, problem: Problem, lanes: int, registers: int) -> None:
-        self.problem, self.lanes, self.registers = problem, lanes, registers
+    def __init__(self, problem: Problem, lanes: int, registers: int, matrix: frozenset[str]) -> None:
+        self.problem, self.lanes, self.registers, self.matrix = problem, lanes, registers, matrix
 
     def run(self, nest: Nest) -> None:
         problem = self.problem
@@ -198,9 +199,11 @@ class _Check:
         rows = min(tile.size("m"), max(1, form.extent("m")))
         columns = round_up(min(tile.size("n"), max(1, form.extent("n"))), lanes)
         vectors = ceil_div(columns, lanes)
-        if tile.name == "fma" and rows * vectors + vectors + 1 > self.registers:
-            needed = rows * vectors + vectors + 1
-            raise ValueError(f"a tile of m={rows} × n={columns} needs {needed} registers; {self.registers} are there")
+        needed, there = rows * vectors + vectors + 1, self.registers
+        if form.dtype.name in self.matrix:
+            needed, there = matrix_registers(rows, vectors), MATRIX_REGISTERS
+        if tile.name == "fma" and needed > there:
+            raise ValueError(f"a tile of m={rows} × n={columns} needs {needed} registers; {there} are there")
         packed = {name: (outside, axis) for stage, name, outside, axis in here.packed if stage == tile.stage}
         for factor in form.factors:
             if factor.name not in packed:

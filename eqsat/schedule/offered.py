@@ -41,7 +41,8 @@ def check_offered(nest: Nest, group: KernelGroup, target: Target) -> None:
         nest = next(iter(nest.bodies)) if isinstance(nest, Seq) else nest
         nest, found = around(nest, found[0]), found[:1]
     elif problem.rows or any(tile.name in PRODUCTS for tile in found):
-        check(nest, group, target.vector_bits // 32, target.registers)
+        matrix = frozenset(name for row in target.rows("fma") if row.steps > 1 for name in row.dtypes)
+        check(nest, group, target.vector_bits // 32, target.registers, matrix)
     elif isinstance(nest, Seq):
         first, second = nest.bodies
         kernel = problem.stages[0].kernel

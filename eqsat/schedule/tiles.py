@@ -1,8 +1,9 @@
 """What tile operations cost, and which shapes of them suit a problem.
 
 A register tile of m rows and v vectors keeps m·v accumulators in registers, and needs v registers for a row of the
-second factor and one for a broadcast. Its time is that of the busiest of: the multiply-adds, the latency of one
-accumulator's chain, the loads. Which tiles there are is the target's (``eqsat.cost.target.TileOpRow``).
+second factor and one for a broadcast (or registers of two axes, see :func:`matrix_registers`). Its time is that of the
+busiest of: the multiply-adds, the latency of one accumulator's chain, the loads. Which tiles there
+are is the target's (``eqsat.cost.target.TileOpRow``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ DEPTH = 64
 
 TIE = 1.001
 """Tiles that differ by less than this are as good: the target's order decides between them."""
+
+MATRIX_ROWS, MATRIX_REGISTERS = 16, 8
+"""Of registers of two axes, which multiply matrices: rows of one, and how many there are."""
 
 COMBINE = {"sum": 1.0, "prod": 1.0, "max": 2.0, "min": 2.0, "argmax": 4.0, "argmin": 4.0}
 """Slots of combining one vector into another."""
@@ -41,7 +45,17 @@ def step_slots(target: Target, row: TileOpRow, rows: int, vectors: int) -> float
     ports = target.ports
     sums = rows * vectors
     chains = row.chains if sums < row.chains else 1  # few accumulators: the tile splits each into several sums
-    return max(row.slots * sums, ports.latency / chains, vectors / ports.loads + rows / ports.broadcasts)
+    first = rows / ports.broadcasts if row.steps == 1 else rows / row.steps / ports.loads
+    return max(row.slots * sums, ports.latency / chains, vectors / ports.loads + first)
+
+
+def matrix_registers(rows: int, vectors: int) -> int:
+    """Registers of two axes that a tile takes: its sums, a row of the second factor, one of each height of the first.
+
+    A vector's lanes are a row of one.
+    """
+    full, part = divmod(rows, MATRIX_ROWS)
+    return (full + bool(part)) * vectors + vectors + bool(full) + bool(part)
 
 
 def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: bool) -> float:
@@ -49,7 +63,7 @@ def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: 
     row = target.rows("fma", dtype)[0]
     vectors = -(-n // target.lanes(dtype))
     stores = m * vectors * (2 if partial else 1)
-    return (k * step_slots(target, row, m, vectors) + stores + row.enter) * target.slot(dtype)
+    return (round_up(k, row.steps) * step_slots(target, row, m, vectors) + stores + row.enter) * target.slot(dtype)
 
 
 def update_seconds(target: Target, dtype: DType, m: int, n: int, k: int) -> float:

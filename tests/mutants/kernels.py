@@ -177,27 +177,27 @@ def _log_coefficient(patch: pytest.MonkeyPatch) -> None:
 
 def _last_k_lost(patch: pytest.MonkeyPatch) -> None:
     """The tile's loop over the summed axis ends a step early."""
-    sound = tiles._Tile.loop
+    sound = tiles.VectorTile.loop
 
     def loop(self: Any, count: Any, step: int = 1, first: int = 0) -> Any:
         return sound(self, self.b.sub(count, tiles.ir.Constant(count.type, 1)), step, first)
 
-    patch.setattr(tiles._Tile, "loop", loop)
+    patch.setattr(tiles.VectorTile, "loop", loop)
 
 
 def _tail_short(patch: pytest.MonkeyPatch) -> None:
-    sound = tiles._Tile.store
+    sound = tiles.VectorTile.store
 
     def store(self: Any, value: Any, pointer: Any, count: Any = None) -> None:
         sound(self, value, pointer, None if count is None else self.b.sub(count, count.type(1)))
 
-    patch.setattr(tiles._Tile, "store", store)
+    patch.setattr(tiles.VectorTile, "store", store)
 
 
 def _row_twice(patch: pytest.MonkeyPatch) -> None:
     """A tile multiplies by what the lane beside holds."""
     patch.setattr(
-        tiles._Tile,
+        tiles.VectorTile,
         "madd",
         lambda self, x, y, z: self.b.fadd(self.b.fmul(x, y), self.b.fmul(z, z.type([0.999] * self.lanes))),
     )

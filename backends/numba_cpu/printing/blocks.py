@@ -46,7 +46,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target, varying: frozenset[int]
     Raises:
         ValueError: the nest is not a legal one of the group.
     """
-    check(nest, group, target.lanes(), target.registers)
+    check(nest, group, target.lanes(), target.registers, target.matrix)
     simple = simplify(group)
     stages = tuple(replace(stage, kernel=_without_unit_steps(stage.kernel)) for stage in simple.stages)
     return _Blocks(replace(simple, stages=stages), nest, target, varying).emit()
@@ -64,7 +64,7 @@ def _without_unit_steps(kernel: Kernel) -> Kernel:
 
 class _Blocks:
     def __init__(self, group: KernelGroup, nest: Nest, target: Target, varying: frozenset[int]) -> None:
-        self.group, self.nest = group, nest
+        self.group, self.nest, self.target = group, nest, target
         vectors = {tile.lanes for tile in tiles(nest) if tile.name not in PRODUCTS}
         wide = any(group.stages[t.stage].kernel.body.dtype.bits == 64 for t in tiles(nest) if t.name in PRODUCTS)
         self.lanes = vectors.pop() if vectors else target.lanes(64 if wide else 32)
@@ -205,8 +205,10 @@ class _Blocks:
             bases[operand] = self.bases[place]
         store = self.places[number].base if number in self.places else self.bases[stage.result or 0]
         ahead = "b" if number in self.ahead else ""
+        c = product.contraction
+        matrix = c.dot.element.name in self.target.matrix and self.lanes == self.target.lanes()
         printer = ContractPrinter(
-            self.module, self.p, self.scratch, product.contraction, bases, store, product.tile, fixed, ahead
+            self.module, self.p, self.scratch, c, bases, store, product.tile, fixed, ahead, matrix
         )
         if number in self.packed:
             printer.sources["b"] = self.packed[number]

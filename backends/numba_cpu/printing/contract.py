@@ -34,7 +34,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     tile = below(nest)
     if product is None or not isinstance(tile, TileOp) or tile.name == "vector":
         raise ValueError(f"{show(nest)} is no nest of a contraction, which group {group.name!r} should be")
-    check(nest, group, target.lanes(), target.registers)
+    check(nest, group, target.lanes(), target.registers, target.matrix)
     c = contraction_of(stage.kernel, product)
     places = [source for source in stage.sources if isinstance(source, int)]
     result = stage.result
@@ -59,7 +59,10 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         printer.bind("scratch", f"word(args, {count + 1}) + THREAD_BYTES * tid")
         printer.bind("status", f"word(args, {count + 2})")
         bases = {operand: words[place] for operand, place in enumerate(places) if place in words}
-        nests = ContractPrinter(module, printer, scratch, c, bases, words.get(result, ""), tile, ahead=ahead)
+        store = words.get(result, "")
+        nests = ContractPrinter(
+            module, printer, scratch, c, bases, store, tile, ahead=ahead, matrix=c.dot.element.name in target.matrix
+        )
         if planes:
             nests.bases, nests.beside = {**bases, planes.load.operand: "shared"}, planes.load
         return nests

@@ -21,7 +21,7 @@ class ContractElements:
 
     ``bases``: address expressions of the operands; ``store``: of the output; ``fixed``: names of the coordinates of
     the axes that are in no group. ``ahead``: factors that come packed by a ``PackSpec``. ``tile``: the nest's
-    tile operation, which says how wide panels are.
+    tile operation, which says how wide panels are. ``matrix``: it runs by registers of two axes.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class ContractElements:
         tile: TileOp,
         fixed: tuple[str, ...] = (),
         ahead: str = "",
+        matrix: bool = False,
     ) -> None:
-        self.module, self.p, self.scratch = module, printer, scratch
+        self.module, self.p, self.scratch, self.matrix = module, printer, scratch, matrix
         self.c, self.bases, self.store_base = contraction, bases, store
         self.size, self.depth = contraction.dtype.itemsize, contraction.dot.depth
         self.lanes = lanes = printer.lanes

@@ -324,12 +324,15 @@ class ContractPrinter(ContractPacking):
             size = self.c.kernel.out.dtype.itemsize if target.place else self.size
             lines = -(-self.columns * size // 64)
             options += f", claim={(every, -(-rows // turns), lines, *(row for _, row in target.claim))}"
-        tile, kind = "fma_tile", f'"{self.dtype}"'
+        tile, module, kind = "fma_tile", "micro_kernels", f'"{self.dtype}"'
         if self.depth > 1:
             dot, signed = self.c.dot, self.c.a.dtype != self.c.dot.factors[0]
-            native = NEEDS[dot.element.name] in cpu_features()
-            tile, kind = "dot_tile", f'"{self.dtype}", "{dot.element}", {signed}, {native}'
-        self.module.use("tiles.micro_kernels", tile)
+            kind += f', "{dot.element}", {signed}'
+            if self.matrix:
+                tile, module = "matrix_tile", "matrix"
+            else:
+                tile, kind = "dot_tile", f"{kind}, {NEEDS[dot.element.name] in cpu_features()}"
+        self.module.use(f"tiles.{module}", tile)
         return self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
             f"{tile}({kind}, {rows}, {vectors}, {self.lanes}, {a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from eqsat.cost.calibration import LINE
+from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running.words import Word, Words
+from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, WIDTH, registers
+from eqsat_backends.numba_cpu.tiles.micro_kernels import VectorTile
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import BYTES, Lanes, cpu_features, native_lanes
 
-__all__ = ["BROADCASTS", "ELEMENTS", "fma_chains", "functions", "loops", "registers"]
+__all__ = ["BROADCASTS", "ELEMENTS", "MATRIX_SUMS", "fma_chains", "functions", "loops", "matrix", "vector_registers"]
 
 BROADCASTS = 8
 """Numbers that a round of the broadcasting loop copies to all lanes."""
@@ -29,14 +32,14 @@ STREAMED, KEPT = 16, 8
 """Vectors of a block that is read or copied, and into how many sums what is read goes: two loads an instruction."""
 
 
-def registers() -> int:
+def vector_registers() -> int:
     """Vector registers of this machine."""
     return 32 if "avx512f" in cpu_features() or host().triple.startswith(("aarch64", "arm64")) else 16
 
 
 def fma_chains() -> int:
     """Independent sums that keep the pipelines full, and fit in the registers."""
-    return 24 if registers() == 32 else 12
+    return 24 if vector_registers() == 32 else 12
 
 
 def block_bytes() -> int:
@@ -77,6 +80,37 @@ def _functions(module: ir.Module, names: tuple[str, ...]) -> None:
             value = FUNCTIONS[name].build(e, *[x] * FUNCTIONS[name].arity)
             memory.store(e, (target + i * (4 * e.lanes)).value, value)
         w.ret()
+
+
+MATRIX_SUMS = 4
+"""Products of matrices that a round of their loop adds to different sums."""
+
+
+@functools.cache
+def matrix(element: str) -> int:
+    """Address of a loop over products of registers of two axes. Parameter 0: rounds. Array 0: 16 rows of the first
+    factor, 64 bytes each, and 16 of the second; array 1: 16 rows of 16 sums of ``MATRIX_SUMS`` products."""
+    name = f"matrix_{EXTENSIONS[element].replace('-', '_')}"
+    return _compiled(lambda module: _matrix(module, name, element), (name,))[name]
+
+
+def _matrix(module: ir.Module, name: str, element: str) -> None:
+    w, (a, b, parameters) = _begin(module, name)
+    e = VectorTile(w.b, WIDTH // 4, "float32" if element.startswith("bf") else "int32")
+    held = registers(e, element, False, [(MATRIX_ROWS, WIDTH)] * (MATRIX_SUMS + 2))
+    first, second, size = MATRIX_SUMS, MATRIX_SUMS + 1, MATRIX_ROWS * WIDTH
+    held.begin()
+    held.load(first, memory.pointer(e, a.value), WIDTH)
+    held.load(second, memory.pointer(e, (a + size).value), WIDTH)
+    for total in range(MATRIX_SUMS):
+        held.clear(total)
+    with w.each(w.get(parameters)):
+        for total in range(MATRIX_SUMS):
+            held.multiply(total, first, second)
+    for total in range(MATRIX_SUMS):
+        held.store(total, memory.pointer(e, (b + total * size).value), WIDTH)
+    held.end()
+    w.ret()
 
 
 def _compiled(write: Callable[[ir.Module], None], names: Sequence[str]) -> dict[str, int]:

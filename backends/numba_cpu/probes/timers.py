@@ -7,6 +7,7 @@ measured once more.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,14 @@ from eqsat.cost.sampling import Rested, Timer, settle
 from eqsat.cost.sanity import failed_checks
 from eqsat.ir.table import OPS
 from eqsat.plan.table import Argument, ArraySpec, Constant, Slot, Step
+from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
 from eqsat_backends.numba_cpu.running.driver import Program
-from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
+from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, STEPS, WIDTH
+from eqsat_backends.numba_cpu.vectors.lanes import cpu_features, native_lanes
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["FUNCTIONS", "Sizes", "Timer", "figures", "measure"]
 
@@ -42,6 +47,8 @@ _LEAST_SCATTERED = 0.5
 """Nanoseconds: less is not told from nothing."""
 _APART = 12_032
 """Bytes between the rows that lines are written to: a few pages, and no multiple of one."""
+_PRODUCTS = 1_000
+"""Rounds of products of matrices: sums of up to 384 each stay exact in float32."""
 _HALVES = 2 << 20
 """What is copied to begins so many bytes behind what is copied from, or a multiple: at the same place in a page."""
 
@@ -84,6 +91,8 @@ def _behind(figure: str, cores: int) -> Iterator[str]:
             return
         case ["function", name]:
             yield from (name, "neg")
+        case ["matrix", _]:
+            yield figure
         case [level, "scattered_ns"]:
             yield from (f"scattered {level}", f"in order {level}")
         case [level, kind]:
@@ -119,7 +128,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         cpu=cpu_name(),
         cores=cores,
         vector_bytes=4 * native_lanes(32),
-        registers=probe_code.registers(),
+        registers=probe_code.vector_registers(),
         fma_gflops=(("float32", timers["fma4"].rate), ("float64", timers["fma8"].rate)),
         levels=tuple(_level(timers, name, size, shared, cores) for name, size, shared, *_ in sizes),
         call_us=1e6 * timers["call"].best,
@@ -132,6 +141,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         fma_latency_ns=1 / timers["chain4"].rate,
         broadcast_gs=timers["broadcast"].rate,
         wake_us=max(spread("rested launch", "rested step", 1), launch_us) if cores > 1 else step_us,
+        matrix_ns=tuple((name, 1 / timers[f"matrix {name}"].rate) for name in EXTENSIONS if f"matrix {name}" in timers),
     )
 
 
@@ -170,6 +180,7 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         **_stream_timers(loops, sizes, cores, memory),
         **_line_timers(loops["write"], sizes, memory),
         **functions,
+        **_matrix_timers(),
     }
 
 
@@ -253,6 +264,37 @@ def _line_timers(loop: int, sizes: Sequence[Sizes], memory: np.ndarray) -> dict[
             program = _program([loop], (memory, memory, np.array([*shape, passes], np.int64)))
             timers[f"{order} {name}"] = Timer(functools.partial(program, ()), float(lines * passes))
     return timers
+
+
+def _matrix_timers() -> dict[str, Timer]:
+    """Products of registers of two axes, of each element type for which the processor has them. Work is in products.
+
+    Only where sums are seen to be right: nothing else checks these instructions on a processor that is new.
+    """
+    timers: dict[str, Timer] = {}
+    for element, extension in EXTENSIONS.items():
+        if extension in cpu_features():
+            factors, rounds = _matrix_factors(element), np.array([_PRODUCTS, 0], np.int64)
+            sums = np.zeros((probe_code.MATRIX_SUMS, MATRIX_ROWS, WIDTH // 4), factors[1].dtype)
+            program = _program([probe_code.matrix(element)], (factors[0], sums, rounds))
+            program(())
+            if (sums == _PRODUCTS * factors[1]).all():
+                timers[f"matrix {element}"] = Timer(
+                    functools.partial(program, ()), float(probe_code.MATRIX_SUMS * _PRODUCTS)
+                )
+            else:
+                _log.warning("%s computes wrong sums on this processor: it is not used", extension)
+    return timers
+
+
+def _matrix_factors(element: str) -> tuple[np.ndarray, np.ndarray]:
+    """Two factors in memory, as registers take them, and their product: small numbers, so that all sums are exact."""
+    floats = element.startswith("bf")
+    numbers, depth = np.random.default_rng(0).integers, STEPS * (2 if floats else 4)
+    a, b = numbers(0, 4, (MATRIX_ROWS, depth)), numbers(-2, 3, (depth, WIDTH // 4))
+    both = np.concatenate([a.ravel(), b.reshape(STEPS, -1, WIDTH // 4).swapaxes(1, 2).ravel()])
+    stored = (both.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) if floats else both.astype(np.int8)
+    return stored, (a @ b).astype(np.float32 if floats else np.int32)
 
 
 def _call_timer(loops: dict[str, int]) -> Timer:

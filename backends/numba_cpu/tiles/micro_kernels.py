@@ -27,7 +27,7 @@ Tile = Callable[..., Any]
 """A Numba intrinsic, callable from printed kernels."""
 
 
-class _Tile(Lanes):
+class VectorTile(Lanes):
     """Lanes of one element type, and pointers that move in bytes."""
 
     def __init__(self, builder: Any, lanes: int, dtype: str) -> None:
@@ -73,9 +73,11 @@ class _Tile(Lanes):
         return self.b.and_(count, ir.Constant(I64, unit - 1))
 
 
-def _macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable[..., None]) -> Tile:
+def macro(name: str, arguments: int, dtype: str, lanes: int, generate: Callable[..., None]) -> Tile:
     """An intrinsic ``name(int, …)`` of ``arguments`` integers, without a result."""
-    tile: Tile = define(name, arguments, void, lambda e, *values: generate(_Tile(e.b, lanes, dtype), *values), lanes)
+    tile: Tile = define(
+        name, arguments, void, lambda e, *values: generate(VectorTile(e.b, lanes, dtype), *values), lanes
+    )
     return tile
 
 
@@ -116,7 +118,7 @@ def fma_tile(
     are asked for to be read, from one more argument.
     ``step``: adds to sums; None: multiplies and adds.
     """
-    muladd = step or _Tile.madd
+    muladd = step or VectorTile.madd
     # one step at a time for large tiles: the scheduler would mix two, and spill accumulators (two are still better
     # where loads come from memory)
     every = ask[0] or (claim[0] if claim else 0)
@@ -126,8 +128,8 @@ def fma_tile(
     cells = [(i, j) for i in range(rows) for j in range(vectors)]
     arguments = 4 + accumulate + bool(keep) + bool(ask[0]) + len(claim[3:])
 
-    def generate(e: _Tile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
-        width, c, last = lanes * e.size, memory.pointer(e, c), _Tile(e.b, lanes // 2, dtype) if narrow else e
+    def generate(e: VectorTile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
+        width, c, last = lanes * e.size, memory.pointer(e, c), VectorTile(e.b, lanes // 2, dtype) if narrow else e
         parts = [*[e] * (vectors - 1), last]
         a_at, b_at, to_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if keep else b)
         ask_at = e.moving(more[accumulate + bool(keep)] if ask[0] else b)
@@ -197,7 +199,7 @@ def fma_tile(
             with otherwise:
                 finish(True)
 
-    return _macro(f"fma_tile_{rows}x{vectors * lanes}", arguments, dtype, lanes, generate)
+    return macro(f"fma_tile_{rows}x{vectors * lanes}", arguments, dtype, lanes, generate)
 
 
 @functools.cache
@@ -213,7 +215,7 @@ def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -
     ``rows``: of the result, whose elements have 32 bits. Row strides in bytes.
     """
 
-    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+    def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         to_at, from_at = e.moving(to), e.moving(source)
 
         def vector(target: Variable, origin: Variable, count: Value | None) -> None:
@@ -232,20 +234,20 @@ def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -
             e.move(to_at, to_row)
             e.move(from_at, depth * from_row)
 
-    return _macro(f"interleave_{depth}", 4, dtype, lanes, generate)
+    return macro(f"interleave_{depth}", 4, dtype, lanes, generate)
 
 
 @functools.cache
 def copy_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
     """``copy(to, source, rows, columns)``: rows of contiguous elements, between row strides in bytes."""
 
-    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+    def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         ends = ((e.moving(to), to_row), (e.moving(source), from_row))
         with e.loop(rows):
             target, origin = (e.moving(end.now) for end, _ in ends)
             left = columns
             for count in (4 * lanes, *(lanes >> shift for shift in range(lanes.bit_length()))):
-                part = _Tile(e.b, min(count, lanes), dtype)
+                part = VectorTile(e.b, min(count, lanes), dtype)
                 offsets = range(0, count * e.size, part.lanes * e.size)
                 with e.loop(left, count):
                     loaded = [part.load(e.at(origin.now, offset)) for offset in offsets]
@@ -257,7 +259,7 @@ def copy_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
             for end, stride in ends:
                 e.move(end, stride)
 
-    return _macro("copy_block", 4, dtype, lanes, generate)
+    return macro("copy_block", 4, dtype, lanes, generate)
 
 
 @functools.cache
@@ -268,7 +270,7 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
     shorter piece is filled up with zeros to whole vectors.
     """
 
-    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+    def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         size = lanes * e.size
         ends = ((e.moving(to), to_row), (e.moving(source), from_row))
 
@@ -288,7 +290,7 @@ def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, 
             for end, stride in ends:
                 e.move(end, stride)
 
-    return _macro("pack_panels", 4, dtype, lanes, generate)
+    return macro("pack_panels", 4, dtype, lanes, generate)
 
 
 @functools.cache
@@ -302,9 +304,9 @@ def rank_update(
     ``stored``: the type that ``b`` has in memory.
     """
 
-    def generate(e: _Tile, a: Value, b: Value, c: Value, columns: Value, first: Value) -> None:
+    def generate(e: VectorTile, a: Value, b: Value, c: Value, columns: Value, first: Value) -> None:
         a, b_at, c_at, zero = memory.pointer(e, a), e.moving(b), e.moving(c), e.const(e.of, 0.0)
-        fresh, source = e.b.icmp_signed("!=", first, ir.Constant(I64, 0)), _Tile(e.b, lanes, stored or dtype)
+        fresh, source = e.b.icmp_signed("!=", first, ir.Constant(I64, 0)), VectorTile(e.b, lanes, stored or dtype)
 
         def vector(count: Value | None) -> None:
             sums = [zero] * rows
@@ -319,7 +321,7 @@ def rank_update(
 
         e.vectors(columns, vector, (b_at, lanes * source.size), (c_at, lanes * e.size))
 
-    return _macro(f"rank_update_{rows}x{depth}{stored}", 5, dtype, lanes, generate)
+    return macro(f"rank_update_{rows}x{depth}{stored}", 5, dtype, lanes, generate)
 
 
 @functools.cache
@@ -329,7 +331,7 @@ def transpose_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
     Squares of ``lanes`` rows are transposed in registers. What is left over goes element by element.
     """
 
-    def generate(e: _Tile, to: Value, source: Value, rows: Value, columns: Value) -> None:
+    def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
         to_at, from_at = e.moving(to), e.moving(source)
 
         def line(height: int) -> None:
@@ -358,4 +360,4 @@ def transpose_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
         with e.loop(e.left(rows, lanes)):
             line(1)
 
-    return _macro("transpose_block", 4, dtype, lanes, generate)
+    return macro("transpose_block", 4, dtype, lanes, generate)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.ir.contraction import DOTS, Dot
+from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.tiles.dots import NEEDS
+from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, STEPS, WIDTH
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
@@ -18,6 +20,12 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
 
 They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
 """
+
+MATRIX_TILES = ((32, 2), (16, 3), (80, 1))
+"""Rows × vectors of sums that fill registers of two axes, best first."""
+
+MATRIX_ENTER = 100.0
+"""Slots to shape such registers, and to let go of them."""
 
 DOT_STEPS = {"uint8·int8": ((4.0, ""),), "int16·int16": ((2.0, ""),), "bfloat16·bfloat16": ((2.5, ""),)}
 """Slots of a step of tiles of small types for one vector of sums, where no instruction does it in one."""
@@ -44,6 +52,23 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
         ),
         *(_product("update", dot, {"n": 4, "k": 8}, 4 + 2) for dot in DOTS if dot.depth == 1),
         TileOpRow("vector", (), "lanes"),
+    )
+
+
+def matrix_ops(machine: Machine) -> tuple[TileOpRow, ...]:
+    """Those by registers of two axes: of element types that a model has figures of, if this processor has registers."""
+    slot = 2e3 * machine.lanes(4) / machine.peak_gflops("float32")  # picoseconds
+    return tuple(
+        replace(
+            _product("fma", dot, {"m": rows, "n": vectors}, 0, slots=1e3 * ns / slot / (MATRIX_ROWS * STEPS)),
+            needs=EXTENSIONS[dot.element.name],
+            enter=MATRIX_ENTER,
+            steps=STEPS,
+        )
+        for dot in DOTS
+        for name, ns in machine.matrix_ns
+        if name == dot.element.name and EXTENSIONS.get(name) in cpu_features() and machine.vector_bytes == WIDTH
+        for rows, vectors in MATRIX_TILES
     )
 
 
@@ -83,6 +108,8 @@ def cpu_target(machine: Machine, threads: int = 1) -> Target:
     """What ``threads`` threads of a measured machine are to this backend."""
     registers = max(16, machine.registers)  # no processor that it makes code for has fewer
     fit = (row for row in registered(trial=False) if row.registers <= registers)
-    table = (*tile_ops(registers), *fit)
+    matrix = matrix_ops(machine)
+    instead = {dtype for row in matrix for dtype in row.dtypes}  # one way to print a tile of an element type
+    table = (*matrix, *(row for row in (*tile_ops(registers), *fit) if instead.isdisjoint(row.dtypes)))
     rows = tuple(row for row in table if not row.needs or row.needs in cpu_features())
     return target_of(replace(machine, registers=registers), threads, rows)

@@ -17,6 +17,7 @@ from llvmlite import ir
 from eqsat.cost.machine import vector_limit
 from eqsat.ir.types import STORED, DType, bfloat16
 from eqsat_backends.numba_cpu.vectors.flow import I32, Flow
+from eqsat_backends.numba_cpu.vectors.permission import matrix_registers_allowed
 
 Value = Any
 """An LLVM value (llvmlite has no types to offer)."""
@@ -64,11 +65,14 @@ _WIDER_THAN = {
 
 @functools.cache
 def host_features() -> Mapping[str, bool]:
-    """What LLVM knows of this machine's instruction-set extensions, without those past ``EQSAT_VECTOR_BITS``."""
+    """What LLVM knows of this machine's instruction-set extensions, without those past ``EQSAT_VECTOR_BITS``, and those
+    that the system does not let this process use."""
     import llvmlite.binding as llvm
 
     wider = tuple(name for bits, names in _WIDER_THAN.items() if vector_limit() <= bits for name in names)
     found = llvm.get_host_cpu_features().items()
+    if any(present and name.startswith("amx") for name, present in found) and not matrix_registers_allowed():
+        wider = (*wider, "amx")
     return {name: bool(present) and not name.startswith(wider) for name, present in found}
 
 
