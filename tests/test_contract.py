@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
-from eqsat.ir.contraction import product_of
+from eqsat.ir.contraction import piece_along_rows, product_of
 from eqsat.ir.kernel import (
     Acc,
     Call,
@@ -405,6 +406,32 @@ def windows(rows: int, wide: int, channels: int, columns: int) -> tuple[KernelGr
     kernel = Kernel(extents, 3, "sum", Call("mul", (a, b), f), Acc(f), (x, w), out, 0, store)
     group = KernelGroup((Stage(kernel, (0, 1), 2),), 0, (x, w, out), (2,), "windows")
     return group, random_buffers(group)
+
+
+@pytest.mark.parametrize("tap", [1, -1])
+@pytest.mark.parametrize(("rows", "wide"), [(5, 13), (3, 29), (10, 2)])
+def test_images_are_copied_column_by_column(rows: int, wide: int, tap: int) -> None:
+    """``out[p, q, n] = Σ x[c, p, q ± s] w[c, s, n]``: along q lies more in one piece than along s."""
+    channels, taps, columns, f = 20, 3, 40, float32
+    line = wide + taps - 1
+    x, w, out = (Operand(f, n) for n in (channels * rows * line, channels * taps * columns, rows * wide * columns))
+    a = Load(0, 0 if tap > 0 else taps - 1, (line, 1, 0, rows * line, tap), f)
+    b = Load(1, 0, (0, 0, 1, taps * columns, columns), f)
+    kernel = Kernel(
+        (rows, wide, columns, channels, taps), 3, "sum", Call("mul", (a, b), f), Acc(f), (x, w), out, 0,
+        (wide * columns, columns, 1),
+    )  # fmt: skip
+    group = KernelGroup((Stage(kernel, (0, 1), 2),), 0, (x, w, out), (2,), "image")
+    m, k = rows * wide, channels * taps
+    tile = TileOp("fma", (("m", 6), ("n", 32), ("k", 24)))
+    inside = Loop("m", 18, 6, Loop("n", columns, 32, Loop("k", 24, 24, tile)))
+    nest = Pack("b", Loop("m", m, 18, Loop("k", k, 24, Pack("a", inside)), True))
+    piece = piece_along_rows(a, kernel.extents, (0, 1), (3, 4))
+    assert piece == (wide if wide > taps else 0)
+    for each, threads in ((nest, 1), (nest, 2), (schedule(group, cpu_target(machine())).nest, 1)):
+        emitted = verify(group, random_buffers(group), each, threads=threads)
+        rows_first = re.findall(r'fma_tile\("float32", \d+, \d+, \d+, (\d+), ', emitted.source)
+        assert each is not nest or {step == "4" for step in rows_first} == {piece > 0}
 
 
 def in_runs(m: int, k: int, rows: int, depth: int) -> Nest:

@@ -235,6 +235,19 @@ def evenly(strides: Sequence[int], extents: Sequence[int], axes: Sequence[int]) 
     return found
 
 
+def piece_along_rows(load: Load, extents: Sequence[int], m: Sequence[int], k: Sequence[int]) -> int:
+    """Positions of m that lie one behind the other in a first factor, where these are more than are along k.
+
+    Then a copy goes column by column, as many elements at once; 0: row by row.
+    """
+
+    def run(axes: Sequence[int]) -> int:
+        return evenly(load.strides, extents, axes) if axes and abs(load.strides[axes[-1]]) == 1 else 1
+
+    rows = run(m)
+    return rows if rows > run(k) and load.strides[m[-1]] == 1 else 0
+
+
 @dataclass(frozen=True)
 class Planes:
     """How neighbours of a second factor along k, which lie in different planes, are put side by side for all panels.

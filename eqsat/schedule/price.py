@@ -357,8 +357,9 @@ class Pricer:
             sources[source] = touched.get(source, 0)
         per_vector = c.PACK_ROWS if it.contiguous or factor == "a" else c.PACK_TRANSPOSED
         lanes = self.target.lanes(form.dtype)
-        slots = points / lanes * (per_vector + it.slots)
-        if 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
+        piece = min(it.piece, dict(block.sizes).get(f"m{stage}", lanes), lanes)
+        slots = points / (piece or lanes) * (per_vector + it.slots)
+        if not piece and 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
             slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
         return (slots + 2 * c.CALL) * self.target.slot(form.dtype), sources
 

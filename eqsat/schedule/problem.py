@@ -17,7 +17,7 @@ from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, 
 from eqsat.cost.target import Target
 from eqsat.ir.axes import loads as loads_in
 from eqsat.ir.axes import normalized, simplify
-from eqsat.ir.contraction import Dot, evenly, loads, plain, product_of, streamed, stride_over
+from eqsat.ir.contraction import Dot, evenly, loads, piece_along_rows, plain, product_of, streamed, stride_over
 from eqsat.ir.kernel import Call, Combine, Expr, FromStage, Index, Kernel, KernelGroup, Load, unique, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.ir.types import DType
@@ -40,7 +40,7 @@ class Factor:
     """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time;
     ``stored``: bytes of an element where a rank update reads it, 0 where none can. ``runs``: of a first factor that is
     not direct, positions of m and of k along which it lies evenly; a tile may read it there that has whole parts of
-    both."""
+    both. ``piece``: see :func:`~eqsat.ir.contraction.piece_along_rows`."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -53,6 +53,7 @@ class Factor:
     row_bytes: int
     stored: int = 0
     runs: tuple[int, int] = (0, 0)
+    piece: int = 0
 
     def in_place(self, m: int, k: int) -> bool:
         """Whether a tile of so many rows and products reads it where it lies."""
@@ -438,11 +439,14 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
         if load is not None and k_step is not None and _step(load, kernel, named["n"]) == 1:
             stored = load.dtype.itemsize
             row_bytes = row_bytes or abs(k_step) * stored
-        contiguous, runs, load = step in (0, 1), (0, 0), plain(expr)
+        contiguous, runs, piece, load = step in (0, 1), (0, 0), 0, plain(expr)
         if load is not None and name == "a" and dot.depth == 1 and product.m and product.k and not (direct or shared):
             runs = (evenly(load.strides, kernel.extents, product.m), evenly(load.strides, kernel.extents, product.k))
             row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
-        factors.append(Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs))
+            piece = piece_along_rows(load, kernel.extents, product.m, product.k)
+        factors.append(
+            Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs, piece)
+        )
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     if found.extent("m") > 1:
         return found

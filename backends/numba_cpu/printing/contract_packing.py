@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eqsat.ir.contraction import Planes, plain
+from eqsat.ir.contraction import Planes, piece_along_rows, plain
+from eqsat.ir.kernel import Load
 from eqsat.ir.nest import Pack
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
@@ -55,7 +56,7 @@ class ContractPacking(ContractElements):
         if which == "b":
             size = -(-span // self.columns) * self.columns * k_span * self.size
             packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
-        elif self.depth == 1 and load and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
+        elif self.depth == 1 and load and self.along_rows(load):
             column = padded_row(span * self.size)
             size = column * k_span
             packed = Factor("", self.size, column, self.size, start, k)
@@ -79,6 +80,12 @@ class ContractPacking(ContractElements):
         self.coordinates, self.batch = kept
         return replace(packed, batch_step=size)
 
+    def along_rows(self, load: Load) -> bool:
+        """Whether a block of the first factor is copied column by column."""
+        if self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
+            return True
+        return piece_along_rows(load, self.c.kernel.extents, self.c.m, self.c.k) > 0
+
     def copy_block(self, packed: Factor, which: str) -> None:
         """Print the copy of the current block of a factor, of one batch."""
         (start, stop), (k, k_stop) = self.range["m" if which == "a" else "n"], self.range["k"]
@@ -100,6 +107,8 @@ class ContractPacking(ContractElements):
         elif place is not None and place.step == self.size and packed.step == self.size:
             copy = self.copier("copy", packed.k_step, place.k_step)
             self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
+        elif packed.step == self.size:
+            self.evaluate_panel(packed, "a", m, rows, k, k_stop)
         else:
             self.evaluate_rows(packed, m, m_stop, k, k_stop)
 
