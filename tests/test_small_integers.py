@@ -81,6 +81,19 @@ def test_interleave(dtype: str, depth: int) -> None:
         assert not to[:, columns * depth :].any()
 
 
+@pytest.mark.parametrize(("dtype", "depth"), [("int8", 4), ("int16", 2)])
+@pytest.mark.parametrize("columns", [64, 96, 85, 20])
+def test_interleave_to_panels(dtype: str, depth: int, columns: int) -> None:
+    """Whole panels of 32 columns, and what is left over in the last one."""
+    x, to = drawn((3 * depth, columns), dtype), np.zeros((-(-columns // 32), 3, 32 * depth), dtype)
+    panel = to.itemsize * to[0].size
+    call(f'interleave("{dtype}", {depth}, 16, 128, {columns * x.itemsize}, 32, {panel})', (to, x), 3, columns)
+    for number, found in enumerate(to):
+        expected = x[:, 32 * number : 32 * number + 32]
+        width = depth * expected.shape[1]
+        assert np.array_equal(found[:, :width], beside(expected, depth).reshape(3, -1)) and not found[:, width:].any()
+
+
 @given(st.integers(1, 9), st.integers(1, 40), st.sampled_from((1, 2, 4)))
 def test_packed_constants_fill_up_with_zeros(k: int, n: int, depth: int) -> None:
     x, tile = drawn((k, n), "int8"), 16

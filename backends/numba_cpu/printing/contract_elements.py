@@ -320,10 +320,23 @@ class ContractElements:
         self.side_by_side(packed, factor, rows, row, start, count, k, k_stop)
 
     def side_by_side(
-        self, packed: Factor, factor: Expr, rows: str, row: int, start: str, count: str, k: str, k_stop: str
+        self,
+        packed: Factor,
+        factor: Expr,
+        rows: str,
+        row: int,
+        start: str,
+        count: str,
+        k: str,
+        k_stop: str,
+        panels: tuple[int, int] = (0, 0),
     ) -> None:
-        """Print the copy of rows of a factor, ``row`` bytes apart, to where they lie as the dot product takes them."""
+        """Print the copy of rows of a factor, ``row`` bytes apart, to where they lie as the dot product takes them.
+
+        ``panels``: columns of one, and bytes from one to the next, where it is to several.
+        """
         self.module.use("tiles.micro_kernels", "interleave")
         options = f'"{factor.dtype.name}", {self.depth}, {self.lanes}, {packed.k_step}, {row}'
+        options += f", {panels[0]}, {panels[1]}" if panels[0] else ""
         copy = self.module.define("beside", f"interleave({options})")
         self.p.line(f"{copy}({packed.at(start, k)}, {rows}, {minus(k_stop, k)}, {count})")

@@ -93,10 +93,23 @@ class ContractPacking(ContractElements):
             self.copy_rows(packed, start, stop, k, k_stop)
         elif self.direct("b") is not None:
             self.copy_panels(packed, start, stop, k, k_stop, self.span("k"))
+        elif (load := self.neighbours_apart()) is not None:
+            size, k_step = load.dtype.itemsize, self.c.stride(load, "k")
+            assert k_step is not None
+            source = address(self.base(load), (size, start), (k_step * size * self.depth, k))
+            panels = self.columns, self.columns * self.span("k") * self.size
+            self.side_by_side(packed, load, source, k_step * size, start, minus(stop, start), k, k_stop, panels)
         else:
             panel = self.p.fresh("panel")
             with self.p.scope(f"for {panel} in range({start}, {stop}, {self.columns}):", panel):
                 self.copy_panel(packed, "b", panel, k, k_stop)
+
+    def neighbours_apart(self) -> Load | None:
+        """The second factor where it is rows of bytes or the like, several of which become one of a panel."""
+        load = plain(self.c.b)
+        if load is None or self.depth == 1 or self.c.ragged or self.beside or self.c.stride(load, "n") != 1:
+            return None
+        return load if self.c.stride(load, "k") not in (None, 1) else None
 
     def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
         """Print the copy of a block of the first factor."""

@@ -209,10 +209,13 @@ def dot_tile(dtype: str, element: str, signed_first: bool, native: bool, *sizes:
 
 
 @functools.cache
-def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -> Tile:
+def interleave(
+    dtype: str, depth: int, lanes: int, to_row: int, from_row: int, width: int = 0, to_panel: int = 0
+) -> Tile:
     """``interleave(to, source, rows, columns)``: ``depth`` rows at a time side by side, column by column.
 
-    ``rows``: of the result, whose elements have 32 bits. Row strides in bytes.
+    ``rows``: of the result, whose elements have 32 bits. Row strides in bytes. ``width``: so many columns go to each of
+    several panels, ``to_panel`` bytes apart; whole rows are read one after the other, as the memory likes it.
     """
 
     def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
@@ -228,9 +231,19 @@ def interleave(dtype: str, depth: int, lanes: int, to_row: int, from_row: int) -
                 lines = [e.b.bitcast(line, wider) for line in joined]
             e.store(lines[0], target.now, count)
 
+        steps = (lanes * 4, lanes * e.size)
         with e.loop(rows):
-            target, origin = e.moving(to_at.now), e.moving(from_at.now)
-            e.vectors(columns, partial(vector, target, origin), (target, lanes * 4), (origin, lanes * e.size))
+            target, origin, left = e.moving(to_at.now), e.moving(from_at.now), columns
+            if width:
+                with e.loop(columns, width):
+                    panel = e.moving(target.now)
+                    for _ in range(width // lanes):
+                        vector(panel, origin, None)
+                        e.move(panel, steps[0])
+                        e.move(origin, steps[1])
+                    e.move(target, to_panel)
+                left = e.b.srem(columns, ir.Constant(I64, width))
+            e.vectors(left, partial(vector, target, origin), (target, steps[0]), (origin, steps[1]))
             e.move(to_at, to_row)
             e.move(from_at, depth * from_row)
 
