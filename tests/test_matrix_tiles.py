@@ -6,6 +6,7 @@ Where the processor has none, memory stands in for them, so that all but the ins
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return replace(machine(), matrix_ns=((BYTES, 5.0), (PAIRS, 5.0)))
 
 
+def tile(made: str, pointers: Sequence[np.ndarray], *numbers: int, last: int = 64) -> None:
+    """Call a tile once, with registers in its shapes."""
+    _, element, _, rows, vectors, *_ = made.split(", ")
+    shape = f"matrix.matrix_shape({element}, {rows}, {vectors}, {last})"
+    call(made, pointers, *numbers, module="matrix", around=f"{shape}, matrix.matrix_release({element})")
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from([(32, 2), (16, 3), (80, 1), (20, 2), (7, 1), (1, 3)]),
@@ -54,26 +62,24 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Machine:
     st.sampled_from([0, 5, 8]),
     st.sampled_from(["alone", "first", "added"]),
     st.booleans(),
-    st.booleans(),
 )
-@example((32, 2), 35, 0, "added", False, False)
-@example((20, 2), 35, 3, "added", True, True)
-def test_tile_of_bytes(shape: tuple[int, int], k: int, tail: int, sums: str, signed_first: bool, panels: bool) -> None:
-    """Any depth, the last vector in part, sums that are added to; rows in place or as panels: NumPy's bits."""
+@example((32, 2), 35, 0, "added", False)
+@example((20, 2), 35, 3, "added", True)
+def test_tile_of_bytes(shape: tuple[int, int], k: int, tail: int, sums: str, signed_first: bool) -> None:
+    """Any depth, the last vector in part, sums that are added to: NumPy's bits."""
     rows, vectors = shape
     types = ("int8", "uint8") if signed_first else ("uint8", "int8")
     a, b = drawn((rows, 4 * k), types[0]), drawn((4 * k, 16 * vectors), types[1])
     columns, pitch = 16 * vectors - (16 - tail if tail else 0), 16 * vectors + 3
     c = np.full((rows, pitch), GUARD, np.int32)
-    given, strides = (a, (4 * k, 4)) if not panels else (a.reshape(rows, k, 4).swapaxes(0, 1).copy(), (4, 4 * rows))
     options = (f", tail={tail}" if tail else "") + (", accumulate=True" if sums != "alone" else "")
-    call(
-        f'matrix_tile("int32", "{BYTES}", {signed_first}, {rows}, {vectors}, 16, {strides[0]}, {strides[1]}, '
+    tile(
+        f'matrix_tile("int32", "{BYTES}", {signed_first}, {rows}, {vectors}, 16, {4 * k}, 4, '
         f"{64 * vectors}, {4 * pitch}{options})",
-        (given, beside(b, 4), c),
+        (a, beside(b, 4), c),
         k,
         *[int(sums == "first")] * (sums != "alone"),
-        module="matrix",
+        last=4 * tail or 64,
     )
     assert np.array_equal(c[:, :columns], (wide(a) @ wide(b))[:, :columns] + (GUARD if sums == "added" else 0))
     assert (c[:, columns:] == GUARD).all()
@@ -83,8 +89,8 @@ def test_what_is_asked_for_on_the_way_changes_nothing() -> None:
     a, b, c = drawn((32, 160), "uint8"), drawn((160, 32), "int8"), np.zeros((32, 32), np.int32)
     asked = np.zeros(4096, np.int8)
     options = "ask=(2, 2, 64, 128), claim=(4, 2, 2, 128)"
-    tile = f'matrix_tile("int32", "{BYTES}", False, 32, 2, 16, 160, 4, 128, 128, {options})'
-    call(tile, (a, beside(b, 4), c), 40, asked.ctypes.data, c.ctypes.data, module="matrix")
+    made = f'matrix_tile("int32", "{BYTES}", False, 32, 2, 16, 160, 4, 128, 128, {options})'
+    tile(made, (a, beside(b, 4), c), 40, asked.ctypes.data, c.ctypes.data)
     assert np.array_equal(c, wide(a) @ wide(b))
 
 
@@ -93,8 +99,8 @@ def test_tile_of_bfloat16() -> None:
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 2 * k), (2 * k, 32)))
     bits = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
     c = np.ones((20, 32), np.float32)
-    tile = f'matrix_tile("float32", "{PAIRS}", False, 20, 2, 16, {4 * k}, 4, 128, 128, accumulate=True)'
-    call(tile, (bits[0], beside(bits[1], 2), c), k, 0, module="matrix")
+    made = f'matrix_tile("float32", "{PAIRS}", False, 20, 2, 16, {4 * k}, 4, 128, 128, accumulate=True)'
+    tile(made, (bits[0], beside(bits[1], 2), c), k, 0)
     a, b = ((x.astype(np.uint32) << 16).view(np.float32).astype(np.float64) for x in bits)
     assert (abs(c - 1 - a @ b) <= (2 * k + 1) * 2.0**-24 * (abs(a) @ abs(b) + 1)).all()
 
@@ -102,10 +108,10 @@ def test_tile_of_bfloat16() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ("33, 2, 16, 160, 4, 128, 128", "no registers for 33 × 2 vectors of 64 bytes"),
+        ("33, 2, 16, 160, 4, 128, 128", "no registers for 33 × 2 vectors"),
         ("88, 1, 16, 160, 4, 64, 64", "no registers for 88 × 1"),
         ("32, 2, 8, 160, 4, 128, 128", "of 32 bytes"),
-        ("32, 2, 16, 160, 8, 128, 128", "8 bytes apart along k, and 160 along rows"),
+        ("32, 2, 16, 160, 8, 128, 128", "8 bytes apart along k"),
     ],
 )
 def test_tiles_that_no_registers_hold(sizes: str, message: str) -> None:
@@ -136,7 +142,8 @@ def machine_code(monkeypatch: pytest.MonkeyPatch, write: object, name: str) -> t
     target_machine()  # the target is initialized
     target = llvm.Target.from_triple(module.triple)
     features = "+avx512f,+avx512bw,+avx512vl,+avx512dq," + ",".join(f"+{name}" for name in sorted(HAVE))
-    made = target.create_target_machine(cpu="x86-64", features=features, opt=3)
+    # of this processor LLVM's scheduler renames registers that its own functions name
+    made = target.create_target_machine(cpu="znver5", features=features, opt=3)
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     return str(module), made.emit_assembly(parsed)
@@ -146,7 +153,7 @@ def machine_code(monkeypatch: pytest.MonkeyPatch, write: object, name: str) -> t
 def test_instructions(element: str, instruction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shaped, loaded, multiplied, stored and let go of, in this order, by the registers' own instructions."""
     text, code = machine_code(monkeypatch, lambda m: probe_code._matrix(m, "x", element), "x")
-    found = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?", code)
+    found = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\b", code)
     assert found == [
         *["ldtilecfg", "tileloadd", "tileloadd"],
         *["tilezero"] * 4,

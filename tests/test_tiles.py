@@ -14,14 +14,20 @@ from eqsat_backends.numba_cpu.tiles.tile_ops import REGISTER_TILES
 GUARD = 3.25
 
 
-def call(definition: str, pointers: Sequence[np.ndarray], *numbers: int, module: str = "micro_kernels") -> None:
-    """Compile ``tile = definition`` from a module of tiles and call it once."""
+def call(
+    definition: str, pointers: Sequence[np.ndarray], *numbers: int, module: str = "micro_kernels", around: str = ""
+) -> None:
+    """Compile ``tile = definition`` from a module of tiles and call it once.
+
+    ``around``: tiles to call before and behind it, without arguments.
+    """
     count = len(pointers) + len(numbers)
     words = ", ".join(f"word(args, {i})" for i in range(count))
     source = (
         "from eqsat_backends.numba_cpu.vectors.simd import word\n"
-        f"from eqsat_backends.numba_cpu.tiles.{module} import {definition.split('(')[0]}\n\n"
-        f"tile = {definition}\n\n\ndef phase(args, tid, nt):\n    tile({words})\n"
+        f"from eqsat_backends.numba_cpu.tiles import {module}\n\n"
+        f"tile = {module}.{definition}\n{around and f'before, behind = {around}'}\n\n\ndef phase(args, tid, nt):\n"
+        f"{around and '    before()'}\n    tile({words})\n{around and '    behind()'}\n"
     )
     address = compile_module(source, ("phase",))["phase"]
     table = np.array([*(p.ctypes.data for p in pointers), *numbers], np.int64)

@@ -171,7 +171,8 @@ class Pricer:
             if not first.in_place(m, k):
                 return None
             if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
-                seconds += m * k * target.inner.line / target.refill
+                steps = target.rows("fma", dtype)[0].steps
+                seconds += m * k / steps * target.inner.line / target.refill
         if not b:
             if not second.direct:
                 return None

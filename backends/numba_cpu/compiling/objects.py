@@ -90,6 +90,7 @@ def package_fingerprint() -> str:
 def _initialize() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # for instructions in assembly
 
 
 def target_machine(opt: int = 3) -> Any:

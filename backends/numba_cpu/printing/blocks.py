@@ -21,7 +21,7 @@ from eqsat.schedule.domain import columns_of, common_grain
 from eqsat.schedule.sweeps import aligned, sweeps
 from eqsat_backends.numba_cpu.printing.contract import pack_spec
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, tile_size
-from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
+from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter, shaped
 from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
 from eqsat_backends.numba_cpu.printing.nests import Place, Rows, place_of
 from eqsat_backends.numba_cpu.printing.places import Window
@@ -97,11 +97,14 @@ class _Blocks:
             self._arguments()
             if not all(stage.kernel.results for stage in group.stages if stage.result is not None):
                 self.p.line("return")
-            elif is_parallel(self.nest):
-                self._walk(self.nest, ("0",) * self.fixed)
             else:
-                with self.p.scope("if tid == 0:"):
-                    self._walk(self.nest, ("0",) * self.fixed)
+                elements = (p.contraction.dot.element.name for p in self.products.values())
+                with shaped(self.p, self.module, next((e for e in elements if self._by_matrix(e)), "")):
+                    if is_parallel(self.nest):
+                        self._walk(self.nest, ("0",) * self.fixed)
+                    else:
+                        with self.p.scope("if tid == 0:"):
+                            self._walk(self.nest, ("0",) * self.fixed)
             if any(tile.stream for tile in tiles(self.nest)):
                 self.p.line("fence()")
         source = self.module.render(self.p.text().replace("THREAD_BYTES", str(self.scratch.bytes)))
@@ -206,13 +209,16 @@ class _Blocks:
         store = self.places[number].base if number in self.places else self.bases[stage.result or 0]
         ahead = "b" if number in self.ahead else ""
         c = product.contraction
-        matrix = c.dot.element.name in self.target.matrix and self.lanes == self.target.lanes()
+        matrix = self._by_matrix(c.dot.element.name)
         printer = ContractPrinter(
             self.module, self.p, self.scratch, c, bases, store, product.tile, fixed, ahead, matrix
         )
         if number in self.packed:
             printer.sources["b"] = self.packed[number]
         return printer
+
+    def _by_matrix(self, element: str) -> bool:
+        return element in self.target.matrix and self.lanes == self.target.lanes()
 
     def _shared_packings(self) -> list[str]:
         """Print what all threads pack before the threads' loop; what is packed at compile time is noted."""

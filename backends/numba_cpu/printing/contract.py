@@ -14,7 +14,7 @@ from eqsat.ir.nest import Nest, Pack, TileOp, show
 from eqsat.schedule import below, check, is_parallel
 from eqsat.schedule.domain import rows_of
 from eqsat_backends.numba_cpu.printing.contract_layout import tile_size
-from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter
+from eqsat_backends.numba_cpu.printing.contract_printer import ContractPrinter, shaped
 from eqsat_backends.numba_cpu.printing.emitted import Axes, Emitted, PackSpec
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, address
@@ -42,6 +42,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     width = target.lanes(c.dtype.bits)
     printer, module = Printer(width), Module(f"{group.name}: {c}: {show(nest)}")
     scratch, shared = Scratch(), Scratch()
+    matrix, (rows, columns) = c.dot.element.name in target.matrix, tile_size(c, tile, width)
     ahead, factors, body = "", list[Pack](), nest
     while isinstance(body, Pack) and (body.ahead or is_parallel(body.body)):
         if body.ahead:
@@ -60,9 +61,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
         printer.bind("status", f"word(args, {count + 2})")
         bases = {operand: words[place] for operand, place in enumerate(places) if place in words}
         store = words.get(result, "")
-        nests = ContractPrinter(
-            module, printer, scratch, c, bases, store, tile, ahead=ahead, matrix=c.dot.element.name in target.matrix
-        )
+        nests = ContractPrinter(module, printer, scratch, c, bases, store, tile, ahead=ahead, matrix=matrix)
         if planes:
             nests.bases, nests.beside = {**bases, planes.load.operand: "shared"}, planes.load
         return nests
@@ -87,13 +86,15 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
             nests.sources[which] = nests.panels(which, address("shared", (1, str(offset))))
         if not c.kernel.results:
             printer.line("return")
-        elif is_parallel(body):
-            nests.walk(body)
         else:
-            with printer.scope("if tid == 0:"):
-                nests.walk(body)
+            with shaped(printer, module, c.dot.element.name if matrix else ""):
+                if is_parallel(body):
+                    nests.walk(body)
+                else:
+                    with printer.scope("if tid == 0:"):
+                        nests.walk(body)
     source = module.render(printer.text().replace("THREAD_BYTES", str(scratch.bytes)))
-    packs = tuple(pack_spec(c, which, places, tile_size(c, tile, width)) for which in ahead)
+    packs = tuple(pack_spec(c, which, places, (1 if matrix else rows, columns)) for which in ahead)
     return Emitted(source, (*phases, "contract"), shared.bytes, scratch.bytes, packs)
 
 

@@ -62,6 +62,8 @@ class ContractElements:
         """The elements of the second factor, where a phase before puts neighbours along k side by side."""
         self.asking: Ask | None = None  # how the tiles of the loop at hand ask for the next panel
         self.bounded: tuple[float, frozenset[int]] | None = None  # of a kernel with a domain, see ``rows_of``
+        self.shapes: dict[str, tuple[int, str]] = {}
+        """Of tiles in registers of two axes, by name: a number for the shapes of these, and what shapes them."""
         self.sources: dict[str, Factor | None] = dict.fromkeys("ab")
         self.sources |= {which: self.constant(which) for which in ahead}
 
@@ -86,10 +88,15 @@ class ContractElements:
 
     def panels(self, which: str, base: str) -> Factor:
         """All of a factor as panels of one tile's width, every batch that it differs in one after the other."""
-        width, k = self.width(which), self.extent["k"]
+        width, k = 1 if self.by_rows(which) else self.width(which), self.extent["k"]
         extent = self.extent["m" if which == "a" else "n"]
         whole = -(-extent // width) * width * k * self.size if self.c.varies(self.factor(which)) else 0
-        return Factor(base, k * self.size, width * self.size, self.size, batch_step=whole)
+        row = k * self.size if self.by_rows(which) else self.size
+        return Factor(base, k * self.size, width * self.size, row, batch_step=whole)
+
+    def by_rows(self, which: str) -> bool:
+        """Whether a copy of all of a factor has its rows one after the other: registers of two axes are loaded so."""
+        return self.matrix and which == "a"
 
     def direct(self, which: str) -> Factor | None:
         """The factor read where it lies, or None where a tile cannot."""

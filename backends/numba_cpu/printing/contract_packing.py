@@ -142,6 +142,9 @@ class ContractPacking(ContractElements):
         group = "m" if which == "a" else "n"
         width, extent, depth = self.width(which), self.extent[group], minus(k_stop, k)
         count = str(width) if extent % width == 0 else f"min({width}, {minus(str(extent), start)})"
+        if self.by_rows(which):
+            self.copy_rows(packed, start, address("0", (1, start), (1, count)), k, k_stop)
+            return
         load = plain(self.factor(which))
         step, k_step = (self.c.stride(load, group), self.c.stride(load, "k")) if load else (None, None)
         usable = load is not None and step is not None and k_step is not None and 1 in (step, k_step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from eqsat.ir.contraction import is_accumulator, streamed
@@ -19,10 +21,24 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
     padded_row,
 )
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
-from eqsat_backends.numba_cpu.printing.source import address, minus
+from eqsat_backends.numba_cpu.printing.printer import Printer
+from eqsat_backends.numba_cpu.printing.source import Module, address, minus
 from eqsat_backends.numba_cpu.tiles.dots import NEEDS
+from eqsat_backends.numba_cpu.tiles.matrix import last_width
 from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS, CLAIM_EVERY
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
+
+
+@contextmanager
+def shaped(printer: Printer, module: Module, element: str) -> Iterator[None]:
+    """Around tiles in registers of two axes, of an element type: print what begins and ends that (none: nothing)."""
+    if element:
+        printer.line("shape = 0")
+    yield
+    if element:
+        module.use("tiles.matrix", "matrix_release")
+        release = module.define("release", f'matrix_release("{element}")')
+        printer.line(f"{release}()")
 
 
 class ContractPrinter(ContractPacking):
@@ -300,20 +316,29 @@ class ContractPrinter(ContractPacking):
         for number, (name, test) in enumerate(tests.items()):
             call = f"{name}({', '.join(special.get(name, arguments))})"
             if len(tests) == 1:
-                self.p.line(call)
+                self.call(name, call)
                 continue
             word = "if" if number == 0 else "elif"
             with self.p.scope("else:" if number == len(tests) - 1 else f"{word} {' and '.join(test)}:"):
-                self.p.line(call)
+                self.call(name, call)
+
+    def call(self, name: str, call: str) -> None:
+        """Print the call of a tile, where its registers have to be shaped after that."""
+        if name in self.shapes:
+            number, shape = self.shapes[name]
+            with self.p.scope(f"if shape != {number}:"):
+                self.p.line(f"{shape}()")
+                self.p.line(f"shape = {number}")
+        self.p.line(call)
 
     def fma(
         self, a: Factor, b: Factor, rows: int, columns: int, target: Target, steps: int, ask: Ask | None, keep: int = 0
     ) -> str:
         vectors, tail = -(-columns // self.lanes), columns % self.lanes
         options = ", accumulate=True" if self.sums else ""
-        if (b.in_place or target.stored) and tail:
-            options += f", tail={tail}"
-        options += ", narrow=True" if 0 < 2 * tail <= self.lanes else ""
+        cut, narrow = tail if b.in_place or target.stored else 0, 0 < 2 * tail <= self.lanes
+        options += f", tail={cut}" if cut else ""
+        options += ", narrow=True" if narrow else ""
         options += f", ahead={steps}" if steps else ""
         options += f", keep={keep}" if keep else ""
         options += f", ask={ask.steps}" if ask else ""
@@ -333,10 +358,17 @@ class ContractPrinter(ContractPacking):
             else:
                 tile, kind = "dot_tile", f"{kind}, {NEEDS[dot.element.name] in cpu_features()}"
         self.module.use(f"tiles.{module}", tile)
-        return self.module.define(
+        name = self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),
             f"{tile}({kind}, {rows}, {vectors}, {self.lanes}, {a.row}, {a.k_step}, {b.k_step}, {target.row}{options})",
         )
+        if self.matrix:
+            last = last_width(cut, narrow)
+            self.module.use("tiles.matrix", "matrix_shape")
+            shape = f'matrix_shape("{self.c.dot.element}", {rows}, {vectors}, {last})'
+            number = (rows << 16) + (vectors << 8) + last
+            self.shapes[name] = number, self.module.define(f"shape_{rows}x{columns}", shape)
+        return name
 
     def update(self, a: Factor, b: Factor, depth: int, c_row: int) -> str:
         self.module.use("tiles.micro_kernels", "rank_update")

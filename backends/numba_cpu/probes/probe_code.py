@@ -99,7 +99,7 @@ def _matrix(module: ir.Module, name: str, element: str) -> None:
     e = VectorTile(w.b, WIDTH // 4, "float32" if element.startswith("bf") else "int32")
     held = registers(e, element, False, [(MATRIX_ROWS, WIDTH)] * (MATRIX_SUMS + 2))
     first, second, size = MATRIX_SUMS, MATRIX_SUMS + 1, MATRIX_ROWS * WIDTH
-    held.begin()
+    held.shape()
     held.load(first, memory.pointer(e, a.value), WIDTH)
     held.load(second, memory.pointer(e, (a + size).value), WIDTH)
     for total in range(MATRIX_SUMS):
@@ -109,7 +109,7 @@ def _matrix(module: ir.Module, name: str, element: str) -> None:
             held.multiply(total, first, second)
     for total in range(MATRIX_SUMS):
         held.store(total, memory.pointer(e, (b + total * size).value), WIDTH)
-    held.end()
+    held.release()
     w.ret()
 
 

@@ -3,7 +3,8 @@
 A register holds up to 16 rows of up to 64 bytes. An instruction multiplies one whose rows are the first factor's, 16
 elements along k each, by one whose rows are 16 columns of the second factor at one k, and adds to a third one, of 16 ×
 16 sums. So it takes what register tiles of vectors do (see ``micro_kernels``): rows of the first factor that are
-contiguous along k, the second one as panels. Shapes are set before the first instruction, and hold until the end.
+contiguous along k, the second one as panels. Shapes are set apart, for that takes as long as a dozen products, and hold
+for all tiles of a size.
 
 Where the processor has no such registers, memory and loops over vectors stand in for them: the same sums, for tests.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from llvmlite import ir
@@ -58,7 +60,7 @@ class Registers:
         if (rows, width, a_width) != (a_rows, b_width, 4 * b_rows):
             raise ValueError(f"registers {self.shapes[first]} · {self.shapes[second]} make no {self.shapes[sums]}")
 
-    def begin(self) -> None:
+    def shape(self) -> None:
         """Shape the registers."""
         raise NotImplementedError
 
@@ -76,23 +78,27 @@ class Registers:
         """Add a product of two registers to a third one."""
         raise NotImplementedError
 
-    def end(self) -> None:
-        """Let go of the registers."""
+    def release(self) -> None:
+        """Let go of all registers."""
         raise NotImplementedError
 
 
 class Native(Registers):
-    """The processor's own. ``name``: of the instruction that multiplies."""
+    """The processor's own. ``name``: of the instruction that multiplies.
+
+    In assembly: of LLVM's own functions the scheduler of some processor models renames the registers.
+    """
 
     def __init__(self, e: VectorTile, shapes: Sequence[tuple[int, int]], name: str) -> None:
         super().__init__(e, shapes)
         self.name = name
 
-    def _run(self, name: str, *given: int | Value) -> None:
-        numbers = [ir.Constant(_BYTE, x) if isinstance(x, int) else x for x in given]
-        self.e.call(f"llvm.x86.{name}", ir.VoidType(), *numbers)
+    def _run(self, text: str, *given: Value) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [x.type for x in given])
+        constraint = ",".join([*["r"] * len(given), "~{memory}"])
+        self.e.b.asm(kind, text, constraint, given, True)
 
-    def begin(self) -> None:
+    def shape(self) -> None:
         # palette 1; behind 16 bytes, for each of 16 registers, bytes of a row in 16 bits; then rows in 8
         layout = bytearray(WIDTH)
         layout[0] = 1
@@ -101,22 +107,22 @@ class Native(Registers):
             layout[48 + number] = rows
         place = room(self.e, WIDTH)
         self.e.b.store(ir.Constant(ir.VectorType(_BYTE, WIDTH), list(layout)), place, align=WIDTH)
-        self._run("ldtilecfg", place)
+        self._run("ldtilecfg ($0)", place)
 
     def clear(self, register: int) -> None:
-        self._run("tilezero", register)
+        self._run(f"tilezero %tmm{register}")
 
     def load(self, register: int, pointer: Value, apart: int) -> None:
-        self._run("tileloadd64", register, pointer, ir.Constant(I64, apart))
+        self._run(f"tileloadd ($0,$1,1), %tmm{register}", pointer, ir.Constant(I64, apart))
 
     def store(self, register: int, pointer: Value, apart: int) -> None:
-        self._run("tilestored64", register, pointer, ir.Constant(I64, apart))
+        self._run(f"tilestored %tmm{register}, ($0,$1,1)", pointer, ir.Constant(I64, apart))
 
     def multiply(self, sums: int, first: int, second: int) -> None:
         self.fits(sums, first, second)
-        self._run(self.name, sums, first, second)
+        self._run(f"{self.name} %tmm{second}, %tmm{first}, %tmm{sums}")
 
-    def end(self) -> None:
+    def release(self) -> None:
         self._run("tilerelease")
 
 
@@ -128,9 +134,8 @@ class InMemory(Registers):
         self.step = step
         self.places = [room(e, MATRIX_ROWS * WIDTH) for _ in shapes]
 
-    def begin(self) -> None:
-        for place in self.places:
-            _clear(self.e, place, MATRIX_ROWS)
+    def shape(self) -> None:
+        pass
 
     def clear(self, register: int) -> None:
         _clear(self.e, self.places[register], MATRIX_ROWS)
@@ -169,7 +174,7 @@ class InMemory(Registers):
             e.move(total_at, WIDTH)
             e.move(a_at, WIDTH)
 
-    def end(self) -> None:
+    def release(self) -> None:
         pass
 
 
@@ -189,6 +194,64 @@ def registers(e: VectorTile, element: str, signed_first: bool, shapes: Sequence[
         return InMemory(e, shapes, step)
     kind = "bf16ps" if element.startswith("bf") else "bsud" if signed_first else "busd"
     return Native(e, shapes, f"tdp{kind}")
+
+
+def last_width(tail: int, narrow: bool) -> int:
+    """Bytes of a tile's last vector, by the options of ``fma_tile``."""
+    return 4 * tail if tail else WIDTH // 2 if narrow else WIDTH
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the registers of a tile are: shapes of all, then numbers of those of sums by row and column, of the first
+    factor by row, of the second by column. ``widths``: bytes of a row in each column."""
+
+    shapes: tuple[tuple[int, int], ...]
+    sums: tuple[tuple[int, ...], ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    widths: tuple[int, ...]
+
+
+def layout_of(rows: int, vectors: int, last: int = WIDTH) -> Layout:
+    """Registers of a tile whose last vector has so many bytes.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    if matrix_registers(rows, vectors) > MATRIX_REGISTERS:
+        raise ValueError(f"no registers for {rows} × {vectors} vectors")
+    full, part = divmod(rows, MATRIX_ROWS)
+    heights, widths = [*[MATRIX_ROWS] * full, *[part] * bool(part)], [*[WIDTH] * (vectors - 1), last]
+    shapes = [(height, width) for height in heights for width in widths]
+    sums = tuple(tuple(range(i * vectors, (i + 1) * vectors)) for i in range(len(heights)))
+    second = tuple(range(len(shapes), len(shapes) + vectors))
+    shapes += [(STEPS, width) for width in widths]
+    first: list[int] = []
+    for i, height in enumerate(heights):  # one for each row of sums where there are as many, else one of each height
+        known = next((first[n] for n in range(i) if heights[n] == height), None)
+        later = len({*heights[i + 1 :]} - {height})
+        if known is not None and len(shapes) + later >= MATRIX_REGISTERS:
+            first.append(known)
+        else:
+            first.append(len(shapes))
+            shapes.append((height, WIDTH))
+    return Layout(tuple(shapes), sums, tuple(first), second, tuple(widths))
+
+
+@functools.cache
+def matrix_shape(element: str, rows: int, vectors: int, last: int = WIDTH) -> Tile:
+    """``shape()``: shape the registers for tiles of a size; those of :func:`layout_of`."""
+    shapes = layout_of(rows, vectors, last).shapes
+    return macro(
+        f"matrix_shape_{rows}x{vectors}", 0, "int32", WIDTH // 4, lambda e: registers(e, element, False, shapes).shape()
+    )
+
+
+@functools.cache
+def matrix_release(element: str) -> Tile:
+    """``release()``: let go of the registers, so that threads have a small state again."""
+    return macro("matrix_release", 0, "int32", WIDTH // 4, lambda e: registers(e, element, False, ()).release())
 
 
 @functools.cache
@@ -212,36 +275,23 @@ def matrix_tile(
 ) -> Tile:
     """``tile(a, b, c, k, …)``, as ``dot_tile`` of ``micro_kernels`` with these arguments.
 
-    What it asks for is prefetched with each 16 steps of k; of ``ahead`` and ``claim`` nothing is.
+    The registers have to be shaped by ``matrix_shape(element, rows, vectors, last)``. What it asks for is prefetched
+    with each 16 steps of k; of ``ahead`` and ``claim`` nothing is.
 
     Raises:
-        ValueError: vectors of other than 64 bytes, more sums than there are registers for, or a first factor that is
-            contiguous neither along k nor along the rows.
+        ValueError: vectors of other than 64 bytes, more registers than there are, or a first factor that is not
+            contiguous along k.
     """
-    if 4 * lanes != WIDTH or matrix_registers(rows, vectors) > MATRIX_REGISTERS:
-        raise ValueError(f"no registers for {rows} × {vectors} vectors of {4 * lanes} bytes")
-    if 4 not in (a_k, a_row):
-        raise ValueError(f"a first factor whose elements lie {a_k} bytes apart along k, and {a_row} along rows")
-    full, part = divmod(rows, MATRIX_ROWS)
-    heights = [*[MATRIX_ROWS] * full, *[part] * bool(part)]
-    widths = [*[WIDTH] * (vectors - 1), 4 * tail if tail else WIDTH // 2 if narrow else WIDTH]
-    shapes = [(height, width) for height in heights for width in widths]
-    sums = [[i * vectors + j for j in range(vectors)] for i in range(len(heights))]
-    second = [len(shapes) + j for j in range(vectors)]
-    shapes += [(STEPS, width) for width in widths]
-    first: list[int] = []
-    for i, height in enumerate(heights):  # one for each row of sums where there are as many, else one of each height
-        known = next((first[n] for n in range(i) if heights[n] == height), None)
-        later = len({*heights[i + 1 :]} - {height})
-        if known is not None and len(shapes) + later >= MATRIX_REGISTERS:
-            first.append(known)
-        else:
-            first.append(len(shapes))
-            shapes.append((height, WIDTH))
+    if 4 * lanes != WIDTH:
+        raise ValueError(f"vectors of {4 * lanes} bytes are no rows of such registers")
+    if a_k != 4:
+        raise ValueError(f"a first factor whose elements lie {a_k} bytes apart along k, which have to be neighbours")
+    layout = layout_of(rows, vectors, last_width(tail, narrow))
+    sums, first, second, widths = layout.sums, layout.first, layout.second, layout.widths
     arguments = 4 + accumulate + bool(ask[0]) + len(claim[3:])
 
     def generate(e: VectorTile, a: Value, b: Value, c: Value, k: Value, *more: Value) -> None:
-        held, c = registers(e, element, signed_first, shapes), memory.pointer(e, c)
+        held, c = registers(e, element, signed_first, layout.shapes), memory.pointer(e, c)
         a_at, b_at, ask_at = e.moving(a), e.moving(b), e.moving(more[accumulate] if ask[0] else b)
         a_copy, b_copy = room(e, rows * WIDTH), room(e, STEPS * vectors * WIDTH)
         used = [None if width == WIDTH else ir.Constant(I64, width // 4) for width in widths]
@@ -256,24 +306,11 @@ def matrix_tile(
 
         def copy_first(count: Value) -> None:
             """Rows of up to ``STEPS`` elements along k, filled up with 0."""
-            if a_k == 4:
-                source, target = e.moving(a_at.now), e.moving(a_copy)
-                with e.loop(ir.Constant(I64, rows)):
-                    e.store(e.load(source.now, count), target.now)
-                    e.move(source, a_row)
-                    e.move(target, WIDTH)
-                return
-            turned = room(e, STEPS * WIDTH)
-            for i, height in enumerate(heights):
-                _clear(e, turned, STEPS)
-                source, target = e.moving(e.at(a_at.now, i * WIDTH)), e.moving(turned)
-                with e.loop(count):
-                    e.store(e.load(source.now, _some(height, MATRIX_ROWS)), target.now)
-                    e.move(source, a_k)
-                    e.move(target, WIDTH)
-                square = [e.load(e.at(turned, t * WIDTH)) for t in range(STEPS)]
-                for row, value in enumerate(e.transposed(square)[:height]):
-                    e.store(value, e.at(a_copy, (i * MATRIX_ROWS + row) * WIDTH))
+            source, target = e.moving(a_at.now), e.moving(a_copy)
+            with e.loop(ir.Constant(I64, rows)):
+                e.store(e.load(source.now, count), target.now)
+                e.move(source, a_row)
+                e.move(target, WIDTH)
 
         def copy_second(count: Value) -> None:
             """Up to ``STEPS`` rows of vectors, filled up with 0."""
@@ -285,7 +322,6 @@ def matrix_tile(
                 e.move(source, b_k)
                 e.move(target, vectors * WIDTH)
 
-        held.begin()
         for total in chain.from_iterable(sums):
             held.clear(total)
         with e.loop(k, STEPS):
@@ -293,11 +329,7 @@ def matrix_tile(
                 for line in range(ask[1]):
                     memory.prefetch(e, e.at(ask_at.now, ask[2] * line), 2)
                 e.move(ask_at, ask[3])
-            if a_k == 4:
-                multiply(a_at.now, a_row, b_at.now, b_k)
-            else:
-                copy_first(ir.Constant(I64, STEPS))
-                multiply(a_copy, WIDTH, b_at.now, b_k)
+            multiply(a_at.now, a_row, b_at.now, b_k)
             e.move(a_at, STEPS * a_k)
             e.move(b_at, STEPS * b_k)
         left = e.left(k, STEPS)
@@ -327,13 +359,8 @@ def matrix_tile(
                             e.store(e.add(e.load(e.at(source.now, j * WIDTH)), e.load(at, used[j])), at, used[j])
                         e.move(source, vectors * WIDTH)
                         e.move(target, c_row)
-        held.end()
 
     return macro(f"matrix_tile_{rows}x{vectors * lanes}", arguments, dtype, lanes, generate)
-
-
-def _some(count: int, most: int) -> Value | None:
-    return None if count == most else ir.Constant(I64, count)
 
 
 def _clear(e: VectorTile, place: Value, vectors: int) -> None:

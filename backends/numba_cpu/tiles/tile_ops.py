@@ -24,9 +24,6 @@ They need a register for each vector of sums, for each vector of a row of the se
 MATRIX_TILES = ((32, 2), (16, 3), (80, 1))
 """Rows × vectors of sums that fill registers of two axes, best first."""
 
-MATRIX_ENTER = 100.0
-"""Slots to shape such registers, and to let go of them."""
-
 DOT_STEPS = {"uint8·int8": ((4.0, ""),), "int16·int16": ((2.0, ""),), "bfloat16·bfloat16": ((2.5, ""),)}
 """Slots of a step of tiles of small types for one vector of sums, where no instruction does it in one."""
 
@@ -62,7 +59,6 @@ def matrix_ops(machine: Machine) -> tuple[TileOpRow, ...]:
         replace(
             _product("fma", dot, {"m": rows, "n": vectors}, 0, slots=1e3 * ns / slot / (MATRIX_ROWS * STEPS)),
             needs=EXTENSIONS[dot.element.name],
-            enter=MATRIX_ENTER,
             steps=STEPS,
         )
         for dot in DOTS
