@@ -19,6 +19,7 @@ from eqsat.ir.build import call
 from eqsat.ir.defined import Applied
 from eqsat.ir.table import OPS, having
 from eqsat.rules import op, rewrite, tensors
+from eqsat.verify.own_operators import own_softsign
 
 a, b, u, v = tensors("a b u v")
 X = np.random.default_rng(0).standard_normal((3, 5))
@@ -94,6 +95,15 @@ def test_types_are_the_same_on_arrays_and_in_programs() -> None:
         eqsat.optimize(lambda x: cauchy(x).real, strict=True)(complex_numbers)
     with pytest.raises(OptionError, match="given by place"):
         smoothed(1.0, width=2.0)
+
+
+def test_floats_of_16_bits_are_rounded_once() -> None:
+    """On arrays as in programs: step by step in float16, small results of 1 - 1/(1 + x) had one digit or none."""
+    x = np.random.default_rng(1).uniform(-2, 2, (8, 8, 8, 8)).astype(np.float16)
+    found = own_softsign(x)
+    exact = own_softsign(x.astype(np.float64))
+    assert found.dtype == np.float16 and (abs(found - exact) <= 2.0**-11 * abs(exact) + 1e-6).all()
+    np.testing.assert_array_equal(eqsat.optimize(lambda x: own_softsign(x), strict=True)(x), found)
 
 
 def test_rules_name_them() -> None:
