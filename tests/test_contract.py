@@ -434,6 +434,27 @@ def test_images_are_copied_column_by_column(rows: int, wide: int, tap: int) -> N
         assert each is not nest or {step == "4" for step in rows_first} == {piece > 0}
 
 
+def test_nothing_is_read_behind_a_last_vector() -> None:
+    """``Σ_k table[index[m, k]] w[k, n]``, copied by rows of 17: what lies behind the last index is out of bounds."""
+    m, n, k, rows, f = 5, 3, 17, 4, float32
+    index = Call("wrap_index", (Load(0, 0, (k, 0, 1), int64),), int64, rows)
+    body = Call("mul", (Load(1, 0, (0, 0, 0), f, ((index, 1),)), Load(2, 0, (0, 1, n), f)), f)
+    operands = Operand(int64, m * k), Operand(f, rows), Operand(f, k * n)
+    kernel = Kernel((m, n, k), 2, "sum", body, Acc(f), operands, Operand(f, m * n), 0, (n, 1))
+    group = KernelGroup((Stage(kernel, (0, 1, 2), 3),), 0, (*operands, kernel.out), (3,))
+    tile = TileOp("fma", (("m", 3), ("n", n), ("k", k)))
+    nest = Pack("b", Loop("m", m, 3, Pack("a", tile), True))
+    rng = np.random.default_rng(0)
+    positions, table, w = rng.integers(0, rows, m * k), random_of(rows), random_of(k * n)
+    given = [np.append(positions, np.full(32, 1000)), table, w, np.zeros(m * n, np.float32)]
+    found = run(contract.emit(group, nest, host()), given)[3].reshape(m, n)  # no status: no index was out of bounds
+    np.testing.assert_allclose(found, table[positions].reshape(m, k) @ w.reshape(k, n), rtol=1e-5)
+
+
+def random_of(size: int) -> np.ndarray:
+    return np.random.default_rng(size).uniform(0.5, 1.5, size).astype(np.float32)
+
+
 def in_runs(m: int, k: int, rows: int, depth: int) -> Nest:
     tile = TileOp("fma", (("m", rows), ("n", 32), ("k", depth)))
     return Pack("b", Loop("m", m, rows, Loop("n", 40, 32, Loop("k", k, depth, tile)), True))

@@ -196,15 +196,19 @@ class ContractElements:
                 ends.append(f"{inner} - {position} % {inner}")
             if count is not None:
                 self.p.bind(count, f"min({', '.join(ends)})")
-            coordinates = {axes[0]: position} if flat and axes else self.split(group, position)
             view = View((), axes[-1] if even or inner > 1 else None, self.rule, count)
+
+            def at(place: str, view: View) -> None:
+                body({axes[0]: place} if flat and axes else self.split(group, place), place, view)
+
             if even and count is not None and self.span(group) > lanes:  # whole vectors without masks, which take time
-                with self.p.scope(f"if {count} == {lanes}:"):
-                    body(coordinates, position, replace(view, count=None))
-                with self.p.scope("else:"):
-                    body(coordinates, position, view)
+                for header, part in ((f"if {count} == {lanes}:", replace(view, count=None)), ("else:", view)):
+                    with self.p.scope(header):
+                        place = self.p.fresh("j")  # a name of its own: what a branch reads is not to be read before it
+                        self.p.bind(place, position)
+                        at(place, part)
             else:
-                body(coordinates, position, view)
+                at(position, view)
             if len(ends) > 2:
                 self.p.line(f"{position} += {count}")
 
