@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.terms import Read, Selection, Term
+from eqsat.extract.walks import in_blocks, turned
 from eqsat.ir import build, views
 from eqsat.ir.composite import composite, expand
 from eqsat.ir.evaluate import evaluate_nodes
@@ -610,3 +612,17 @@ def test_roofline_levels_and_threads() -> None:
     assert one.slots("tanh") == OPS["tanh"].cost
     long, short = one.compute(1e9, 0, float32), one.move(1e9)
     assert one.seconds(1e9, 0, 1e9, float32) >= max(long, short) + one.step
+
+
+def test_windows_are_turned_lane_by_lane() -> None:
+    """An image with channels first is turned by blocks of its rows; pairs of pixels, every second one, are not."""
+    whole = views.strided((14, 16, 64), (16, 1, 256))
+    pairs = views.strided((2, 2, 7, 7, 64), (16, 1, 32, 2, 256))
+    assert turned(whole) and in_blocks(whole)
+    assert turned(pairs) and not in_blocks(pairs)
+
+    def seconds(map: views.ViewMap) -> float:
+        turned_over = build.call("neg", build.view(arg(0, 64, 16, 16), map))
+        return extract(egraph_of(turned_over), RATES, seconds=10.0)[0].seconds / math.prod(map.shape)
+
+    assert seconds(pairs) > 1.5 * seconds(whole)

@@ -15,10 +15,11 @@ import eqsat
 from eqsat.cost import calibration
 from eqsat.cost.calibration import SCATTERED
 from eqsat.cost.machine import Machine
+from eqsat.cost.movement import crowds, thrashes
 from eqsat.cost.target import MemorySpace, Ports, Target, TargetError, TileOpRow
-from eqsat.ir.kernel import Acc, Kernel, Literal, Operand
+from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Literal, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.ir.types import float32, float64
+from eqsat.ir.types import float32, float64, row_major
 from eqsat.plan.backend import backend
 from eqsat.plan.plan import KernelStep
 from eqsat.schedule import schedule
@@ -268,3 +269,38 @@ def test_scattered_lines_take_what_was_measured_of_the_nearest_level_beyond() ->
     assert scattered(L3=0.5, memory=4.0) == pytest.approx([0.5, 0.5, 0.5, 4.0])
     assert scattered(memory=4.0) == pytest.approx([4.0] * 4)
     assert scattered() == pytest.approx([1e9 * SCATTERED] * 4)
+
+
+def test_lines_crowd_by_all_the_distances_between_them() -> None:
+    """14 lines 2 KiB apart take two sets of 64, seven each; four times as many, a multiple of 4 KiB apart, the same."""
+    rows, planes = (2048, 14), (401_408, 2)
+    assert not crowds((rows,), 64, 8) and not crowds((planes, (802_816, 2)), 64, 8)
+    assert crowds((planes, rows), 64, 8) and not crowds((planes, rows), 64, 16)
+    assert crowds(((802_816, 2), planes, rows), 64, 16)
+    assert not crowds((planes, rows), 0, 0)  # of a cache that nobody knows
+    for step, n, ways in ((4096, 9, 8), (64, 512, 8), (64, 511, 8), (3600, 64, 8), (3600, 64, 12)):
+        assert crowds(((step, n),), 64, ways) == thrashes(step, n, 64, ways)
+
+
+def test_tiles_of_images_are_turned_with_the_channels_innermost() -> None:
+    """Windows of pairs of pixels, channels first, become channels last: of results 14 lines are written at a time."""
+    f, channels, tiles, pitch = float32, 512, 14, 30
+    extents = (2, 2, 2, 2, tiles, tiles, channels)
+    store = row_major(extents)
+    loads = [
+        Load(0, 0, (2 * pitch, pitch, 2, 1, 2 * pitch, 2, pitch * pitch), f),
+        Load(0, 2 * pitch, (0, -pitch, 2, 1, 2 * pitch, 2, pitch * pitch), f),
+    ]
+    operands = (Operand(f, channels * pitch * pitch),)
+    out = Operand(f, math.prod(extents))
+    kernel = Kernel(extents, 7, None, Call("add", tuple(loads), f), Acc(f), operands, out, 0, store)
+    group = KernelGroup((Stage(kernel, (0,), 1),), 0, (*operands, out), (1,))
+    levels = tuple(replace(v, scattered_ns={"L3": 0.5, "memory": 2.5}.get(v.name, 0.0)) for v in DESK.levels)
+    found = schedule(group, cpu_target(replace(DESK, levels=levels), 1))
+    blocks, tile = list[int](), found.nest
+    while isinstance(tile, Loop):
+        blocks.append(tile.block)
+        tile = tile.body
+    assert isinstance(tile, TileOp) and blocks[-1] == channels
+    # each element is read and written once from near, and its lanes are stored apart: not as if each were a line
+    assert found.predicted_seconds < 3e-9 * kernel.points

@@ -9,6 +9,7 @@ broadcasts and overlapping windows are priced for what they move.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,10 +27,22 @@ def thrashes(row_bytes: int, rows: int, sets: int = CACHE_SETS, ways: int = CACH
     One line of a set is left to the other stream of a contraction. Measured: 14 rows over two sets run as if they
     were spread, over one set at three quarters of the speed.
     """
+    return crowds(((row_bytes, rows if row_bytes else 0),), sets, ways, line)
+
+
+MOST_LINES = 4096
+"""Lines that are looked at: more crowd anyway, or lie evenly."""
+
+
+@lru_cache(maxsize=4096)
+def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int = LINE) -> bool:
+    """The same of lines at all sums of multiples of several distances in bytes, each with how many of it."""
     if not sets:
         return False
-    crowd = [row_bytes * i // line % sets for i in range(rows if row_bytes else 0)]
-    return max(map(crowd.count, set(crowd)), default=0) >= ways
+    starts = [0]
+    for step, count in steps:
+        starts = [start + step * i for i in range(min(count, MOST_LINES // max(1, len(starts)))) for start in starts]
+    return max(Counter(line_ % sets for line_ in {start // line for start in starts}).values(), default=0) >= ways
 
 
 @dataclass(frozen=True, slots=True)

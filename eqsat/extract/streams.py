@@ -28,7 +28,7 @@ from eqsat.cost.calibration import (
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
-from eqsat.extract.walks import VECTOR, every_second, run_of, turned
+from eqsat.extract.walks import VECTOR, every_second, in_blocks, run_of, turned
 from eqsat.ir import views
 from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
@@ -338,11 +338,15 @@ class Builder:
 
         Of products of matrices none: their panels are copied.
         """
-        across = sum(map is not None and turned(map) for map in s.maps)
-        blocks = s.core is None and not s.guarded
-        each = PACK_TRANSPOSED / self.roofline.lanes(s.type.dtype) if blocks else LANE_SLOTS
+        across = [m for m in s.maps if m is not None and turned(m)]
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
-        return across * each * s.type.size + along
+        if s.core is not None or s.guarded:
+            return len(across) * LANE_SLOTS * s.type.size + along
+        blocks = sum(map(in_blocks, across))
+        slots = blocks * PACK_TRANSPOSED / self.roofline.lanes(s.type.dtype)
+        if blocks < len(across):  # vectors lie along that axis, and their lanes are stored apart
+            slots += 2 * LANE_SLOTS
+        return slots * s.type.size
 
     @staticmethod
     def _inner(s: Stream) -> int:

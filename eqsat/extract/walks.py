@@ -17,6 +17,11 @@ def turned(map: ViewMap) -> bool:
     return last[-1] > 1 and any(1 in steps for steps in others)
 
 
+def in_blocks(map: ViewMap) -> bool:
+    """Whether memory that is walked along another axis than the last one can be turned over by blocks of vectors."""
+    return any(step == 1 and n >= VECTOR for axis in map.axes[:-1] for n, step in axis)
+
+
 def every_second(map: ViewMap, reduced: Sequence[int]) -> bool:
     """Whether a reduction reads every second element along an axis that it keeps, and no run of a vector's length."""
     ends = [(axis in reduced, atoms[-1][0], abs(atoms[-1][1])) for axis, atoms in enumerate(map.axes) if atoms]

@@ -28,7 +28,7 @@ from eqsat.cost.calibration import (
     STRAIGHT,
     TLB_ENTRIES,
 )
-from eqsat.cost.movement import Functions, all_dependences, slots_of, thrashes
+from eqsat.cost.movement import Functions, all_dependences, crowds, slots_of, thrashes
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
 from eqsat.schedule.jams import together, window_starts
@@ -357,20 +357,36 @@ def jump_seconds(
         followed = n <= STEPS_IN_SIGHT and not thrashes(far, n, inner.sets, inner.ways, inner.line)
         if far <= 64 or access.gathered or (stream if access.write else followed) or source[0] != "operand":
             continue  # among them what prefetching follows, while the lines it fetches stay
-        run, pieces = 1, extents[a]
+        run, pieces, apart = 1, extents[a], list[tuple[int, int]]()
         others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
         for stride, extent in sorted(others):
-            if stride <= run:
+            if stride <= run or stride * size < inner.line:  # in the same lines
                 run += stride * (extent - 1)
             elif extent <= STEPS_IN_SIGHT:
                 pieces *= extent
+                apart.append((stride * size, extent))
         if run * size >= min(far, PAGE_BYTES):
             continue
         if sum(problem.sizes) <= target.middle[0].capacity:
             each = PIECE_INSIDE
-        elif access.write and not (n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT)):
-            each = target.holding(sum(problem.sizes)).scattered
+        elif _lost(target, far, n, tuple(apart), access.write):
+            each = PIECE_LOST
         else:
-            each = PIECE_LOST if n > TLB_ENTRIES or thrashes(far, STEPS_IN_SIGHT) else PIECE_APART
+            each = PIECE_APART
+            if access.write:  # a line stays until its other pieces come
+                each = target.holding(sum(problem.sizes)).scattered * min(1.0, run * size / inner.line)
         total += each * pieces
     return total
+
+
+def _lost(target: Target, far: int, n: int, apart: tuple[tuple[int, int], ...], write: bool) -> bool:
+    """Whether lines are lost before what is beside in them comes, with their pages, or because they crowd into few sets
+    of the nearest cache, and if they are read, of the next one too, where that is known.
+
+    Of n rows, ``far`` bytes apart, in each of which pieces lie ``apart``: (bytes, how many).
+    """
+    inner, *others = target.caches
+    crowded = crowds(((far, min(n, STEPS_IN_SIGHT)), *apart), inner.sets, inner.ways, inner.line)
+    known = [space for space in others[:1] if space.sets and not write]
+    beyond = all(crowds(((far, n), *apart), space.sets, space.ways, space.line) for space in known)
+    return n * min(1.0, far / PAGE_BYTES) > TLB_ENTRIES or (crowded and beyond)
