@@ -623,7 +623,7 @@ def test_windows_are_turned_lane_by_lane() -> None:
 
     def seconds(map: views.ViewMap) -> float:
         turned_over = build.call("neg", build.view(arg(0, 64, 16, 16), map))
-        near = replace(RATES, levels=((float("inf"), 1e13),), step=0.0)
+        near = replace(RATES, levels=((float("inf"), 1e13),), step=0.0, vector_bytes=64)
         return extract(egraph_of(turned_over), near, seconds=10.0)[0].seconds / math.prod(map.shape)
 
     assert seconds(pairs) > 1.5 * seconds(whole)
