@@ -9,10 +9,11 @@ broadcasts and overlapping windows are priced for what they move.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
 
 from eqsat.cost.calibration import CACHE_SETS, CACHE_WAYS, FUNCTION_SLOTS, GATHER_SLOTS, GUARD_SLOTS, LINE
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Index, Kernel, Literal, Load, parts, unique
@@ -30,7 +31,7 @@ def thrashes(row_bytes: int, rows: int, sets: int = CACHE_SETS, ways: int = CACH
     return crowds(((row_bytes, rows if row_bytes else 0),), sets, ways, line)
 
 
-MOST_LINES = 4096
+MOST_LINES = 1024
 """Lines that are looked at: more crowd anyway, or lie evenly."""
 
 
@@ -39,10 +40,11 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
     """The same of lines at all sums of multiples of several distances in bytes, each with how many of it."""
     if not sets:
         return False
-    starts = [0]
+    starts = np.zeros(1, np.int64)
     for step, count in steps:
-        starts = [start + step * i for i in range(min(count, MOST_LINES // max(1, len(starts)))) for start in starts]
-    return max(Counter(line_ % sets for line_ in {start // line for start in starts}).values(), default=0) >= ways
+        starts = (starts[:, None] + step * np.arange(min(count, MOST_LINES // max(1, starts.size)))).ravel()
+    lines = np.unique(starts // line)
+    return bool(lines.size) and int(np.bincount(lines % sets).max()) >= ways
 
 
 @dataclass(frozen=True, slots=True)

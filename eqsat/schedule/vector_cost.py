@@ -386,7 +386,9 @@ def _lost(target: Target, far: int, n: int, apart: tuple[tuple[int, int], ...], 
     Of n rows, ``far`` bytes apart, in each of which pieces lie ``apart``: (bytes, how many).
     """
     inner, *others = target.caches
-    crowded = crowds(((far, min(n, STEPS_IN_SIGHT)), *apart), inner.sets, inner.ways, inner.line)
+    if n * min(1.0, far / PAGE_BYTES) > TLB_ENTRIES:
+        return True
+    if not crowds(((far, min(n, STEPS_IN_SIGHT)), *apart), inner.sets, inner.ways, inner.line):
+        return False
     known = [space for space in others[:1] if space.sets and not write]
-    beyond = all(crowds(((far, n), *apart), space.sets, space.ways, space.line) for space in known)
-    return n * min(1.0, far / PAGE_BYTES) > TLB_ENTRIES or (crowded and beyond)
+    return all(crowds(((far, n), *apart), space.sets, space.ways, space.line) for space in known)
