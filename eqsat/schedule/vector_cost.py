@@ -28,7 +28,7 @@ from eqsat.cost.calibration import (
     STRAIGHT,
     TLB_ENTRIES,
 )
-from eqsat.cost.movement import Functions, all_dependences, crowds, slots_of, thrashes
+from eqsat.cost.movement import Access, Functions, all_dependences, crowds, slots_of, thrashes
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
 from eqsat.schedule.jams import together, window_starts
@@ -369,26 +369,34 @@ def jump_seconds(
             continue
         if sum(problem.sizes) <= target.middle[0].capacity:
             each = PIECE_INSIDE
-        elif _lost(target, far, n, tuple(apart), access.write):
-            each = PIECE_LOST
         else:
-            each = PIECE_APART
+            lost = _lost(form, problem, target, access, ((far, n), *apart))
+            kept = PIECE_APART
             if access.write:  # a line stays until its other pieces come
-                each = target.holding(sum(problem.sizes)).scattered * min(1.0, run * size / inner.line)
+                kept = target.holding(sum(problem.sizes)).scattered * min(1.0, run * size / inner.line)
+            each = lost * PIECE_LOST + (1 - lost) * kept
         total += each * pieces
     return total
 
 
-def _lost(target: Target, far: int, n: int, apart: tuple[tuple[int, int], ...], write: bool) -> bool:
-    """Whether lines are lost before what is beside in them comes, with their pages, or because they crowd into few sets
-    of the nearest cache, and if they are read, of the next one too, where that is known.
+def _lost(
+    form: StageForm, problem: Problem, target: Target, access: Access, steps: tuple[tuple[int, int], ...]
+) -> float:
+    """The part of an access's pieces whose lines are lost before what is beside in them comes: with their pages, or
+    because they crowd into few sets of the nearest cache. Those that the next cache keeps are lost the first time.
 
-    Of n rows, ``far`` bytes apart, in each of which pieces lie ``apart``: (bytes, how many).
+    ``steps``: rows, and pieces of each, as (bytes from one to the next, how many).
     """
+    (far, n), *apart = steps
     inner, *others = target.caches
     if n * min(1.0, far / PAGE_BYTES) > TLB_ENTRIES:
-        return True
+        return 1.0
     if not crowds(((far, min(n, STEPS_IN_SIGHT)), *apart), inner.sets, inner.ways, inner.line):
-        return False
-    known = [space for space in others[:1] if space.sets and not write]
-    return all(crowds(((far, n), *apart), space.sets, space.ways, space.line) for space in known)
+        return 0.0
+    known = [space for space in others[:1] if space.sets and not access.write]
+    if all(crowds(steps, space.sets, space.ways, space.line) for space in known):
+        return 1.0
+    source = form.source(access)
+    same = sum(not other.write and form.source(other) == source for other in form.accesses)
+    read = same * form.kernel.points * access.dtype.itemsize
+    return min(1.0, problem.sizes[int(source[1])] / max(1, read))
