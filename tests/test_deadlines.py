@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -85,10 +86,17 @@ def test_what_does_not_fit_is_run_by_numpy(program: Any, budget: float) -> None:
     fn, args = program
     f = eqsat.optimize(fn, budget=budget, cache=False)
     start = time.monotonic()
-    with pytest.warns(eqsat.BudgetWarning, match="budget of .* was spent while .*Fix: ") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         got = f(*args)
+        compiling = any(thread.name == "eqsat: compile" for thread in threading.enumerate())
     assert time.monotonic() - start < budget + GRACE
-    assert fn.__name__ in str(caught[0].message) and caught[0].filename == __file__
+    if caught or not compiling:  # else Numba may have caught it, in the thread that was given up
+        assert issubclass(caught[0].category, eqsat.BudgetWarning) and caught[0].filename == __file__
+        said = str(caught[0].message)
+        assert fn.__name__ in said and re.search("budget of .* was spent while .*Fix: ", said)
+    said = f.explain(*args).plain or ""
+    assert "was spent while" in said
     for one, other in zip(got, fn(*args), strict=True):
         np.testing.assert_array_equal(one, other)
     with warnings.catch_warnings():

@@ -43,8 +43,8 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
     starts = np.zeros(1, np.int64)
     for step, count in steps:
         starts = (starts[:, None] + step * np.arange(min(count, MOST_LINES // max(1, starts.size)))).ravel()
-    lines = np.unique(starts // line)
-    return bool(lines.size) and int(np.bincount(lines % sets).max()) >= ways
+    lines = sorted({*(starts // line).tolist()})  # np.unique would import numpy.ma
+    return bool(lines) and int(np.bincount(np.array(lines) % sets).max()) >= ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from eqsat_backends.numba_cpu.printing.contract_layout import (
 from eqsat_backends.numba_cpu.printing.contract_packing import ContractPacking
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.source import Module, address, minus
-from eqsat_backends.numba_cpu.tiles.dots import NEEDS
-from eqsat_backends.numba_cpu.tiles.matrix import last_width
+from eqsat_backends.numba_cpu.tiles.dots import NEEDS, last_width
 from eqsat_backends.numba_cpu.tiles.tile_ops import ASK_STEPS, CLAIM_EVERY
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 

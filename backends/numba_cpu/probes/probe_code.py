@@ -14,8 +14,7 @@ from eqsat.cost.calibration import LINE
 from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running.words import Word, Words
-from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, WIDTH, registers
-from eqsat_backends.numba_cpu.tiles.micro_kernels import VectorTile
+from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, WIDTH
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import BYTES, Lanes, cpu_features, native_lanes
@@ -95,6 +94,9 @@ def matrix(element: str) -> int:
 
 
 def _matrix(module: ir.Module, name: str, element: str) -> None:
+    from eqsat_backends.numba_cpu.tiles.matrix import registers  # imports Numba
+    from eqsat_backends.numba_cpu.tiles.micro_kernels import VectorTile
+
     w, (a, b, parameters) = _begin(module, name)
     e = VectorTile(w.b, WIDTH // 4, "float32" if element.startswith("bf") else "int32")
     held = registers(e, element, False, [(MATRIX_ROWS, WIDTH)] * (MATRIX_SUMS + 2))

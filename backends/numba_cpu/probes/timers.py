@@ -25,7 +25,7 @@ from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
 from eqsat_backends.numba_cpu.running.driver import Program
-from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, STEPS, WIDTH
+from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, STEPS, WIDTH
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features, native_lanes
 
 _log = logging.getLogger(__name__)

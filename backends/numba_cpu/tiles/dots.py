@@ -15,6 +15,15 @@ from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
 NEEDS = {"uint8·int8": "avx512vnni", "int16·int16": "avx512vnni", "bfloat16·bfloat16": "avx512bf16"}
 """The extension that has an instruction for it."""
 
+EXTENSIONS = {"uint8·int8": "amx-int8", "bfloat16·bfloat16": "amx-bf16"}
+"""What has registers of two axes that multiply an element type (see ``matrix``), in LLVM's spelling."""
+
+STEPS = 16
+"""Steps of k that such an instruction takes."""
+
+WIDTH = 64
+"""Bytes of a row of such a register."""
+
 Step = Callable[[Lanes, Value, Value, Value], Value]
 """(lanes, element of a in every lane, elements of b, sums) -> sums."""
 
@@ -81,3 +90,8 @@ def _pairs(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
     a, b, sixteen = e.b.bitcast(a, sums.type), e.b.bitcast(b, sums.type), e.like(sums, 16)
     low, high = ((e.b.ashr(x, sixteen), e.b.ashr(e.b.shl(x, sixteen), sixteen)) for x in (a, b))
     return e.b.add(sums, e.b.add(*(e.b.mul(p, q) for p, q in zip(low, high, strict=True))))
+
+
+def last_width(tail: int, narrow: bool) -> int:
+    """Bytes of a tile's last vector, by the options of ``fma_tile``."""
+    return 4 * tail if tail else WIDTH // 2 if narrow else WIDTH

@@ -21,20 +21,11 @@ from itertools import chain
 from llvmlite import ir
 
 from eqsat.schedule.tiles import MATRIX_REGISTERS, MATRIX_ROWS, matrix_registers
-from eqsat_backends.numba_cpu.tiles.dots import step_of
+from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, STEPS, WIDTH, last_width, step_of
 from eqsat_backends.numba_cpu.tiles.micro_kernels import Tile, VectorTile, macro
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.flow import I64, Variable
 from eqsat_backends.numba_cpu.vectors.lanes import Value, cpu_features
-
-EXTENSIONS = {"uint8·int8": "amx-int8", "bfloat16·bfloat16": "amx-bf16"}
-"""What has an instruction for an element type, in LLVM's spelling."""
-
-STEPS = 16
-"""Steps of k that an instruction takes."""
-
-WIDTH = 64
-"""Bytes of a register's row."""
 
 _BYTE = ir.IntType(8)
 
@@ -194,11 +185,6 @@ def registers(e: VectorTile, element: str, signed_first: bool, shapes: Sequence[
         return InMemory(e, shapes, step)
     kind = "bf16ps" if element.startswith("bf") else "bsud" if signed_first else "busd"
     return Native(e, shapes, f"tdp{kind}")
-
-
-def last_width(tail: int, narrow: bool) -> int:
-    """Bytes of a tile's last vector, by the options of ``fma_tile``."""
-    return 4 * tail if tail else WIDTH // 2 if narrow else WIDTH
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
 from eqsat.ir.contraction import DOTS, Dot
 from eqsat.schedule.tiles import MATRIX_ROWS
-from eqsat_backends.numba_cpu.tiles.dots import NEEDS
-from eqsat_backends.numba_cpu.tiles.matrix import EXTENSIONS, STEPS, WIDTH
+from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, NEEDS, STEPS, WIDTH
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
 
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
