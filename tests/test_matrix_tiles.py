@@ -122,11 +122,11 @@ def test_tiles_that_no_registers_hold(sizes: str, message: str) -> None:
 def test_registers_of_shapes_that_do_not_fit() -> None:
     """What the processor would answer with a signal is refused when the code is written."""
     with pytest.raises(ValueError, match="9 registers, 8 are there"):
-        matrix.Registers(None, [(16, 64)] * 9)  # type: ignore[arg-type]
+        matrix.Native(None, [(16, 64)] * 9, "")  # type: ignore[arg-type]
     for shape in ((17, 64), (0, 64), (16, 68), (16, 6)):
         with pytest.raises(ValueError, match="up to 16 rows of up to 64 bytes"):
-            matrix.Registers(None, [shape])  # type: ignore[arg-type]
-    held = matrix.Registers(None, [(16, 64), (5, 64), (5, 64), (5, 20), (16, 20)])  # type: ignore[arg-type]
+            matrix.Native(None, [shape], "")  # type: ignore[arg-type]
+    held = matrix.Native(None, [(16, 64), (5, 64), (5, 64), (5, 20), (16, 20)], "")  # type: ignore[arg-type]
     held.fits(2, 1, 0)
     for sums, first, second in ((0, 1, 0), (3, 1, 0), (2, 3, 0), (2, 1, 4)):
         with pytest.raises(ValueError, match="make no"):

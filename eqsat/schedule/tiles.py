@@ -53,7 +53,7 @@ def matrix_registers(rows: int, vectors: int) -> int:
     """Registers of two axes that a tile takes, and smaller ones: its sums, a row of the second factor, and one of each
     height of the first, for rows that fill registers and for those left over. A vector's lanes are a row of one."""
     full, part = divmod(rows, MATRIX_ROWS)
-    return (full + bool(part)) * vectors + vectors + (2 if full and rows > MATRIX_ROWS else 1)
+    return (full + bool(part)) * vectors + vectors + (2 if rows > MATRIX_ROWS else 1)
 
 
 def tile_seconds(target: Target, dtype: DType, m: int, n: int, k: int, partial: bool) -> float:

@@ -3,7 +3,7 @@
 A register holds up to 16 rows of up to 64 bytes. An instruction multiplies one whose rows are the first factor's, 16
 elements along k each, by one whose rows are 16 columns of the second factor at one k, and adds to a third one, of 16 ×
 16 sums. So it takes what register tiles of vectors do (see ``micro_kernels``): rows of the first factor that are
-contiguous along k, the second one as panels. Shapes are set apart, for that takes as long as a dozen products, and hold
+contiguous along k, the second one as panels. Shapes are set apart from that, once
 for all tiles of a size.
 
 Where the processor has no such registers, memory and loops over vectors stand in for them: the same sums, for tests.
@@ -14,6 +14,7 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -30,7 +31,7 @@ from eqsat_backends.numba_cpu.vectors.lanes import Value, cpu_features
 _BYTE = ir.IntType(8)
 
 
-class Registers:
+class Registers(ABC):
     """Registers of these shapes, each (rows, bytes of a row), in LLVM code.
 
     Raises:
@@ -51,27 +52,29 @@ class Registers:
         if (rows, width, a_width) != (a_rows, b_width, 4 * b_rows):
             raise ValueError(f"registers {self.shapes[first]} · {self.shapes[second]} make no {self.shapes[sums]}")
 
+    @abstractmethod
     def shape(self) -> None:
         """Shape the registers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def clear(self, register: int) -> None:
-        raise NotImplementedError
+        """Fill a register with zeros."""
 
+    @abstractmethod
     def load(self, register: int, pointer: Value, apart: int) -> None:
         """Rows from ``pointer`` on, so many bytes apart."""
-        raise NotImplementedError
 
+    @abstractmethod
     def store(self, register: int, pointer: Value, apart: int) -> None:
-        raise NotImplementedError
+        """The same to memory."""
 
+    @abstractmethod
     def multiply(self, sums: int, first: int, second: int) -> None:
         """Add a product of two registers to a third one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> None:
         """Let go of all registers."""
-        raise NotImplementedError
 
 
 class Native(Registers):
@@ -126,29 +129,30 @@ class InMemory(Registers):
         self.places = [room(e, MATRIX_ROWS * WIDTH) for _ in shapes]
 
     def shape(self) -> None:
-        pass
+        """Memory has any shape."""
 
     def clear(self, register: int) -> None:
         _clear(self.e, self.places[register], MATRIX_ROWS)
 
-    def _rows(self, register: int) -> tuple[Value, int, Value | None]:
+    def _rows(self, register: int) -> tuple[Value, Value | None]:
+        """How many rows a register has, and how many elements of each, where that is not all of a vector."""
         rows, width = self.shapes[register]
-        return ir.Constant(I64, rows), WIDTH, ir.Constant(I64, width // 4) if width < WIDTH else None
+        return ir.Constant(I64, rows), ir.Constant(I64, width // 4) if width < WIDTH else None
 
     def load(self, register: int, pointer: Value, apart: int) -> None:
-        e, (rows, pitch, count) = self.e, self._rows(register)
+        e, (rows, count) = self.e, self._rows(register)
         source, target = e.moving(pointer), e.moving(self.places[register])
         with e.loop(rows):
             e.store(e.load(source.now, count), target.now)
             e.move(source, apart)
-            e.move(target, pitch)
+            e.move(target, WIDTH)
 
     def store(self, register: int, pointer: Value, apart: int) -> None:
-        e, (rows, pitch, count) = self.e, self._rows(register)
+        e, (rows, count) = self.e, self._rows(register)
         source, target = e.moving(self.places[register]), e.moving(pointer)
         with e.loop(rows):
             e.store(e.load(source.now), target.now, count)
-            e.move(source, pitch)
+            e.move(source, WIDTH)
             e.move(target, apart)
 
     def multiply(self, sums: int, first: int, second: int) -> None:
@@ -166,7 +170,7 @@ class InMemory(Registers):
             e.move(a_at, WIDTH)
 
     def release(self) -> None:
-        pass
+        """The stack is given back by itself."""
 
 
 def room(e: VectorTile, nbytes: int) -> Value:
