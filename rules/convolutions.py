@@ -26,7 +26,7 @@ from eqsat.ir.table import make
 from eqsat.ir.types import DType, float32, float64, row_major
 from eqsat.rules import Match, attributes, contract, rewrite, tensors, view
 from eqsat.rules.examples import Maker
-from eqsat_rules.labels import einsum, extents_of
+from eqsat_rules.labels import einsum, extents_of, split_label, squeeze
 
 w, x = tensors("w x")
 mp, s = attributes("mp s")
@@ -172,8 +172,10 @@ class _Tiles:
         tiles = {p: -(-found.extents[p] // (size * apart[p])) for p in found.positions}
         if any(found.extents[p] < size * apart[p] for p in found.positions):
             return None
-        deep = tuple(k for k in spec.summed if k not in found.kernel)
-        lead = tuple(k for k in spec.a if k not in deep and k not in found.kernel)
+        # Axes of one position are left out, so that an image has one form however many of them a program writes.
+        own = tuple(k for k in spec.a if k not in found.kernel and found.extents[k] > 1)
+        deep = tuple(k for k in own if k in spec.summed)
+        lead = tuple(k for k in own if k not in deep)
         axes = (*lead, *deep)
         shape = [found.extents[k] + (found.taps - 1) * apart.get(k, 0) for k in axes]
         image = build.view(m.x, views.strided(shape, [found.steps[k] for k in axes], m.mp.offset), "channels last")
@@ -207,17 +209,26 @@ class _Tiles:
     @property
     def labels(self) -> tuple[object, ...]:
         """Of results: groups, tiles, channels."""
-        return self.phased((*self.spec.batch, *(k for k in self.spec.out if k in self.spec.rows), *self.spec.cols))
+        spec = self.spec
+        whole = (*spec.batch, *(k for k in spec.out if k in spec.rows), *spec.cols)
+        return self.phased([k for k in whole if self.found.extents[k] > 1])
 
     def products(
-        self, m: Match, tile: Node, labels: Sequence[object], filters: Node
+        self, m: Match, tile: Node, labels: Sequence[object], filters: Node, cut: Sequence[tuple[object, int]] = ()
     ) -> tuple[Node, tuple[object, ...]]:
-        """Sums over channels of tiles times filters, for each position ("t", i); with the labels of what comes out."""
-        own: tuple[object, ...] = tuple(self.spec.b)
-        weight: Node = m.w
-        for i, (_, r) in enumerate(self.found.pairs):
-            weight, own = _along(weight, own, r, ("t", i), filters)
-        out = (*(("t", i) for i, _ in enumerate(self.found.pairs)), *self.labels)
+        """Sums over channels of tiles times filters, for each position ("t", i); with the labels of what comes out.
+
+        ``cut``: parts of a position, and their extents, by which ``labels`` has (("t", i), part) in its place.
+        """
+        weight, own = squeeze(m.w, self.spec.b)
+        spots: list[object] = [("t", i) for i, _ in enumerate(self.found.pairs)]
+        for spot, (_, r) in zip(spots, self.found.pairs, strict=True):
+            weight, own = _along(weight, own, r, spot, filters)
+        if cut:
+            parts = {spot: [((spot, part), n) for part, n in cut] for spot in spots}
+            weight, own = split_label(weight, own, parts)
+            spots = [part for spot in spots for part, _ in parts[spot]]
+        out = (*spots, *self.labels)
         return einsum(tile, labels, weight, own, out, extents_of((tile, labels), (weight, own))), out
 
     def joined(self, results: Node) -> Node:
@@ -226,11 +237,12 @@ class _Tiles:
         apart = self.found.apart
         shape = [self.tiles[k] * self.size * apart[k] if k in self.tiles else extents[k] for k in last]
         whole = build.reshape(results, shape)
-        back = views.transpose(whole.shape, [last.index(k) for k in self.spec.out])
+        out = [k for k in self.spec.out if k in last]
+        back = views.transpose(whole.shape, [last.index(k) for k in out])
         if not back.is_identity(whole.shape):
             whole = make("view", (whole,), back, label="transpose")
-        out = self.spec.out
-        return build.slices(whole, [0] * len(out), [1] * len(out), [extents[k] for k in out])
+        cut = build.slices(whole, [0] * len(last), [1] * len(last), [extents[k] for k in out])
+        return build.reshape(cut, [extents[k] for k in self.spec.out])
 
 
 def _pairs_of_results(m: Match) -> Node | None:
@@ -264,13 +276,14 @@ def _pairs_of_results(m: Match) -> Node | None:
         return build.call("add", near, build.call("mul", sign(2 * i, [[-1, 1], [-1, -1]], ndim), far))
 
     made = tile(0, ())
-    inputs = build.reshape(made, (4,) * len(pairs) + made.shape[2 * len(pairs) :])
-    labels = (*(("t", i) for i in pairs), *tiled.phased(tiled.lead), *tiled.deep)
-    product, out = tiled.products(m, inputs, labels, _constant(FILTERS, tiled.dtype))
+    halves = (("high", 2), ("low", 2))  # a position in two axes, as it is in the inputs: nothing is to be reshaped
+    labels = (*((("t", i), part) for i in pairs for part, _ in halves), *tiled.phased(tiled.lead), *tiled.deep)
+    product, out = tiled.products(m, made, labels, _constant(FILTERS, tiled.dtype), halves)
 
     step: dict[object, int] = dict(zip(out, row_major(product.shape), strict=True))
     extent: dict[object, int] = dict(zip(out, product.shape, strict=True))
     spots = {p: ("t", i) for i, p in enumerate(tiled.found.positions)}
+    step |= {spot: step[spot, "low"] for spot in spots.values()}
     ndim = len(tiled.labels) + len(pairs)
 
     def results(i: int, taken: tuple[tuple[int, int], ...]) -> Node:

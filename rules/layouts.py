@@ -24,6 +24,7 @@ from eqsat.ir.types import float32, int8, row_major
 from eqsat.ir.views import ViewMap
 from eqsat.rules import Match, attributes, contract, op, rewrite, tensors, view
 from eqsat.rules.examples import Maker
+from eqsat_rules.labels import squeeze
 
 w, x = tensors("w x")
 mp, s, to = attributes("mp s to")
@@ -80,7 +81,8 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
     if steps is None:
         return None
     spec: Spec = m.s
-    shape = _groups_apart(m.x.shape, steps, counts, [k in spec.batch for k in spec.a])
+    # Axes of one position are left out, so that an image has one form however many of them a program writes.
+    shape = tuple(n for n in _groups_apart(m.x.shape, steps, counts, [k in spec.batch for k in spec.a]) if n > 1)
     walked = _walked(shape, steps, counts, start)
     if walked is None:
         return None
@@ -89,9 +91,20 @@ def _channels_last(m: Match, steps: Sequence[int] | None, counts: Sequence[int],
     if math.prod(shape[axis] for axis in deep) < LEAST_WORK:
         return None
     labels, factor = _windows_last(m, build.reshape(m.x, shape), walked, steps, counts, start, deep)
-    out = (*spec.batch, *spec.rows, *spec.cols)
-    product = build.contract(make_spec(labels, spec.b, out), factor, m.w)
-    return build.transpose(product, [out.index(k) for k in spec.out])
+    weights, own = squeeze(m.w, spec.b)
+    return _product(m, factor, labels, weights, own, (*spec.batch, *spec.rows, *spec.cols))
+
+
+def _product(
+    m: Match, x: Node, labels: Sequence[object], weights: Node, own: Sequence[object], order: Sequence[object]
+) -> Node:
+    """The contraction with results in the order of ``order``, turned to what was asked for; axes of one position, which
+    factors come without, are put in last."""
+    spec: Spec = m.s
+    there = {*labels, *own}
+    out = [k for k in order if k in there]
+    product = build.contract(make_spec(labels, own, out), x, weights)
+    return build.reshape(build.transpose(product, [out.index(k) for k in spec.out if k in there]), m.root.shape)
 
 
 def _groups_apart(
@@ -111,14 +124,15 @@ def _windows_last(
     m: Match, x: Node, walked: Sequence[int | None], steps: Sequence[int], counts: Sequence[int], start: int,
     deep: Sequence[int],
 ) -> tuple[list[str], Node]:  # fmt: skip
-    """Windows of a tensor with the axes ``deep`` innermost, in the order that they lie in, and their labels."""
+    """Windows of a tensor with the axes ``deep`` innermost, in the order that they lie in, and their labels, without
+    axes of one position."""
     shape = x.shape
     order = [*(a for a in range(len(shape)) if a not in deep), *deep]
     image = build.transpose(x, order)
     old, new = row_major(shape), dict(zip(order, row_major(image.shape), strict=True))
     moves = [0 if a is None else step // old[a] * new[a] for a, step in zip(walked, steps, strict=True)]
     offset = sum(int(at) * new[a] for a, at in enumerate(np.unravel_index(start, shape)))
-    axes = sorted(range(len(m.s.a)), key=lambda i: -moves[i])
+    axes = sorted((i for i, n in enumerate(counts) if n > 1), key=lambda i: -moves[i])
     seen = views.strided([counts[i] for i in axes], [moves[i] for i in axes], offset)
     # Not composed with the transposition: the copy is to be stored.
     factor = image if seen.is_identity(image.shape) else make("view", (image,), seen, label="windows")
@@ -147,16 +161,16 @@ def _each_windows(m: Match) -> Node | None:
     """Windows of the image with the axes innermost that each have a filter of their own; filters and results alike."""
     spec: Spec = m.s
     steps, counts = m.mp.strides, m.mp.shape
-    walked = None if steps is None else _walked(m.x.shape, steps, counts, m.mp.offset)
+    shape = tuple(n for n in m.x.shape if n > 1)
+    walked = None if steps is None else _walked(shape, steps, counts, m.mp.offset)
     if walked is None:
         return None
     deep = sorted({axis for axis, k in zip(walked, spec.a, strict=True) if axis is not None and k in spec.batch})
-    labels, factor = _windows_last(m, m.x, walked, steps, counts, m.mp.offset, deep)
-    first = (*spec.summed, *spec.batch)
-    weights = build.transpose(m.w, [spec.b.index(k) for k in first])
-    out = (*spec.rows, *spec.batch)
-    product = build.contract(make_spec(labels, first, out), factor, weights)
-    return build.transpose(product, [out.index(k) for k in spec.out])
+    labels, factor = _windows_last(m, build.reshape(m.x, shape), walked, steps, counts, m.mp.offset, deep)
+    weights, own = squeeze(m.w, spec.b)
+    first = [k for k in (*spec.summed, *spec.batch) if k in own]
+    turned = build.transpose(weights, [own.index(k) for k in first])
+    return _product(m, factor, labels, turned, first, (*spec.rows, *spec.batch))
 
 
 def one_row_of_small(m: Match) -> bool:

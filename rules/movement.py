@@ -187,13 +187,15 @@ def _transposed_pad(m: Match) -> Node | None:
     """A transposed padded tensor: the transposed tensor, padded."""
     padded = build.pad(m.x, m.pd.widths, m.pd.value)
     read = axes_read(padded, m.mp)
-    if read is None or len(read) != m.x.type.ndim or any(len(axes) > 1 or None in axes for axes in read):
+    if read is None or m.x.type.size == 0 or any(len(axes) > 1 or None in axes for axes in read):
         return None
-    ones = iter([axis for axis, n in enumerate(padded.shape) if n == 1])
-    order = [axis for axes in read for axis in axes or [next(ones)] if axis is not None]
+    order = [axis for axes in read for axis in axes if axis is not None]
     if order == sorted(order):
         return None
-    return build.pad(build.transpose(m.x, order), [m.pd.widths[axis] for axis in order], m.pd.value)
+    ones = [axis for axis in range(m.x.type.ndim) if axis not in order]  # whatever the view has of these
+    turned = build.transpose(m.x, [*order, *ones])
+    inside = build.reshape(turned, [m.x.shape[axes[0]] if axes else 1 for axes in read])
+    return build.pad(inside, [m.pd.widths[axes[0]] if axes else (0, 0) for axes in read], m.pd.value)
 
 
 def _sum_of_pad(m: Match) -> Node:

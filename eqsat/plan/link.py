@@ -50,9 +50,20 @@ class Member:
 
 
 def digits_of(kernel: Kernel, weight: dict[int, int]) -> ViewMap:
-    """Flat index of the kernel's result -> Σ weight·(digit along each of its parallel axes)."""
-    axes = sorted(range(kernel.parallel), key=lambda a: -kernel.store_strides[a])
-    return views.strided([kernel.extents[a] for a in axes], [weight.get(a, 0) for a in axes])
+    """Flat index of the kernel's result -> Σ weight·(digit along each of its parallel axes).
+
+    Neighbours whose weights step as one are one digit: what reads across their border is read at once.
+    """
+    extents: list[int] = []
+    weights: list[int] = []
+    for a in sorted(range(kernel.parallel), key=lambda a: -kernel.store_strides[a]):
+        n, w = kernel.extents[a], weight.get(a, 0)
+        if extents and weights[-1] == w * n:
+            extents[-1], weights[-1] = extents[-1] * n, w
+        else:
+            extents.append(n)
+            weights.append(w)
+    return views.strided(extents, weights)
 
 
 def link(pieces: Sequence[Piece]) -> list[Member] | None:

@@ -193,7 +193,7 @@ def _schedule(
 ) -> Scheduled:
     ranked: dict[Nest, tuple[float, Entry, Target]] = {}
     searches: dict[Target, Search] = {}
-    for on, parallel in _modes(group, target):
+    for on, parallel in _modes(group, target, graph):
         if ranked and on.threads < target.threads:  # plainly enough work for all threads, and a nest that shares it
             break
         if on not in searches:
@@ -282,10 +282,12 @@ def _candidate(nest: Nest, seconds: float, entry: Entry, on: Target) -> Candidat
     return Candidate(nest, seconds, moved, max(parts, key=lambda name: parts[name]), entry.compute * on.threads)
 
 
-def _modes(group: KernelGroup, target: Target) -> list[tuple[Target, bool]]:
-    """Who runs the group: all threads, or one while the others wait where work is small."""
-    if target.threads == 1:
-        return [(target, True), (target, False)]
+def _modes(group: KernelGroup, target: Target, graph: NestGraph) -> list[tuple[Target, bool]]:
+    """Who runs the group, and whether by a loop that threads share: all, or one while the others wait where work is
+    small."""
+    if target.threads == 1:  # of what threads share, only a split reduction is no plain nest besides
+        split = any(node.op == "Split" for nodes in graph.classes for node in nodes)
+        return [(target, True), (target, False)] if split else [(target, False)]
     slots = 0.0
     for stage in group.stages:
         done = work(stage.kernel, target.functions)

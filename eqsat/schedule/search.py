@@ -36,6 +36,8 @@ WIDTH = 6
 
 LOOPS = ("Loop", "Par", "Cyclic", "Split", "Ahead", "Peel", "PeelPar")
 """The terms that walk an axis."""
+SHARED = ("Par", "Cyclic", "Split", "PeelPar")
+"""Those whose steps threads share."""
 
 
 class Entry(NamedTuple):
@@ -111,8 +113,12 @@ class Search:
         self.summaries: dict[int, Summary] = {}
         self.entries: dict[tuple[int, bool, bool, bool], tuple[Entry, ...]] = {}
         self.loops: dict[int, tuple[float, float, float, float]] = {}  # by identity: e-nodes are the graph's
+        self.shared: set[int] = set()  # classes with a loop that threads share
         for number in graph.bottom_up():
             self.blocks[number] = self._block(number)
+            nodes = graph.classes[number]
+            if any(n.op in SHARED or any(c in self.shared for c in n.children) for n in nodes):
+                self.shared.add(number)
 
     def summary(self, number: int) -> Summary:
         found = self.summaries.get(number)
@@ -155,6 +161,8 @@ class Search:
         """Pareto entries of a class. ``inside``: below the loop over shared rows, where none may follow;
         ``parallel``: the threads' loop is still to come, so every entry must have it; ``repeated``: then, whether it
         is run at every step of a loop outside of it."""
+        if parallel and number not in self.shared:
+            return ()
         repeated = repeated and parallel
         key = (number, inside, parallel, repeated)
         if key not in self.entries:
@@ -228,7 +236,7 @@ class Search:
             case "Ask":
                 if not parallel:
                     yield from self._asking(number, node)
-            case "Par" | "Cyclic" | "Split" | "PeelPar":
+            case op if op in SHARED:
                 if not parallel:
                     return
                 axis, n, step = str(node.args[0]), int(node.args[1]), int(node.args[2])

@@ -32,6 +32,10 @@ PARTS = 32
 LARGE = 1 << 15
 """Points from which splitting a reduction may pay."""
 
+SHORT, FEW_SHORT = 4, 2
+"""Positions of a short axis at most, and how many of those axes may be walked in any order among themselves: of more,
+each order costs as much to price as that of long ones, and decides over next to nothing."""
+
 STREAMED = 256 << 10
 """Bytes of a result from which it may go past the caches."""
 
@@ -66,6 +70,8 @@ def vector_facts(form: StageForm, problem: Problem, target: Target, again: Colle
             facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
             steps[axis].add(lanes)
             steps[other].add(lanes)
+    short = [axis for axis, extent in extents.items() if extent <= SHORT]
+    fixed = set(short) if len(short) > FEW_SHORT else set()
     single = not problem.rows
     for row, taken in tile_ops(form, target) if single else ():
         points = f"(Point {i})"
@@ -84,7 +90,9 @@ def vector_facts(form: StageForm, problem: Problem, target: Target, again: Colle
         walked = [step for step in sorted({1, *steps[axis]}) if may_peel((kernel,), form.named[axis][0], step)]
         facts += [f'(peels "{form.name(axis)}" {extent} {step})' for step in walked]
         facts += _factors(form.name(axis), extent, steps[axis])
-        facts += [f'(points "{form.name(axis)}" "{form.name(other)}")' for other in extents if other != axis]
+        for other in extents:
+            if other != axis and not (axis in fixed and other in fixed):
+                facts.append(f'(points "{form.name(axis)}" "{form.name(other)}")')
         if single and not form.reduced(axis):
             facts.append(f'(splits "{form.name(axis)}")')
     nest = f"(Point {i})"
