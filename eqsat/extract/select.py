@@ -41,11 +41,12 @@ REPAIRS = 16
 """Times that the kernels of the choice made are checked, and it is made again without those that cannot be lowered;
 after that every kernel there is to choose from is checked."""
 
-FEW, FEW_WORK, NEAR = 80, 1e4, 0.2
+FEW, FEW_WORK, NEAR, MET = 80, 1e4, 0.2, 3
 """Choices of a problem of which the best few programs are listed where local search has met fewer, the work for that,
-and the part of the best one's time by which they may take longer."""
+the part of the best one's time by which they may take longer, and how many are met for each that is handed on: most
+differ by a copy."""
 
-ALTERNATIVES = 3
+ALTERNATIVES = 4
 """Different programs that are handed on, for their schedules to decide."""
 
 Lowers = Callable[[Term], bool]
@@ -138,7 +139,7 @@ class _Extraction:
             before = best.cost
             self.candidates.run(frozenset(best.chosen), passes=1)
             problem, best = self._greedy((problem, best))
-            if best.cost >= before * (1 - 1e-9):
+            if best.cost >= before * (1 - self.gap):
                 break
         return problem, best
 
@@ -255,26 +256,29 @@ class _Extraction:
         return self._listed(problem, replace(best, bound=bound))
 
     def _listed(self, problem: Problem, best: Optimum) -> list[Selection]:
-        """The best program, and the best different ones."""
-        found: list[Selection] = []
-        seen: set[object] = set()
+        """The best program, and the best different ones: others by their contractions first."""
         others = best.others
         if len(others) + 1 < self.alternatives and len(problem.choices) <= FEW:
-            few = Budget(self.budget.seconds, work=FEW_WORK, deadline=self.budget.deadline)
-            more = k_best(problem, self.alternatives, few, best=best.solution, shape=self._shape, within=NEAR)
+            few, count = Budget(self.budget.seconds, work=FEW_WORK, deadline=self.budget.deadline), MET * self.alternatives
+            more = k_best(problem, count, few, best=best.solution, shape=self._shape, within=NEAR)
             others = tuple(sorted((*others, *more[1:]), key=lambda solution: solution.cost))
-        for solution in (best.solution, *others):
-            shape = self._shape(problem, solution)
-            if shape in seen or self._refuse(self._tags(problem, solution)):
+        distinct = {self._shape(problem, solution): solution for solution in reversed((best.solution, *others))}
+        met: set[object] = set()
+        ranked: list[tuple[bool, float, int, Solution]] = []
+        for number, ((products, _), solution) in enumerate(reversed(distinct.items())):
+            ranked.append((products in met, solution.cost if number else 0.0, number, solution))
+            met.add(products)
+        found: list[Selection] = []
+        for *_, solution in sorted(ranked, key=lambda one: one[:3]):
+            if self._refuse(self._tags(problem, solution)):
                 continue
-            seen.add(shape)
             kernels = [self.streams[tag] for tag in self._tags(problem, solution)]
             method = best.method if solution is best.solution else "alternative"
             terms = [term for term in map(self.candidates.term, kernels) if isinstance(term, Term)]
             found.append(self._selection(terms, solution.cost, best.bound, method))
             if len(found) == self.alternatives:
                 break
-        return found
+        return [*found[:1], *sorted(found[1:], key=lambda selection: selection.seconds)]
 
     @staticmethod
     def _tags(problem: Problem, solution: Solution) -> list[int]:
@@ -299,10 +303,10 @@ class _Extraction:
             raise ExtractionError(f"nothing makes the output {names}: it has no finite term")
         return self._selection([terms[tag] for tag in self._tags(problem, found)], 0.0, 0.0, "stored")
 
-    def _shape(self, problem: Problem, solution: Solution) -> object:
-        """What makes programs different: their contractions, and how many kernels they are."""
-        cores = (self.streams[problem.choices[n].tag].core for n in solution.chosen.values())
-        products = ((c.eclass, c.node) for c in cores if c is not None and c.multiply_adds)
+    def _shape(self, problem: Problem, solution: Solution) -> tuple[object, int]:
+        """What makes programs different: their contractions and what these read, and how many kernels they are."""
+        kernels = (self.streams[problem.choices[n].tag] for n in solution.chosen.values())
+        products = ((c.eclass, c.node, k.needs) for k in kernels if (c := k.core) is not None and c.multiply_adds)
         return (tuple(sorted(products)), len(solution.chosen))
 
     def _selection(self, terms: Sequence[Term], seconds: float, bound: float, method: str) -> Selection:

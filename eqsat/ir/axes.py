@@ -71,16 +71,10 @@ def map_axes(kernel: Kernel, keep: Callable[[Strides], Strides], parallel: int) 
     )
 
 
-def maps_of(kernel: Kernel) -> list[Strides]:
-    """Strides, one entry per axis, of every access: loads, index values, the store (0 along reduced axes)."""
-    found = [e.strides for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load | Index)]
-    return [*found, kernel.store_strides + (0,) * (len(kernel.extents) - kernel.parallel)]
-
-
 def order_rest(kernel: Kernel, shared: int) -> Kernel:
     """Axes past the shared ones, far steps first: the store's for parallel axes, the loads' for reduced ones."""
     parallel = sorted(range(shared, kernel.parallel), key=lambda a: -abs(kernel.store_strides[a]))
-    reach = [max((abs(m[a]) for m in maps_of(kernel)), default=0) for a in range(len(kernel.extents))]
+    reach = [max((abs(m[a]) for m in kernel.maps), default=0) for a in range(len(kernel.extents))]
     reduced = sorted(range(kernel.parallel, len(kernel.extents)), key=lambda a: -reach[a])
     order = (*range(shared), *parallel, *reduced)
     if order == tuple(range(len(order))):
@@ -105,7 +99,7 @@ def _units(kernel: Kernel, shared: int) -> set[int]:
 def _merges(kernel: Kernel, a: int) -> bool:
     """Whether axes a and a+1 are one axis to every access."""
     inner = kernel.extents[a + 1]
-    maps = (*maps_of(kernel), *(index.strides for index in kernel.domain))
+    maps = (*kernel.maps, *(index.strides for index in kernel.domain))
     return all(m[a] == m[a + 1] * inner for m in maps)
 
 

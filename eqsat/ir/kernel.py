@@ -345,8 +345,8 @@ class Kernel:
         return found
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the hash, which another process makes anew: those of strings differ."""
-        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+        """The fields alone: another process makes the rest anew, for hashes of strings differ."""
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def acc_dtype(self) -> DType:
@@ -363,6 +363,17 @@ class Kernel:
     def results(self) -> int:
         """Number of elements stored."""
         return math.prod(self.extents[: self.parallel])
+
+    @cached_property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The sub-expressions of body and epilogue, each once, operands before users."""
+        return tuple(unique(self.body, self.epilogue))
+
+    @cached_property
+    def maps(self) -> tuple[tuple[int, ...], ...]:
+        """Strides, one entry per axis, of every access: loads, index values, the store (0 along reduced axes)."""
+        found = [e.strides for e in self.expressions if isinstance(e, Load | Index)]
+        return (*found, self.store_strides + (0,) * (len(self.extents) - self.parallel))
 
     @property
     def is_contraction(self) -> bool:

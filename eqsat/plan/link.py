@@ -15,7 +15,7 @@ from eqsat.ir.contraction import reuses_both_factors
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, rewrite_kernel
 from eqsat.ir.siblings import alike
 from eqsat.ir.views import ViewMap
-from eqsat.plan.stages import accesses, depends_on, loads_of, merge_axes
+from eqsat.plan.stages import depends_on, loads_of, merge_axes
 
 RUN = 4096
 """Positions at most that stay together where a contiguous axis is cut to be shared."""
@@ -76,7 +76,7 @@ def link(pieces: Sequence[Piece]) -> list[Member] | None:
     axes = _common(pieces, kernels)
     if axes is None:
         return None
-    largest = max(_touched(k, s) for k in kernels for s in accesses(k))
+    largest = max(_touched(k, s) for k in kernels for s in k.maps)
     inside = {v for k, of in zip(kernels, axes, strict=True) for v in inner_axes(of, k, largest)}
     alive = set(axes[-1]) - inside
     cut = _cut(kernels, axes, alive, inside & set(axes[-1]))
@@ -188,7 +188,7 @@ def inner_axes(shared: dict[int, int], kernel: Kernel, largest: int) -> set[int]
     """
     inner = {
         axis
-        for strides in accesses(kernel)
+        for strides in kernel.maps
         if _touched(kernel, strides) == largest
         for axis, stride in enumerate(strides)
         if abs(stride) == 1

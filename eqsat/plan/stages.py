@@ -35,7 +35,7 @@ COSTLY = 8.0
 
 def loads_of(kernel: Kernel) -> list[Load]:
     """What a kernel loads, each load of an expression once."""
-    return [e for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load)]
+    return [e for e in kernel.expressions if isinstance(e, Load)]
 
 
 def depends_on(expr: Expr, axis: int) -> bool:
@@ -325,18 +325,12 @@ def trim(stage: Stage) -> Stage:
     return Stage(kernel, tuple(stage.sources[u] for u in used), stage.result)
 
 
-def accesses(kernel: Kernel) -> list[tuple[int, ...]]:
-    """Strides of every access over all axes; stores have stride 0 along reduced axes."""
-    found = [e.strides for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Load | Index)]
-    return [*found, kernel.store_strides + (0,) * (len(kernel.extents) - kernel.parallel)]
-
-
 def _mergeable(kernel: Kernel, axis: int) -> bool:
     """Whether axes ``axis`` and ``axis + 1`` step as one in every access."""
     if axis + 1 == kernel.parallel or (kernel.combine in ("argmax", "argmin") and axis >= kernel.parallel):
         return False
     extent = kernel.extents[axis + 1]
-    return all(s[axis] == s[axis + 1] * extent for s in accesses(kernel))
+    return all(s[axis] == s[axis + 1] * extent for s in kernel.maps)
 
 
 def _merge(kernel: Kernel, axis: int) -> Kernel:

@@ -25,7 +25,7 @@ MOST = 1024
 def window_starts(kernel: Kernel) -> dict[int, int]:
     """Of each operand that a map reads at several places alike, the first of these."""
     places: dict[tuple[int, tuple[int, ...]], set[int]] = {}
-    for load in unique(kernel.body) if kernel.combine is None else ():
+    for load in kernel.expressions if kernel.combine is None else ():
         if isinstance(load, Load) and not load.gathers:
             places.setdefault((load.operand, load.strides), set()).add(load.offset)
     found: dict[int, int] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from eqsat.cost.calibration import UNROLLED
-from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts, unique
+from eqsat.ir.kernel import Bounds, Call, Expr, Guarded, Kernel, Load, parts
 from eqsat.ir.nest import Loop, Nest
 
 __all__ = ["Held", "Peeling", "held", "may_peel", "peeled", "runs", "seams", "settled", "unrolled"]
@@ -36,7 +36,7 @@ Held = tuple[int, int, int]
 
 @lru_cache(maxsize=4096)
 def _held(kernel: Kernel) -> frozenset[Held]:
-    guards = (e for e in unique(kernel.body, kernel.epilogue) if isinstance(e, Guarded))
+    guards = (e for e in kernel.expressions if isinstance(e, Guarded))
     return frozenset(found for guard in guards if (found := held(guard, kernel)) is not None)
 
 

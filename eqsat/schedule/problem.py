@@ -354,7 +354,7 @@ def _check_shared(group: KernelGroup, number: int, shared: int) -> None:
             f"stage {number} of group {group.name!r} has extents {extents[:shared]} along the {shared} shared axes, "
             f"stage 0 has {group.stages[0].kernel.extents[:shared]}; they must be equal and parallel"
         )
-    for expr in unique(stage.kernel.body, stage.kernel.epilogue):
+    for expr in stage.kernel.expressions:
         if not isinstance(expr, Load) or not isinstance(source := stage.sources[expr.operand], FromStage):
             continue
         maker = group.stages[source.stage].kernel
@@ -497,4 +497,4 @@ def element_bits(kernels: Iterable[Kernel]) -> int:
 
 
 def _elements(kernel: Kernel) -> Iterator[Expr]:
-    return (e for e in unique(kernel.body, kernel.epilogue) if e.dtype.kind != "bool")
+    return (e for e in kernel.expressions if e.dtype.kind != "bool")

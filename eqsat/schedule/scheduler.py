@@ -16,7 +16,7 @@ from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.nests import Matches, NestGraph, Space, saturate_nests
 from eqsat.errors import OptionError
-from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel, unique
+from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.types import float32
@@ -152,7 +152,7 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     stages = []
     beside = are_siblings(group)  # whether they read the same depends on where each starts
     for stage in group.stages:
-        guards = (e for e in unique(stage.kernel.body, stage.kernel.epilogue) if isinstance(e, Guarded))
+        guards = (e for e in stage.kernel.expressions if isinstance(e, Guarded))
         tests = {id(guard.index) for guard in guards}  # where they change decides over how axes are walked
         starts = window_starts(stage.kernel)
         values: dict[Literal, int] = {}

@@ -8,7 +8,6 @@ from functools import partial
 
 from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
-from eqsat.ir.axes import maps_of
 from eqsat.ir.kernel import Call, Kernel, Load, unique
 from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
@@ -257,7 +256,7 @@ def lane_axis(kernel: Kernel, fixed: int = 0) -> int | None:
 
     def cost(axis: int) -> float:
         total = 0.0
-        for strides in maps_of(kernel):
+        for strides in kernel.maps:
             total += {0: 0.25, 1: 1.0, 2: 3.0}.get(strides[axis], 20.0)
         extent = kernel.extents[axis]
         if axis >= kernel.parallel:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from eqsat.ir.axes import simplify
-from eqsat.ir.kernel import Acc, FromStage, KernelGroup, Load, Operand, Stage, unique
+from eqsat.ir.kernel import Acc, FromStage, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, Nest, Seq, tiles
 from eqsat.ir.types import int64, row_major
 from eqsat.schedule import is_parallel
@@ -117,7 +117,7 @@ class _Writer:
             for buffer, offset in here:
                 self.p.bind(buffer, f"word(args, {operands})" + (f" + {offset}" if offset else ""))
             self.p.bind("scratch", f"word(args, {operands + 1}) + THREAD_BYTES * tid")
-            if any(reports(e) for stage in stages for e in unique(stage.kernel.body, stage.kernel.epilogue)):
+            if any(reports(e) for stage in stages for e in stage.kernel.expressions):
                 self.p.bind("status", f"word(args, {operands + 2})")
             body()
             if streams:
