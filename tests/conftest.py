@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("EQSAT_JOBS", "1")  # pytest-xdist keeps the cores busy; tests of it say otherwise
         patch.setenv("EQSAT_CHECK_SPEED", "0")  # programs do not depend on what else runs; tests of it say otherwise
         yield root
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Calls that an earlier test gave up have ended: libraries catch warnings in them, for all threads (Numba does)."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("eqsat: ") and not thread.daemon:
+            thread.join(60)
 
 
 @pytest.fixture

@@ -72,14 +72,6 @@ def many(kernels: int) -> Any:
     return fn, tuple(normal(3 + i, 5 + i) for i in range(kernels))
 
 
-@pytest.fixture(autouse=True)
-def alone() -> None:
-    """Calls that an earlier test gave up have ended: libraries catch warnings in them, for all threads (Numba does)."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("eqsat: ") and not thread.daemon:
-            thread.join(60)
-
-
 @pytest.mark.parametrize("program", [gates(32), chain(2000), many(200)], ids=["recurrence", "chain", "many kernels"])
 @pytest.mark.parametrize("budget", [0.05, 0.2])
 def test_what_does_not_fit_is_run_by_numpy(program: Any, budget: float) -> None:

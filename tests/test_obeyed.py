@@ -45,7 +45,7 @@ from tests.test_examples import needs_weights
 
 GROUPS_DRAWN = 850
 """Groups that Hypothesis draws for the long sweep; about every third is one that it drew before."""
-FEW_DRAWN = max(300, a_part(GROUPS_DRAWN))
+FEW_DRAWN = max(650, a_part(GROUPS_DRAWN))
 """And for the tests of every day: as many as show all that there is."""
 NESTS = 4
 """Nests at most of each."""

@@ -43,7 +43,7 @@ class _Known:
     operators: dict[tuple[str, int], int] = field(default_factory=dict)
     queries: set[int] = field(default_factory=set)
     files: dict[int, tuple[RowsFile, Any]] = field(default_factory=dict)
-    found: set[int] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
 
     def copy(self) -> _Known:
         return _Known(dict(self.operators), set(self.queries), dict(self.files), set(self.found))
@@ -131,14 +131,15 @@ class Engine:
 
     def _seek(self, number: int, query: Query) -> None:
         """Let ``find`` look for a query; its rows carry its number."""
-        width = len(query.columns)
+        kinds = "".join("T" if kind == "tensor" else "i" for kind, _ in query.columns)
         self._known.queries.add(number)
-        if width not in self._known.found:
-            self._known.found.add(width)
-            columns = " ".join(f"x{i}" for i in range(width + 1))
-            self._run(f"(relation found_{width} ({'i64 ' * (width + 1)}))")
-            self._run(f"(rule ((found_{width} {columns})) ((delete (found_{width} {columns}))) :ruleset clear)")
-        action = f"(found_{width} {number} {' '.join(query.variables)})"
+        if kinds not in self._known.found:
+            self._known.found.add(kinds)
+            columns = " ".join(f"x{i}" for i in range(len(kinds) + 1))
+            types = " ".join("T" if kind == "T" else "i64" for kind in kinds)
+            self._run(f"(relation found_{kinds} (i64 {types}))")
+            self._run(f"(rule ((found_{kinds} {columns})) ((delete (found_{kinds} {columns}))) :ruleset clear)")
+        action = f"(found_{kinds} {number} {' '.join(query.variables)})"
         self._run(f"(rule ({' '.join(query.facts)}) ({action}) :ruleset find)")
 
     def _prepare(self, operators: Iterable[tuple[str, int]]) -> None:
@@ -173,9 +174,14 @@ class Engine:
         self._graph.run_program(*self._find)
         functions = self._graph.freeze().functions
         decode = self._graph.value_to_i64
-        rows = [
-            tuple(map(decode, row.inputs)) for width in self._known.found for row in functions[f"found_{width}"].rows
-        ]
+        # Joined here: each class of a match would be one more relation for egglog to join.
+        handle = {row.inputs[0]: decode(row.output) for row in functions["handle"].rows}.__getitem__
+        rows = []
+        for kinds in self._known.found:
+            read = [decode, *(handle if kind == "T" else decode for kind in kinds)]
+            rows += [
+                tuple([f(v) for f, v in zip(read, row.inputs, strict=True)]) for row in functions[f"found_{kinds}"].rows
+            ]
         self._graph.run_program(*self._clear)
         rows.sort()
         return [(row[0], row[1:]) for row in rows]

@@ -119,13 +119,7 @@ class Compiler:
             (op, int(a) if a.isdecimal() else None, cells.get(a, -1), tuple([cells[c] for c in children]), cells[of])
             for op, a, children, of in self._query.terms
         )
-        handles = []
-        for at, (kind, _) in enumerate(self._query.columns):
-            if kind == "tensor":
-                variable = self._query.variables[at]
-                handles.append(f"(= h{variable} (handle {variable}))")
-                self._query.variables[at] = f"h{variable}"
-        self._query.facts = list(dict.fromkeys([*self._query.facts, *self._late, *handles]))
+        self._query.facts = list(dict.fromkeys([*self._query.facts, *self._late]))
         return self._query
 
     def _column(self, kind: Kind, name: str, variable: str) -> None:

@@ -86,7 +86,7 @@ class Recorded(Terms):
             self.found.setdefault(node, number)
             return node
 
-        return build(query.variables[query.columns.index(("tensor", name))][1:])
+        return build(query.variables[query.columns.index(("tensor", name))])
 
     def insert(self, node: Node, rule: str | None) -> int:
         made = super().insert(node, rule)

@@ -259,7 +259,8 @@ class _Extraction:
         """The best program, and the best different ones: others by their contractions first."""
         others = best.others
         if len(others) + 1 < self.alternatives and len(problem.choices) <= FEW:
-            few, count = Budget(self.budget.seconds, work=FEW_WORK, deadline=self.budget.deadline), MET * self.alternatives
+            few = Budget(self.budget.seconds, work=FEW_WORK, deadline=self.budget.deadline)
+            count = MET * self.alternatives
             more = k_best(problem, count, few, best=best.solution, shape=self._shape, within=NEAR)
             others = tuple(sorted((*others, *more[1:]), key=lambda solution: solution.cost))
         distinct = {self._shape(problem, solution): solution for solution in reversed((best.solution, *others))}
