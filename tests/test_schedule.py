@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,6 +85,29 @@ def test_every_group_has_a_nest(rows: int, threads: int) -> None:
 
 DUAL = replace(DESK, fma_gflops=(("float32", 238.0), ("float64", 119.0)), fma_latency_ns=1.08, broadcast_gs=6.3)
 """With two units for multiply-adds: a row of few results may be a register tile of its own."""
+
+
+@pytest.mark.parametrize("reduced", [0, 1, 2])
+@pytest.mark.parametrize("read", list(itertools.permutations(range(4), 3)))
+def test_many_short_axes_in_any_order_have_a_nest(read: tuple[int, ...], reduced: int) -> None:
+    """Whichever of them carries the lanes of vectors has to come inside the others, which keep their order."""
+    extents, parallel = (2, 6, 3, 4), 4 - reduced
+
+    def walked(axes: Sequence[int]) -> tuple[int, ...]:
+        strides, step = [0] * len(extents), 1
+        for axis in axes:
+            strides[axis], step = step, step * extents[axis]
+        return tuple(strides)
+
+    for stored in itertools.permutations(range(parallel)):
+        out = Operand(float64, math.prod(extents[:parallel]))
+        x = Operand(float64, math.prod(extents[axis] for axis in read))
+        load, strides = Load(0, 0, walked(read), float64), walked(stored)[:parallel]
+        kernel = Kernel(extents, parallel, "max" if reduced else None, load, Acc(float64), (x,), out, 0, strides)
+        group = KernelGroup((Stage(kernel, (0,), 1),), 0, (x, out), (1,))
+        for host in (DESK, TINY):
+            target = target_of(host, 1)
+            check(schedule(group, target).nest, group, target.vector_bits // 32, target.registers)
 
 
 @settings(max_examples=a_part(30), deadline=None)

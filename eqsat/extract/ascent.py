@@ -39,8 +39,8 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
     waiting = [len(choice.needs) for choice in choices]
     made: set[int] = set()
     sign = 1.0 if deep else -1.0
-    needs = [sorted(choice.needs, key=lambda t: (sign * tree.get(t, INFINITY), t)) for choice in choices]
-    follow = [0] * len(choices)
+    # Of each choice those that may still be missing, the one to follow last.
+    missing = [sorted(choice.needs, key=lambda t: (-sign * tree.get(t, INFINITY), -t)) for choice in choices]
 
     def settle(number: int) -> None:
         """This choice is used up: make what can be made now."""
@@ -68,15 +68,14 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
             stack = [root]
             while stack:
                 for number in by_target.get(stack.pop(), ()):
-                    order, place = needs[number], follow[number]
-                    while place < len(order) and order[place] in made:
-                        place += 1
-                    follow[number] = place
-                    if place == len(order):
+                    needs = missing[number]
+                    while needs and needs[-1] in made:
+                        needs.pop()
+                    if not needs:
                         cut.append(number)
-                    elif order[place] not in seen:
-                        seen.add(order[place])
-                        stack.append(order[place])
+                    elif needs[-1] not in seen:
+                        seen.add(needs[-1])
+                        stack.append(needs[-1])
             if budget is not None:
                 budget.spend(len(seen) + len(cut))
             if not cut:

@@ -122,7 +122,11 @@ def inner_seconds(
         return None
     if peel:
         slots -= peeled_slots(form, pricer.target, sizes, axis, tile)
-    jumps = jump_seconds(form, pricer.problem, pricer.target, dict(body.sizes), axis, block, stream)
+    key = body, axis, block, stream
+    jumps = pricer.jumps.get(key)
+    if jumps is None:
+        jumps = jump_seconds(form, pricer.problem, pricer.target, dict(body.sizes), axis, block, stream)
+        pricer.jumps[key] = jumps
     return slots * pricer.target.slot(form.dtype) + jumps
 
 

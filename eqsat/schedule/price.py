@@ -46,6 +46,7 @@ class Pricer:
         self._summaries: dict[Block, Summary] = {}
         self._weights: dict[tuple[Source, frozenset[int]], tuple[float, ...]] = {}
         self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
+        self.jumps: dict[tuple[Block, str, int, bool], float] = {}
         used: dict[bool, int] = {False: 0, True: 0}
         for size, const in zip(problem.sizes, problem.const, strict=True):
             used[const] += size

@@ -32,8 +32,8 @@ LARGE = 1 << 15
 """Points from which splitting a reduction may pay."""
 
 SHORT, FEW_SHORT = 4, 2
-"""Positions of a short axis at most, and how many of those axes may be walked in any order among themselves: of more,
-each order costs as much to price as that of long ones, and decides over next to nothing."""
+"""Positions of a short axis at most, and how many of those may be walked in any order among themselves: of more, each
+order costs as much to price as that of long ones, and decides over next to nothing."""
 
 STREAMED = 256 << 10
 """Bytes of a result from which it may go past the caches."""
@@ -69,8 +69,6 @@ def vector_facts(form: StageForm, problem: Problem, target: Target, again: Colle
             facts.append(f'(transposes {i} "{form.name(other)}" "{name}" {lanes})')
             steps[axis].add(lanes)
             steps[other].add(lanes)
-    short = [axis for axis, extent in extents.items() if extent <= SHORT]
-    fixed = set(short) if len(short) > FEW_SHORT else set()
     single = not problem.rows
     for row, taken in tile_ops(form, target) if single else ():
         points = f"(Point {i})"
@@ -85,12 +83,16 @@ def vector_facts(form: StageForm, problem: Problem, target: Target, again: Colle
             if part < extents[axis]:
                 facts.append(f'(divides "{form.name(axis)}" {part})')
                 steps[axis].add(part)
+    short = {axis for axis, extent in extents.items() if extent <= SHORT}
+    if len(short) <= FEW_SHORT:
+        short.clear()
     for axis, extent in extents.items():
         walked = [step for step in sorted({1, *steps[axis]}) if may_peel((kernel,), form.named[axis][0], step)]
         facts += [f'(peels "{form.name(axis)}" {extent} {step})' for step in walked]
         facts += _factors(form.name(axis), extent, steps[axis])
         for other in extents:
-            if other != axis and not (axis in fixed and other in fixed):
+            # What tiles take goes to the inside past the others, which stay in their order.
+            if other != axis and (steps[axis] or not {axis, other} <= short):
                 facts.append(f'(points "{form.name(axis)}" "{form.name(other)}")')
         if single and not form.reduced(axis):
             facts.append(f'(splits "{form.name(axis)}")')
