@@ -340,7 +340,7 @@ def _images(mk: Maker) -> Node:
     cut = [groups] if groups else []
     apart = [mk.random.choice((1, 1, 2)) for _ in space]
     last = mk.random.random() < 0.5
-    given = mk.tensor(2, *cut, *(n + 1 for n in space), LEAST_WORK, dtype=dtype)
+    given = mk.tensor(mk.random.choice((1, 2)), *cut, *(n + 1 for n in space), LEAST_WORK, dtype=dtype)
     padded = build.pad(given, [(0, 0), *((0, 0) for _ in cut), *((1, 0) for _ in space), (0, 0)])
     if not last:
         padded = build.transpose(

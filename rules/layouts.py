@@ -209,18 +209,21 @@ def _panels(m: Match) -> Node | None:
 
 
 def _image(mk: Maker) -> Node:
-    return build.contract(make_spec("nchw", "mc", "nmhw"), mk.tensor(2, LEAST_WORK, 3, 4), mk.known(LEAST_WORK, 16))
+    return build.contract(
+        make_spec("nchw", "mc", "nmhw"), mk.tensor(mk.random.choice((1, 2)), LEAST_WORK, 3, 4), mk.known(LEAST_WORK, 16)
+    )
 
 
 def _image_windows(mk: Maker) -> Node:
     """Windows of 2×3 with strides, dilation, groups, and a part of the image."""
     step, apart = mk.random.choice(((1, 1), (2, 1), (1, 2)))
     start, groups = mk.random.choice((0, 1)), mk.random.choice((0, 0, 2))
-    given = mk.tensor(2, max(1, groups) * LEAST_WORK, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
+    images = mk.random.choice((1, 2))
+    given = mk.tensor(images, max(1, groups) * LEAST_WORK, 2 * step + apart + 1, 2 * step + 2 * apart + 1 + start)
     steps = row_major(given.shape)
     moves = [*(step * n for n in steps[2:]), *(apart * n for n in steps[2:])]
     cut, each = ([groups], [LEAST_WORK * steps[1]]) if groups else ([], [])
-    seen = views.strided((2, *cut, LEAST_WORK, 3, 3, 2, 3), [steps[0], *each, steps[1], *moves], start)
+    seen = views.strided((images, *cut, LEAST_WORK, 3, 3, 2, 3), [steps[0], *each, steps[1], *moves], start)
     spec = make_spec("ngchwrs", "gmcrs", "ngmhw") if groups else make_spec("nchwrs", "mcrs", "nmhw")
     weights = mk.known(*cut, LEAST_WORK, LEAST_WORK, 2, 3)
     return build.contract(spec, build.view(given, seen, "windows"), weights)

@@ -288,7 +288,9 @@ def _cut_padding(mk: Maker) -> Node:
 
 def _padded_transposed(mk: Maker) -> Node:
     padded = build.pad(mk.tensor(4, 1, 3, 2), [(2, 1), (0, 0), (0, 2), (0, 0)], mk.random.choice((0.0, 7.0)))
-    return build.transpose(padded, mk.random.choice(([2, 1, 0, 3], [3, 1, 0, 2], [3, 0, 1, 2])))
+    turned = build.transpose(padded, mk.random.choice(([2, 1, 0, 3], [3, 1, 0, 2], [3, 0, 1, 2])))
+    ones = mk.random.choice(([], [1], [1, 1]))  # of axes of one position a view may have more or fewer
+    return build.reshape(turned, [*ones, *(n for n in turned.shape if n > 1)])
 
 
 def _embedded_map(mk: Maker) -> Node:
