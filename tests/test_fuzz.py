@@ -628,3 +628,12 @@ def test_a_run_ends_by_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--minutes", "-1"], ["--minutes", "nan"], ["--timeout", "-1"]):
         with pytest.raises(SystemExit):
             fuzz_command.main(wrong)
+
+
+def test_results_of_the_oracle_have_memory_of_their_own() -> None:
+    """An image of the same size by linear interpolation was the argument itself, so that writes to that showed."""
+    from eqsat.verify.image_stand_ins import IMAGES
+
+    x = np.arange(5.0).reshape(1, 1, 5)
+    for mode in ("nearest", "linear"):
+        assert not np.shares_memory(IMAGES["interpolate"](x, (5,), mode), x)

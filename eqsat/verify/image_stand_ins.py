@@ -260,9 +260,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
 
 
 def _in_rows(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The result row by row in memory, as eqsat's are: by that it is decided whether a reshaped one is a view. Of one
-    element without axes a scalar, of which nothing is a view."""
-    found = np.asarray(function(*args, **options), order="C")
+    """The result in memory of its own, row by row, as eqsat's are: by that it is decided whether a reshaped one is a
+    view. Of one element without axes a scalar, of which nothing is a view."""
+    found = np.array(function(*args, **options), order="C")
     return found if found.ndim else found[()]
 
 
