@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from eqsat.cost.machine import Level, Machine
 from eqsat.cost.roofline import Roofline, roofline_of
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
+from eqsat.extract import select as selection_of
 from eqsat.extract.candidates import Candidates
 from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.terms import Read, Selection, Term
@@ -393,6 +395,23 @@ def test_alternatives_differ_and_are_programs() -> None:
     for selection in found:
         check_selection(selection, inputs_of(graph))
         assert selection.bound <= selection.seconds
+
+
+def test_the_best_program_is_first_whatever_looks_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b = arg(0, 256, 256), arg(1, 256, 256), arg(2, 256)
+    graph = egraph_of(composite("softmax", [build.call("add", build.matmul(x, w), b)], 1))
+    sound = selection_of.optimum
+
+    def with_a_twin(*args: Any, **options: Any) -> Any:
+        found = sound(*args, **options)
+        twin = replace(found.solution, cost=2 * found.solution.cost)
+        return replace(found, others=(found.others[0], twin))
+
+    monkeypatch.setattr(selection_of, "optimum", with_a_twin)
+    best, *others = extract(graph, RATES, lowers=can_lower, seconds=10.0, gap=0.0)
+    assert best.method != "alternative" and others
+    assert {other.method for other in others} == {"alternative"}
+    assert best.seconds <= min(other.seconds for other in others)
 
 
 # Random programs

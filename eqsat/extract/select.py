@@ -263,16 +263,19 @@ class _Extraction:
             count = MET * self.alternatives
             more = k_best(problem, count, few, best=best.solution, shape=self._shape, within=NEAR)
             others = tuple(sorted((*others, *more[1:]), key=lambda solution: solution.cost))
-        distinct = {self._shape(problem, solution): solution for solution in reversed((best.solution, *others))}
+        first: list[tuple[tuple[object, int], Solution]] = []
+        rest: list[tuple[tuple[object, int], Solution]] = []
         met: set[object] = set()
-        ranked: list[tuple[bool, float, int, Solution]] = []
-        for number, ((products, _), solution) in enumerate(reversed(distinct.items())):
-            ranked.append((products in met, solution.cost if number else 0.0, number, solution))
-            met.add(products)
+        for solution in (best.solution, *others):
+            shape = self._shape(problem, solution)
+            (rest if shape[0] in met else first).append((shape, solution))
+            met.add(shape[0])
         found: list[Selection] = []
-        for *_, solution in sorted(ranked, key=lambda one: one[:3]):
-            if self._refuse(self._tags(problem, solution)):
+        seen: set[object] = set()
+        for shape, solution in (*first, *rest):
+            if shape in seen or self._refuse(self._tags(problem, solution)):
                 continue
+            seen.add(shape)
             kernels = [self.streams[tag] for tag in self._tags(problem, solution)]
             method = best.method if solution is best.solution else "alternative"
             terms = [term for term in map(self.candidates.term, kernels) if isinstance(term, Term)]
