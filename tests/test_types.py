@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import platform
 import re
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,18 @@ def test_kernels_cast_numbers_below_zero_and_above_signed_ones_as_c_does(source:
             want = y.astype(target)
             got = eqsat.optimize(lambda y, t=target: np.negative(-y).astype(t), strict=True, cache=False)(y)
         np.testing.assert_array_equal(got, want, err_msg=f"{target.__name__} {size}")
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="C leaves it undefined")
+@pytest.mark.parametrize("source", [np.float16, np.float32, np.float64])
+def test_kernels_cast_what_no_uint64_holds_as_numpy_does(source: Any) -> None:
+    x = np.array([np.inf, 3, -np.inf, np.nan, 2.0**64, 1e25, -1e25, 2.0**63 + 2**41] * 3)
+    for size in (3, 24):
+        with np.errstate(all="ignore"):
+            y = x[:size].astype(source)
+            want = y.astype(np.uint64)
+            got = eqsat.optimize(lambda y: np.negative(-y).astype(np.uint64), strict=True, cache=False)(y)
+        np.testing.assert_array_equal(got, want)
 
 
 def _everything(a: Any, b: Any) -> tuple[Any, ...]:

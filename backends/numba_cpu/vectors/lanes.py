@@ -320,8 +320,11 @@ class Lanes(Flow):
             return self.cast(self.cast(value, wider), kind)
         if source in FLOATS:
             number = self.b.fptosi(value, target)
-            large = self.compare(">=", value, self.like(value, 2.0**63)) if kind == "u64" else None
-            return number if large is None else self.select(large, self.b.fptoui(value, target), number)
+            if kind != "u64":
+                return number
+            half = self.like(value, 2.0**63)
+            rest = self.b.xor(self.b.fptosi(self.b.fsub(value, half), target), self.like(number, -(2**63)))
+            return self.select(self.compare(">=", value, half), rest, number)  # 0 from 2^64 on, as compilers for x86 do
         if kind in FLOATS:
             return self.b.sitofp(value, target) if source[0] == "i" else self.b.uitofp(value, target)
         if BYTES[source] == BYTES[kind] and source != "b1":
