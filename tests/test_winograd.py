@@ -205,3 +205,20 @@ def allowed(x: np.ndarray, w: np.ndarray) -> np.ndarray:
         reach[0, i, j] = np.abs(x[0, :, max(top - 1, 0) : top + 5, max(left - 1, 0) : left + 5]).max()
     filters = np.abs(w.astype(np.float64)).sum((1, 2, 3))
     return (x.shape[1] + 12) * float(np.finfo(np.float32).eps) * amplification(4) * filters[:, None, None] * reach
+
+
+def test_a_program_in_blocked_channels_is_searched_like_others() -> None:
+    """Channels in blocks of a vector, as other libraries lay images out: a program's own layout hides no algorithm."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 14, 15, 16)).astype(np.float32)
+    w = (rng.standard_normal((4, 4, 3, 3, 16, 16)) / 24).astype(np.float32)
+
+    def blocked(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), (3, 3), (1, 2))
+        return np.einsum("chwbij,kcijbl->khwl", windows, w)
+
+    fast = eqsat.optimize(blocked, threads=1, const=("w",), check_speed=False, strict=True)
+    exact = blocked(x.astype(np.float64), w.astype(np.float64))
+    assert np.abs(fast(x, w) - exact).max() <= 1e-5 * np.abs(exact).max()
+    (found,) = fast.explain().algorithms
+    assert found.chosen == "Winograd F(2, 3)" and "implicit GEMM, channels last" in found.others, found
