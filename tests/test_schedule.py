@@ -83,6 +83,37 @@ def test_every_group_has_a_nest(rows: int, threads: int) -> None:
             assert schedule(group, target_of(host, threads)).candidates
 
 
+@pytest.mark.parametrize("batched", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("apart", [1, 2])
+def test_products_of_shared_rows_and_a_batch_have_a_nest(batched: str, apart: int) -> None:
+    """Factors may not depend on the batch, whose axis came from a broadcast; columns that lie apart are packed."""
+    rows, batch, columns, depth = 7, 4, 33, 7
+    sizes = {"a": rows * depth * batch, "b": columns * depth * batch * apart}
+    steps = {"a": (depth, rows * depth, 0, 1), "b": (0, columns * depth * apart, depth * apart, apart)}
+    x, w = (Operand(float32, sizes[name]) for name in "ab")
+    out = Operand(float32, rows * batch * columns)
+    stages = []
+    for number in range(2):
+        factors = []
+        for operand, name in enumerate("ab"):
+            row, outer, column, k = steps[name]
+            strides = (row, outer if name in batched else 0, column, k)
+            factors.append(Load(operand, 0, strides, float32))
+        product = Call("mul", tuple(factors), float32)
+        before = Load(2, 0, (batch * columns, columns, 1, 0), float32)
+        epilogue = Call("add", (Acc(float32), before), float32) if number else Acc(float32)
+        operands = (x, w, out) if number else (x, w)
+        strides = (batch * columns, columns, 1)
+        kernel = Kernel((rows, batch, columns, depth), 3, "sum", product, epilogue, operands, out, 0, strides)
+        stages.append(Stage(kernel, (0, 1, FromStage(0)) if number else (0, 1), 2 if number else None))
+    group = KernelGroup(tuple(stages), 1, (x, w, out), (2,))
+    for host in (DESK, TINY):
+        for threads in (1, 2):
+            target = target_of(host, threads)
+            for candidate in schedule(group, target).candidates:
+                check(candidate.nest, group, target.vector_bits // 32, target.registers)
+
+
 DUAL = replace(DESK, fma_gflops=(("float32", 238.0), ("float64", 119.0)), fma_latency_ns=1.08, broadcast_gs=6.3)
 """With two units for multiply-adds: a row of few results may be a register tile of its own."""
 

@@ -448,9 +448,11 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
             Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs, piece)
         )
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
+    second = factors[1]
+    if form.rows and found.extent("b") > 1 and second.external and not (second.direct or second.free):
+        return None  # what all blocks of rows read is packed outside of them, and a copy is of one batch
     if found.extent("m") > 1:
         return found
-    second = factors[1]
     streams = second.contiguous and found.extent("n") * size >= LONG_ROW
     cached = math.inf if target is None else target.cached
     streams = streams and sum(kernel.operands[a.operand].nbytes for a in second.accesses) > cached
