@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.cost.calibration import CLEARLY
 from eqsat.cost.machine import Machine
-from eqsat.cost.roofline import reference_seconds, roofline_of
+from eqsat.cost.roofline import Roofline, reference_seconds, roofline_of
 from eqsat.cost.target import Target
 from eqsat.deadline import NEVER, Deadline, Pace
 from eqsat.egraph.engine import usable
@@ -46,6 +46,10 @@ SATURATION = 0.7
 PATIENCE, REST = 8, 1 / 3
 """Times its seconds that a search may take where the machine is slow or busy, and part of the compilation's time that
 it has to leave. Then the clock stops it, and another run may find another program."""
+
+LEAN = 0.1
+"""Part of the work of maps that is counted for programs that store less: the 3×3 windows of Harris' corners are priced
+at 2 to 5 times what they take, for rows and neighbours share more than selection knows."""
 
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""
@@ -85,6 +89,12 @@ class _Work:
 def saturation(seconds: float) -> float:
     """Work of saturations (see :func:`eqsat.egraph.saturate.saturate`) in a search of so many seconds."""
     return SATURATION * TRIED * seconds
+
+
+def rates(machine: Machine, threads: int, *, lean: bool = False) -> Roofline:
+    """What programs are selected by, with ``lean`` those that store less."""
+    found = roofline_of(machine, threads)
+    return found.leaner(LEAN) if lean else found
 
 
 def search(
@@ -211,13 +221,12 @@ def _search_region(
             lowered[term] = lower(term)
         return lowered[term] is not None
 
-    def select(egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+    def select(egraph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]:
         deadline.check("searching")
         start = time.perf_counter()
         found = extract(
             egraph,
-            machine,
-            threads=options.threads,
+            rates(machine, options.threads, lean=lean),
             seconds=work.seconds,
             fuse=options.fuse,
             lowers=lowers,

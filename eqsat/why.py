@@ -22,7 +22,7 @@ from eqsat.plan.place import Found
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region
 from eqsat.schedule import installed_loop_rules
-from eqsat.search import saturation
+from eqsat.search import rates, saturation
 
 TRIED = 8
 """E-classes of a region in which the rule's term is tried by force."""
@@ -122,7 +122,7 @@ def searched_again(program: Compiled, *, proofs: bool = False) -> Iterator[tuple
 
 
 def extracted(
-    program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1, *, quick: bool = False
+    program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1, *, quick: bool = False, lean: bool = False
 ) -> list[Selection]:
     """What extraction chooses in an e-graph of a program's, by its model, the best first."""
 
@@ -131,8 +131,7 @@ def extracted(
 
     return extract(
         egraph,
-        program.machine,
-        threads=program.threads,
+        rates(program.machine, program.threads, lean=lean),
         seconds=1.0,
         alternatives=alternatives,
         lowers=lowers,

@@ -23,6 +23,7 @@ from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.place import Found
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region
+from eqsat.search import LEAN
 from tests.test_extract import RATES
 
 RULES = rules.select("reassociates", ())
@@ -35,8 +36,9 @@ def region() -> Region:
     return Region(Graph((x, w), (y,)), (x, w), (y,), (False, True))
 
 
-def selected(egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
-    return extract(egraph, RATES, seconds=10.0, lowers=lambda term: lower(term) is not None, quick=quick)
+def selected(egraph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]:
+    rates = RATES.leaner(LEAN) if lean else RATES
+    return extract(egraph, rates, seconds=10.0, lowers=lambda term: lower(term) is not None, quick=quick)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_as_written_runs_where_schedules_say_clearly_so(
 
     quickly: list[bool] = []
 
-    def select(graph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+    def select(graph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]:
         quickly.append(quick)
         return [replace(selected(graph, quick=quick)[0], seconds=expected if graph is egraph else 1.0)]
 
@@ -74,6 +76,40 @@ def test_as_written_runs_where_schedules_say_clearly_so(
     assert quickly == [False, True, False][: 3 if wins else 2]  # the one that runs is selected well
 
 
+def windows() -> Region:
+    """A blur of a blur, of rows that caches do not hold: maps alone."""
+    x = build.input_node(0, TensorType((64, 4096), float32))
+    y = build.call("exp", x)
+    for _ in range(2):
+        shifted = [build.slices(y, (0, start), (1, 1), (64, y.shape[1] - 2)) for start in range(3)]
+        y = build.call("maximum", build.call("maximum", *shifted[:2]), shifted[2])
+    return Region(Graph((x,), (y,)), (x,), (y,), (False,))
+
+
+@pytest.mark.parametrize("together", [1 - CLEAR / 2, 1 - 2 * CLEAR])
+def test_of_a_few_maps_one_that_stores_less_is_tried(together: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = windows()
+    egraph = saturate(part.graph.outputs, rules=RULES)
+    stores, computes = selected(egraph)[0], selected(egraph, lean=True)[0]
+    assert len(stores.kernels) > len(computes.kernels) == 1
+    asked: list[tuple[bool, bool]] = []
+
+    def select(graph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]:
+        asked.append((quick, lean))
+        return [computes if lean else stores]
+
+    def seconds(_: object, found: Found) -> float:
+        return together if found.selection is computes else 1.0
+
+    monkeypatch.setattr(module._Scheduled, "apart", seconds)
+    monkeypatch.setattr(module._Scheduled, "below", lambda *_: True)
+    monkeypatch.setattr(module._Scheduled, "together", seconds)
+    price = ScheduledPrice(backend("numba_cpu").target(load(), 1))
+    found = decide(part, egraph, RULES, select, price, {})
+    assert (found.selection is computes) == (together < 1 - CLEAR)
+    assert (True, True) in asked
+
+
 @pytest.mark.parametrize("better", [False, True])
 def test_what_is_selected_well_runs_if_schedules_do_not_say_otherwise(
     better: bool, monkeypatch: pytest.MonkeyPatch
@@ -81,7 +117,7 @@ def test_what_is_selected_well_runs_if_schedules_do_not_say_otherwise(
     part = region()
     egraph = saturate(part.graph.outputs, rules=RULES, const=frozenset(part.inputs[1:]))
 
-    def select(graph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]:
+    def select(graph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]:
         return [replace(selected(graph)[0], seconds=1.0, method="quick" if quick else "well")]
 
     seconds = {"quick": 0.5, "well": 0.4 if better else 0.6}

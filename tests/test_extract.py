@@ -145,6 +145,34 @@ def kernels(egraph: SaturatedEGraph, **options: object) -> list[Term]:
     return list(extract(egraph, RATES, lowers=can_lower, seconds=10.0, **options)[0].kernels)  # type: ignore[arg-type]
 
 
+def test_windows_read_one_stored_tensor_instead_of_computing_it_each() -> None:
+    """Of which each window alone costs more stored: the choice of all of them at once is tried."""
+    x, index = arg(0, 600, 600), arg(1, 600, dtype=int64)
+    y = build.gather(build.gather(x, index, 0), index, 1)
+    found = [build.slices(y, divmod(start, 3), (1, 1), (598, 598)) for start in range(9)]
+    while len(found) > 1:
+        one, two, *rest = found
+        found = [*rest, build.call("maximum", one, two)]
+    terms = kernels(egraph_of(*found))
+    assert sorted(ops(term).count("gather") for term in terms) == [0, 1, 1]
+
+
+def test_rows_that_windows_share_are_computed_once() -> None:
+    """Of windows of three rows three of six for four, of three columns all: neighbours in a row share no vector."""
+    x = arg(0, 64, 4096)
+    y = build.call("exp", x)
+    slots = []
+    for axis in range(2):
+        sizes = [(62, 4096), (64, 4094)][axis]
+        parts = [build.slices(y, (start, 0) if axis == 0 else (0, start), (1, 1), sizes) for start in range(3)]
+        egraph = egraph_of(build.call("maximum", build.call("maximum", *parts[:2]), parts[2]))
+        candidates = Candidates(egraph, replace(RATES, step=1.0))
+        candidates.run()
+        (whole,) = (s for s in candidates.streams[egraph.outputs[0]] if not s.needs and not s.is_read)
+        slots.append((whole.slots / whole.type.size - 2 * RATES.slots("maximum")) / RATES.slots("exp"))
+    assert slots == [pytest.approx(1.5), pytest.approx(3.0)]
+
+
 def test_bias_and_gelu_join_the_matrix_product() -> None:
     x, w, b = arg(0, 512, 384), arg(1, 384, 1536), arg(2, 1536)
     y = composite("gelu", [build.call("add", build.matmul(x, w), b)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from eqsat.cost.calibration import ELEMENTWISE, NUMPY_CALL, OVERLAP
@@ -50,6 +50,10 @@ class Roofline:
         """Vector instructions of one element of an elementwise operator."""
         measured = self.functions.get(op)
         return OPS[op].cost if measured is None else measured
+
+    def leaner(self, part: float) -> Roofline:
+        """The same where computing takes that part of the time."""
+        return replace(self, fma32=part * self.fma32, fma64=part * self.fma64)
 
     def compute(self, multiply_adds: float, slots: float, dtype: DType) -> float:
         """Seconds of that many multiply-adds of a contraction and vector instructions, counted per element."""

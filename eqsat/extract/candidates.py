@@ -438,6 +438,7 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
             yield (*elements[:place], s, *elements[place + 1 :])
             yield (*reads[:place], s, *reads[place + 1 :])
     yield from _same_core(lists, elements)
+    yield from _same_reads(lists, elements)
 
 
 def _same_core(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Iterator[tuple[Stream, ...]]:
@@ -448,5 +449,17 @@ def _same_core(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Ite
             if s.core is not None:
                 cores.setdefault(s.core.uid, {}).setdefault(place, s)
     for places in cores.values():
+        if len(places) > 1:
+            yield tuple(places.get(place, elements[place]) for place in range(len(lists)))
+
+
+def _same_reads(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Iterator[tuple[Stream, ...]]:
+    """Choices in which several operands read the same stored tensors, as windows of one image."""
+    needed: dict[tuple[int, ...], dict[int, Stream]] = {}
+    for place, options in enumerate(lists):
+        for s in options:
+            if s.needs and s.core is None:
+                needed.setdefault(s.needs, {}).setdefault(place, s)
+    for places in needed.values():
         if len(places) > 1:
             yield tuple(places.get(place, elements[place]) for place in range(len(lists)))

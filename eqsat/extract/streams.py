@@ -48,6 +48,9 @@ MAX_TREE = 16384
 """Operators of a kernel's term written out as a tree: those of a stencil of stencils are seen from many places. A
 median of 25 has 10,949 of 227 different ones."""
 
+ROWS = 4
+"""Rows that a map takes at once where windows share what they compute (``eqsat.schedule.jams``)."""
+
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
 
@@ -167,6 +170,7 @@ class Builder:
         self.sizes = sizes
         self.free = free
         self.made: dict[tuple[int, ...], Stream | None] = {}
+        self.rows: dict[tuple[object, ...], int] = {}
 
     def read(self, eclass: int, type: TensorType) -> Stream:
         key = (eclass, READ)
@@ -265,12 +269,24 @@ class Builder:
             s.core, s.multiply_adds, s.core_slots = child.core, child.multiply_adds, child.core_slots
         points = view_points(attrs) / max(1, child.type.size)
         if child.work:
-            s.work = {s.uid: sum(child.work.values()) * points}
+            work = sum(child.work.values()) * points
+            own = work / ROWS if len(child.type.shape) > 1 else work
+            s.work = {s.uid: own, **({self._row(child, attrs): work - own} if own < work else {})}
         if child.narrow is not None:
             s.narrow = child.narrow[0], child.narrow[1] * points, child.narrow[2]
         share = s.type.size / max(1, child.type.size)
         s.reads = child.reads if share >= 1 else {e: nbytes * share for e, nbytes in child.reads.items()}
         return True
+
+    def _row(self, child: Stream, map: ViewMap) -> int:
+        """A number for views of ``child`` that differ in the row that they begin in alone.
+
+        Positions of several rows are taken at once, so that these compute most of what they share once: windows of
+        h rows compute h + 3 rows for four, not 4 h.
+        """
+        row = child.type.shape[-1]
+        plane, place = divmod(map.offset, max(1, row * child.type.shape[-2]))
+        return self.rows.setdefault((child.uid, map.axes, plane, place % max(1, row)), -1 - len(self.rows))
 
     def _operands(self, s: Stream) -> bool:
         """Operands of a core: nothing accumulated inside; their work becomes the core's."""
@@ -340,12 +356,13 @@ class Builder:
         """
         across = [m for m in s.maps if m is not None and turned(m)]
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
+        lane = LANE_SLOTS * self.roofline.lanes(s.type.dtype)  # of a vector's time each
         if s.core is not None or s.guarded:
-            return len(across) * LANE_SLOTS * s.type.size + along
+            return len(across) * lane * s.type.size + along
         blocks = sum(map(in_blocks, across))
-        slots = blocks * PACK_TRANSPOSED / self.roofline.lanes(s.type.dtype)
+        slots = blocks * PACK_TRANSPOSED
         if blocks < len(across):  # vectors lie along that axis, and their lanes are stored apart
-            slots += 2 * LANE_SLOTS
+            slots += 2 * lane
         return slots * s.type.size
 
     @staticmethod
@@ -461,6 +478,7 @@ class Builder:
         work, slots = self._tiled(part)
         slots += self._apart(part) if part.core is not None else LANE_SLOTS * s.type.size
         s.seconds = self.roofline.seconds(work, slots, moved, s.type.dtype, steps=2)
+        s.seconds += self.roofline.move(2 * s.type.nbytes)  # in parts, so that no kernel runs together with it
         return True
 
     def _opaque(self, s: Stream, op: str, attrs: object) -> bool:

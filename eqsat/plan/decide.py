@@ -29,10 +29,15 @@ PLAIN = 0.15
 """Part of the program's time as written from which an expected gain is taken for one: twice what proved to be none."""
 
 
-class Select(Protocol):
-    """The best few programs of an e-graph; ``quick``: one, by greedy choice and local search."""
+FEW = 16
+"""Kernels of a program whose rivals are scheduled in any case: that takes milliseconds."""
 
-    def __call__(self, egraph: SaturatedEGraph, *, quick: bool = False) -> list[Selection]: ...
+
+class Select(Protocol):
+    """The best few programs of an e-graph; ``quick``: one, by greedy choice and local search; ``lean``: as if what is
+    computed several times cost less."""
+
+    def __call__(self, egraph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]: ...
 
 
 def decide(
@@ -48,28 +53,39 @@ def decide(
     the best one by selection stays where that is not clear: the clock confirms gains of 5 %, and not all of 2 %.
 
     As written is what ``rules`` without left sides make of it, selected quickly; if it wins, the better one of that and
-    what is selected well. Where rules have no part in the best one, and where that is expected to be plainly better,
-    nothing else is scheduled; nor are kernels of others run together where these are no better apart.
+    what is selected well. Where rules have no part in the best one it is that already. Where the best one is expected
+    to be plainly better, others are scheduled only if it is a few kernels; nor are kernels of others run together where
+    these are no better apart. Of a few kernels without a contraction one more program is tried, that stores less:
+    windows that maps compute again share more of it than selection knows.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
-    if not rule_provenance(egraph, best.selection):
+    few, ruled = len(best.selection.kernels) <= FEW, bool(rule_provenance(egraph, best.selection))
+    if few and len(best.selection.kernels) > 1 and not _contracts(egraph):
+        others.append(Found(egraph, select(egraph, quick=True, lean=True)[0]))
+    elif not ruled:
         return best
-    written = as_written(region, rules, select, proofs=egraph.proofs is not None)
-    expected = written.selection.seconds
-    if best.selection.seconds < (1 - PLAIN) * expected:
+    written = as_written(region, rules, select, proofs=egraph.proofs is not None) if ruled else None
+    if written is not None and best.selection.seconds >= (1 - PLAIN) * written.selection.seconds:
+        others.append(written)
+    elif not few:
         return best
     scheduled = _Scheduled(region, price, lowered, deadline)
     limit = (1 - CLEAR) * scheduled.apart(best)
-    rivals = [other for other in (*others, written) if scheduled.below(other, limit)]
+    rivals = [other for other in others if scheduled.below(other, limit)]
     found, least = best, (1 - CLEAR) * scheduled.together(best) if rivals else 0.0
     for other in rivals:
         seconds = scheduled.together(other)
         if seconds < least:
             found, least = other, seconds
-    if found is written:
+    if written is not None and found is written:
         well = Found(written.egraph, select(written.egraph)[0])
         return well if scheduled.together(well) <= least else written
     return found
+
+
+def _contracts(egraph: SaturatedEGraph) -> bool:
+    """Whether any of its programs may have a contraction."""
+    return any(node.op == "contract" for nodes in egraph.classes.values() for node in nodes)
 
 
 def as_written(region: Region, rules: Sequence[Rule], select: Select, *, proofs: bool = False) -> Found:
