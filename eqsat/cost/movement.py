@@ -43,8 +43,11 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
     starts = np.zeros(1, np.int64)
     for step, count in steps:
         starts = (starts[:, None] + step * np.arange(min(count, MOST_LINES // max(1, starts.size)))).ravel()
-    lines = sorted({*(starts // line).tolist()})  # np.unique would import numpy.ma
-    return bool(lines) and int(np.bincount(np.array(lines) % sets).max()) >= ways
+    lines = np.sort(starts // line)
+    if not lines.size:
+        return False
+    distinct = np.append(lines[:1], lines[1:][lines[1:] != lines[:-1]])  # np.unique would import numpy.ma
+    return int(np.bincount(distinct % sets).max()) >= ways
 
 
 @dataclass(frozen=True, slots=True)
