@@ -18,6 +18,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat.cost import machine
 from eqsat.errors import EqsatError
 from eqsat.ir.node import topological
@@ -637,3 +638,17 @@ def test_results_of_the_oracle_have_memory_of_their_own() -> None:
     x = np.arange(5.0).reshape(1, 1, 5)
     for mode in ("nearest", "linear"):
         assert not np.shares_memory(IMAGES["interpolate"](x, (5,), mode), x)
+
+
+def test_loops_of_the_oracle_keep_the_order_of_elements() -> None:
+    """Whether a reshape of a result is a view of it depends on that, and so what a write to the reshape changes."""
+    from eqsat.verify.stand_ins import LOOPS
+
+    x = np.moveaxis(np.arange(12.0).reshape(2, 3, 2), 0, 2)
+    found = []
+    for loops in (eqsat, LOOPS):
+        carry, rows = loops.scan(lambda c, r: (c * 2, c), x, x)
+        twice = loops.fori_loop(0, 2, lambda i, c: c * 2, x)
+        grown = loops.while_loop(lambda c: c.max() < 40, lambda c: c * 2, x)
+        found.append([array.strides for array in (carry, rows, twice, grown)])
+    assert found[0] == found[1] and found[0][0] == x.strides

@@ -99,7 +99,10 @@ NN = SimpleNamespace(
 
 
 def _copied(value: Any) -> Any:
-    return tuple(map(_copied, value)) if isinstance(value, tuple) else value.copy()
+    """As the loops copy what they begin with: elements keep their order, by which later views and copies differ."""
+    if isinstance(value, tuple):
+        return tuple(map(_copied, value))
+    return np.array(value, subok=True) if isinstance(value, np.ndarray) else value.copy()
 
 
 def _scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
