@@ -31,6 +31,8 @@ PLAIN = 0.15
 
 FEW = 16
 """Kernels of a program whose rivals are scheduled in any case: that takes milliseconds."""
+WORTH = 20e-6
+"""Seconds that such a program takes at least: scalar loops written out have hundreds of regions of a microsecond each."""
 
 
 class Select(Protocol):
@@ -59,7 +61,8 @@ def decide(
     windows that maps compute again share more of it than selection knows.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
-    few, ruled = len(best.selection.kernels) <= FEW, bool(rule_provenance(egraph, best.selection))
+    few = len(best.selection.kernels) <= FEW and best.selection.seconds >= WORTH
+    ruled = bool(rule_provenance(egraph, best.selection))
     if few and len(best.selection.kernels) > 1 and not _contracts(egraph):
         others.append(Found(egraph, select(egraph, quick=True, lean=True)[0]))
     elif not ruled:
