@@ -31,7 +31,7 @@ PLAIN = 0.15
 
 FEW = 16
 """Kernels of a program whose rivals are scheduled in any case: that takes milliseconds."""
-WORTH = 20e-6
+WORTH = 5e-6
 """Seconds that such a program takes at least: scalar loops, written out, have hundreds of regions of a microsecond."""
 
 
