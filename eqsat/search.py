@@ -48,8 +48,8 @@ PATIENCE, REST = 8, 1 / 3
 it has to leave. Then the clock stops it, and another run may find another program."""
 
 LEAN = 0.1
-"""Part of the work of maps that is counted for programs that store less: the 3×3 windows of Harris' corners are priced
-at 2 to 5 times what they take, for rows and neighbours share more than selection knows."""
+"""Part of the work of maps that is counted for programs that store less: with a quarter Harris' corners on 2048×3072
+are two kernels and take 5.3 ms, with a tenth one and 4.1 (Zen 5)."""
 
 POINTS = 2**50
 """Points of a step's iteration space at most: two weeks at a nanosecond each. Broadcast arrays are of any size."""

@@ -143,6 +143,13 @@ BROADCASTS = _figure("BROADCASTS", 2.0, "elements a slot", "that the load ports 
 
 LOOP = _figure("LOOP", 2.0, "slots", "one loop step: address, comparison, branch", TUNED)
 UNROLLED = _count("UNROLLED", 8, "steps", "of a loop that LLVM makes straight code of", "its code: windows of 2 to 7")
+JAMMED = _count(
+    "JAMMED",
+    4,
+    "positions",
+    "of an axis that a map takes at once at most, to share what windows have in common",
+    "with eight, blurs of 3×3 and 5×5 and a seven-point stencil took 1.03 to 1.3 times as long (Zen 4)",
+)
 STRAIGHT = _count("STRAIGHT", 27, "steps", "of short loops in one another that it does so with", "windows of 3×3×3")
 CALL = _figure(
     "CALL", 16.0, "slots", "to enter and leave a tile or a vector loop: addresses, branches, the first loads", TUNED

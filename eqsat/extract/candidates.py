@@ -8,7 +8,7 @@ reads, each counted once, none for tensors that are known to be stored anyway.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from eqsat.cost.roofline import Roofline
@@ -437,29 +437,30 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
         for s in [s for s in lists[place] if s.core is not None][:2]:
             yield (*elements[:place], s, *elements[place + 1 :])
             yield (*reads[:place], s, *reads[place + 1 :])
-    yield from _same_core(lists, elements)
-    yield from _same_reads(lists, elements)
+    yield from _sharing(lists, elements, _core_of)
+    yield from _sharing(lists, elements, _reads_of)
 
 
-def _same_core(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Iterator[tuple[Stream, ...]]:
-    """Choices in which several operands share one core, as in x · sigmoid(x) with x a matrix product."""
-    cores: dict[int, dict[int, Stream]] = {}
+def _core_of(stream: Stream) -> object:
+    """As in x · sigmoid(x) with x a matrix product."""
+    return None if stream.core is None else stream.core.uid
+
+
+def _reads_of(stream: Stream) -> object:
+    """The stored tensors that elements are computed of, as windows of one image are."""
+    return stream.needs if stream.core is None and stream.needs else None
+
+
+def _sharing(
+    lists: Sequence[list[Stream]], elements: Sequence[Stream], shared: Callable[[Stream], object]
+) -> Iterator[tuple[Stream, ...]]:
+    """Choices in which all operands that can have one thing in common do, and the others are elements."""
+    found: dict[object, dict[int, Stream]] = {}
     for place, options in enumerate(lists):
-        for s in options:
-            if s.core is not None:
-                cores.setdefault(s.core.uid, {}).setdefault(place, s)
-    for places in cores.values():
-        if len(places) > 1:
-            yield tuple(places.get(place, elements[place]) for place in range(len(lists)))
-
-
-def _same_reads(lists: Sequence[list[Stream]], elements: Sequence[Stream]) -> Iterator[tuple[Stream, ...]]:
-    """Choices in which several operands read the same stored tensors, as windows of one image."""
-    needed: dict[tuple[int, ...], dict[int, Stream]] = {}
-    for place, options in enumerate(lists):
-        for s in options:
-            if s.needs and s.core is None:
-                needed.setdefault(s.needs, {}).setdefault(place, s)
-    for places in needed.values():
+        for stream in options:
+            key = shared(stream)
+            if key is not None:
+                found.setdefault(key, {}).setdefault(place, stream)
+    for places in found.values():
         if len(places) > 1:
             yield tuple(places.get(place, elements[place]) for place in range(len(lists)))

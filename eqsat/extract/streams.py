@@ -18,6 +18,7 @@ from eqsat.cost.calibration import (
     FILL,
     GATHER_SLOTS,
     GUARD_SLOTS,
+    JAMMED,
     LANE_SLOTS,
     LOAD_SLOTS,
     PACK_TRANSPOSED,
@@ -28,7 +29,7 @@ from eqsat.cost.calibration import (
     SHUFFLE_SLOTS,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
-from eqsat.extract.walks import VECTOR, every_second, in_blocks, run_of, turned
+from eqsat.extract.walks import VECTOR, broadcast_points, every_second, in_blocks, run_of, turned, view_points
 from eqsat.ir import views
 from eqsat.ir.contraction import CASTS, depth_of
 from eqsat.ir.joins import PadAttrs
@@ -47,9 +48,6 @@ this, and what walks one may recurse."""
 MAX_TREE = 16384
 """Operators of a kernel's term written out as a tree: those of a stencil of stencils are seen from many places. A
 median of 25 has 10,949 of 227 different ones."""
-
-ROWS = 4
-"""Rows that a map takes at once where windows share what they compute (``eqsat.schedule.jams``)."""
 
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
@@ -129,22 +127,6 @@ def _through(maps: tuple[ViewMap | None, ...], outer: ViewMap) -> tuple[ViewMap 
             return None
         out.append(both)
     return _unique(out)
-
-
-@lru_cache(maxsize=8192)
-def broadcast_points(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
-    """How often an operand of ``shape`` is evaluated in a loop over ``target``: once per innermost run it is
-    constant over, since that much is hoisted."""
-    lead = len(target) - len(shape)
-    last = max((lead + axis for axis, n in enumerate(shape) if n != 1), default=-1)
-    return math.prod(target[: last + 1])
-
-
-@lru_cache(maxsize=8192)
-def view_points(map: ViewMap) -> int:
-    """The same for an operand seen through a view."""
-    last = max((axis for axis, atoms in enumerate(map.axes) if any(step for _, step in atoms)), default=-1)
-    return math.prod(map.shape[: last + 1])
 
 
 def _shares(size: int, children: Sequence[Stream]) -> bool:
@@ -270,8 +252,9 @@ class Builder:
         points = view_points(attrs) / max(1, child.type.size)
         if child.work:
             work = sum(child.work.values()) * points
-            own = work / ROWS if len(child.type.shape) > 1 else work
-            s.work = {s.uid: own, **({self._row(child, attrs): work - own} if own < work else {})}
+            s.work = {s.uid: work}
+            if child.type.ndim > 1:
+                s.work = {s.uid: work / JAMMED, self._row(child, attrs): work * (1 - 1 / JAMMED)}
         if child.narrow is not None:
             s.narrow = child.narrow[0], child.narrow[1] * points, child.narrow[2]
         share = s.type.size / max(1, child.type.size)
@@ -284,9 +267,9 @@ class Builder:
         Positions of several rows are taken at once, so that these compute most of what they share once: windows of
         h rows compute h + 3 rows for four, not 4 h.
         """
-        row = child.type.shape[-1]
-        plane, place = divmod(map.offset, max(1, row * child.type.shape[-2]))
-        return self.rows.setdefault((child.uid, map.axes, plane, place % max(1, row)), -1 - len(self.rows))
+        rows, row = (max(1, n) for n in child.type.shape[-2:])
+        plane, place = divmod(map.offset, rows * row)
+        return self.rows.setdefault((child.uid, map.axes, plane, place % row), -1 - len(self.rows))
 
     def _operands(self, s: Stream) -> bool:
         """Operands of a core: nothing accumulated inside; their work becomes the core's."""

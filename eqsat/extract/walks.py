@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from eqsat.ir import views
 from eqsat.ir.views import ViewMap
@@ -40,3 +42,19 @@ def run_of(axes: Sequence[Sequence[views.Atom]], ordered: bool) -> int:
         run *= max(longer)
         atoms = atoms[1:] if ordered else atoms
     return max(1, run // apart)
+
+
+@lru_cache(maxsize=8192)
+def broadcast_points(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
+    """How often an operand of ``shape`` is evaluated in a loop over ``target``: once per innermost run it is
+    constant over, since that much is hoisted."""
+    lead = len(target) - len(shape)
+    last = max((lead + axis for axis, n in enumerate(shape) if n != 1), default=-1)
+    return math.prod(target[: last + 1])
+
+
+@lru_cache(maxsize=8192)
+def view_points(map: ViewMap) -> int:
+    """The same for an operand seen through a view."""
+    last = max((axis for axis, atoms in enumerate(map.axes) if any(step for _, step in atoms)), default=-1)
+    return math.prod(map.shape[: last + 1])

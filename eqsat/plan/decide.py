@@ -30,14 +30,14 @@ PLAIN = 0.15
 
 
 FEW = 16
-"""Kernels of a program whose rivals are scheduled in any case: that takes milliseconds."""
+"""Kernels of a program whose rivals are scheduled in any case: that takes some milliseconds a kernel."""
 WORTH = 5e-6
 """Seconds that such a program takes at least: scalar loops, written out, have hundreds of regions of a microsecond."""
 
 
 class Select(Protocol):
-    """The best few programs of an e-graph; ``quick``: one, by greedy choice and local search; ``lean``: as if what is
-    computed several times cost less."""
+    """The best few programs of an e-graph; ``quick``: one, by greedy choice and local search; ``lean``: as if
+    computing cost less."""
 
     def __call__(self, egraph: SaturatedEGraph, *, quick: bool = False, lean: bool = False) -> list[Selection]: ...
 

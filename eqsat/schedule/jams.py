@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from eqsat.cost.calibration import FUNCTION_SLOTS
+from eqsat.cost.calibration import FUNCTION_SLOTS, JAMMED
 from eqsat.ir.axes import merged_all
 from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, unique, with_parts
 
-JAMMED = (2, 4)
-"""Positions of an axis that a map may take at once. Eight share more, but blurs of 3×3 and 5×5 and a seven-point
-stencil took 1.03 to 1.3 times as long as with four (Zen 4): values no longer stay in registers."""
+AT_ONCE = (2, JAMMED)
+"""Positions of an axis that a map may take at once. More share more, but values no longer stay in registers."""
 SHARED = 0.9
 """The part of the work of its loads and operations at which that is offered: else there is little to share, and its
 code is as much longer to compile."""
@@ -64,5 +63,5 @@ def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
         return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in found)
 
     one = size(1)
-    possible = [n for n in JAMMED if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
+    possible = [n for n in AT_ONCE if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
     return tuple(n for n in possible if 0 < size(n) <= min(MOST, SHARED * n * one))
