@@ -127,7 +127,7 @@ class Compilers:
             process.kill()
         for process, thread in self._processes:
             process.wait()
-            if thread.ident is not None:  # it may not have been to be had
+            if thread.is_alive():  # it may not have been to be had
                 thread.join(1.0)  # it sees the end of the pipe, and closes it
 
     def start(self, kernels: int) -> None:

@@ -125,3 +125,21 @@ def test_a_time_that_never_comes_is_waited_for() -> None:
         time.sleep(0.02)
         assert any(thread.name == "eqsat-watchdog" for thread in threading.enumerate())
         made.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_ends_the_start_of_its_thread_is_raised_alone(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, or no more threads: closing then waits for no thread that never ran."""
+
+    def interrupted(_: threading.Thread) -> None:
+        raise error("while starting")
+
+    watchdog = Watchdog(time.perf_counter() + 60)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(error, match="while starting"):
+        try:
+            watchdog.call(abs, 1)
+        finally:
+            watchdog.close()

@@ -44,7 +44,7 @@ class Watchdog:
 
     def close(self) -> None:
         self._done.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # Ctrl-C may come while it is started
             self._thread.join()
 
     def call(self, function: Callable[[A], R], argument: A) -> R:
