@@ -91,9 +91,9 @@ def saturation(seconds: float) -> float:
     return SATURATION * TRIED * seconds
 
 
-def rates(machine: Machine, threads: int, *, lean: bool = False) -> Roofline:
+def rates(machine: Machine, target: Target, threads: int, *, lean: bool = False) -> Roofline:
     """What programs are selected by, with ``lean`` those that store less."""
-    found = roofline_of(machine, threads)
+    found = replace(roofline_of(machine, threads), dots=target.dots)
     return found.leaner(LEAN) if lean else found
 
 
@@ -226,7 +226,7 @@ def _search_region(
         start = time.perf_counter()
         found = extract(
             egraph,
-            rates(machine, options.threads, lean=lean),
+            rates(machine, options.target, options.threads, lean=lean),
             seconds=work.seconds,
             fuse=options.fuse,
             lowers=lowers,

@@ -8,6 +8,7 @@ from functools import partial
 
 from eqsat import rules
 from eqsat.compiled import Compiled
+from eqsat.cost.target import Target
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.select import ALTERNATIVES, extract
@@ -121,6 +122,10 @@ def searched_again(program: Compiled, *, proofs: bool = False) -> Iterator[tuple
             yield region, saturate(region.graph.outputs, rules=chosen, const=known, work=work, proofs=proofs)
 
 
+def _target(program: Compiled) -> Target:
+    return backend(program.options.backend).target(program.machine, program.threads)
+
+
 def extracted(
     program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1, *, quick: bool = False, lean: bool = False
 ) -> list[Selection]:
@@ -131,7 +136,7 @@ def extracted(
 
     return extract(
         egraph,
-        rates(program.machine, program.threads, lean=lean),
+        rates(program.machine, _target(program), program.threads, lean=lean),
         seconds=1.0,
         alternatives=alternatives,
         lowers=lowers,
@@ -146,5 +151,5 @@ def chosen(program: Compiled, region: Region, egraph: SaturatedEGraph) -> Found:
     if not any(rule.id == "fuse.read_store" for rule in selected):
         return Found(egraph, extracted(program, egraph)[0])
     no_loops = tuple(sorted({rule.id for rule in installed_loop_rules()} & set(options.disable)))
-    price = ScheduledPrice(backend(options.backend).target(program.machine, program.threads), no_loops)
+    price = ScheduledPrice(_target(program), no_loops)
     return decide(region, egraph, selected, partial(extracted, program, alternatives=ALTERNATIVES), price, {})

@@ -27,6 +27,12 @@ from tests.test_contract import run
 from tests.test_tiles import call
 
 NOTHING: frozenset[str] = frozenset()
+TYPES = [("uint8", "int8"), ("int8", "uint8"), ("int8", "int8"), ("uint8", "uint8"), ("int16", "int16")]
+
+
+def element_of(types: tuple[str, str]) -> str:
+    """The element type of blocks of two factors."""
+    return "·".join(sorted(types, reverse=True))
 
 
 def drawn(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -49,7 +55,7 @@ def beside(x: np.ndarray, depth: int) -> np.ndarray:
 
 @pytest.mark.parametrize("features", [None, NOTHING])
 @pytest.mark.parametrize("lanes", [16, 8, 4])
-@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "uint8"), ("int16", "int16")])
+@pytest.mark.parametrize("types", TYPES)
 def test_dot_tile(
     types: tuple[str, str], lanes: int, features: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,15 +63,14 @@ def test_dot_tile(
     native = features is None and lanes == 16
     if features is not None:
         monkeypatch.setattr(dots, "cpu_features", lambda: features)
-    depth = 4 if "int8" in types else 2
-    element = "uint8·int8" if depth == 4 else "int16·int16"
+    depth, element = 32 // dtype_of(types[0]).bits, element_of(types)
     k, rows, row = 6 * depth, 3, 32 // depth
     a, b = drawn((rows, k), types[0]), drawn((k, lanes), types[1])
     c = np.zeros((rows, lanes), np.int32)
     sizes = f"{rows}, 1, {lanes}, {k * a.itemsize}, 4, {lanes * 4}, {lanes * 4}"
     name = f"step={row}" if features is not None else ""  # told apart in the cache of compiled modules
     call(
-        f'dot_tile("int32", "{element}", {types[0] == "int8"}, {native}, {sizes})  # {name}',
+        f'dot_tile("int32", "{element}", {types == ("int8", "uint8")}, {native}, {sizes})  # {name}',
         (a, beside(b, depth), c),
         k // depth,
     )
@@ -122,6 +127,8 @@ CASES = [
     (9, 33, 24, ("int8", "uint8"), True, False),
     (33, 17, 7, ("int16", "int8"), True, False),
     (30, 40, 66, ("uint8", "int8"), False, True),
+    (29, 40, 50, ("int8", "int8"), False, False),
+    (29, 40, 50, ("uint8", "uint8"), True, False),
 ]
 
 
@@ -146,15 +153,17 @@ def test_printed_products_and_their_fallback(
 
 
 def test_what_is_no_product_of_small_integers() -> None:
-    def types_of(first: DType, second: DType, to: DType = int32) -> list[str] | None:
+    def types_of(first: DType, second: DType, to: DType = int32, offered: str = "") -> list[str] | None:
         body = Call("mul", tuple(Call("cast", (Load(i, 0, (1,), t),), to) for i, t in enumerate((first, second))), to)
         kernel = Kernel((4,), 0, "sum", body, Acc(to), (), Operand(to, 1), 0, ())
-        found = dot_of(kernel)
+        found = dot_of(kernel, [offered])
         return None if found is None else [str(e.dtype) for e in found[1:]]
 
     u8, s8, s16 = map(dtype_of, ("uint8", "int8", "int16"))
     assert types_of(s8, u8) == ["int8", "uint8"]
-    assert types_of(u8, u8) == types_of(s8, s16) == ["int16", "int16"]
+    assert types_of(u8, u8) == types_of(s8, s8) == types_of(s8, s16) == ["int16", "int16"]
+    assert types_of(u8, u8, offered="uint8·uint8") == ["uint8", "uint8"]  # by targets with tiles for it
+    assert types_of(s8, s8, offered="int8·int8") == ["int8", "int8"]
     assert types_of(uint16, s8) is types_of(s8, s8, dtype_of("int64")) is types_of(s8, s8, s16) is None
     kernel = product(4, 20, 8, ("uint8", "int8")).stages[0].kernel
     found = product_of(kernel)

@@ -33,6 +33,7 @@ class Roofline:
     ``step``: seconds of one more kernel: its call and the barrier after it.
     ``functions``: issue slots an element of measured elementwise functions, in place of the op table's cost.
     ``vector_bytes``: of a vector register; 0: lanes that stay empty are not counted.
+    ``dots``: of element types of dot products, issue slots of a multiply-add of elements that take any but one.
     """
 
     fma32: float
@@ -41,6 +42,7 @@ class Roofline:
     step: float
     functions: Mapping[str, float] = field(default_factory=dict)
     vector_bytes: int = 0
+    dots: Mapping[str, float] = field(default_factory=dict)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of a vector."""

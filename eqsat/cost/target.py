@@ -262,6 +262,15 @@ class Target:
         least = c.FASTER * self.outer.bandwidth
         return max((space.capacity for space in self.caches[1:] if space.bandwidth >= least), default=0.0)
 
+    @cached_property
+    def dots(self) -> dict[str, float]:
+        """Issue slots of a vector of sums in a step of register tiles, by their element type."""
+        found: dict[str, float] = {}
+        for tile in self.rows("fma"):
+            for dtype in tile.dtypes:
+                found[dtype] = min(tile.slots, found.get(dtype, math.inf))
+        return found
+
     def slot(self, dtype: DType) -> float:
         """Seconds of one vector issue slot for this element type."""
         return self._slots[dtype.bits == 64]

@@ -31,7 +31,7 @@ from eqsat.cost.calibration import (
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.extract.walks import VECTOR, broadcast_points, every_second, in_blocks, run_of, turned, view_points
 from eqsat.ir import views
-from eqsat.ir.contraction import CASTS, depth_of
+from eqsat.ir.contraction import CASTS, narrow_dot
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
@@ -289,12 +289,12 @@ class Builder:
         if min(rows, cols) > 1 and any(operand.guarded for operand in (a, b)):
             return False  # register tiles read in place, or what was copied in blocks: guards are stored first
         s.multiply_adds = float(math.prod(extents.values()))
-        depth, computed = 0, [a.slots, b.slots]
+        computed = [a.slots, b.slots]
         if a.narrow is not None and b.narrow is not None and min(rows, cols) > 1:
-            depth = depth_of(a.narrow[0], b.narrow[0], s.type.dtype, a.narrow[2])
-        if depth and a.narrow is not None and b.narrow is not None:  # casts that tiles see through
-            s.multiply_adds /= depth
-            computed = [a.narrow[1], b.narrow[1]]
+            dot = narrow_dot(a.narrow[0], b.narrow[0], s.type.dtype, a.narrow[2], self.roofline.dots)
+            if dot is not None:  # casts that tiles see through
+                s.multiply_adds *= self.roofline.dots.get(dot.element.name, 1.0) / dot.depth
+                computed = [a.narrow[1], b.narrow[1]]
         # Operands with arithmetic have to be packed, once per panel of the other one.
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:

@@ -26,13 +26,15 @@ class Dot:
     ``factors``: the types that the factors are stored in, in either order; ``dtype``: that of products and sums.
     ``cast``: what makes ``dtype`` of the factors, where they are of another. ``element``: the type of what blocks of
     factors consist of, ``depth`` neighbours side by side. Where it is more than one, positions of k in nests and in
-    print are those of such elements.
+    print are those of such elements. ``optional``: not every target has tiles for it, so it is found where its element
+    type is offered; the others are everywhere.
     """
 
     factors: tuple[DType, DType]
     dtype: DType
     depth: int = 1
     cast: str = "cast"
+    optional: bool = False
 
     @cached_property
     def element(self) -> DType:
@@ -78,29 +80,36 @@ DOTS = (
     Dot((float32, float32), float32),
     Dot((float64, float64), float64),
     Dot((uint8, int8), int32, 4),
+    Dot((int8, int8), int32, 4, optional=True),
+    Dot((uint8, uint8), int32, 4, optional=True),
     Dot((int16, int16), int32, 2),
 )
 """What contractions are recognized by; of several that apply the first."""
 CASTS = frozenset(dot.cast for dot in DOTS)
 
 
-def dot_of(kernel: Kernel) -> tuple[Dot, Expr, Expr] | None:
+def dots(offered: Collection[str]) -> Iterator[Dot]:
+    """Those of :data:`DOTS` that every target has, or that are offered, by their element types."""
+    return (dot for dot in DOTS if not dot.optional or dot.element.name in offered)
+
+
+def dot_of(kernel: Kernel, offered: Collection[str] = ()) -> tuple[Dot, Expr, Expr] | None:
     """The products that a kernel adds up, and its factors as they are stored; None where no register tile does."""
     body = kernel.body
     if kernel.combine != "sum" or not isinstance(body, Call) or body.fn != "mul":
         return None
-    for dot in DOTS:
+    for dot in dots(offered):
         found = dot.narrowed(body) if dot.dtype == body.dtype else None
         if found is not None:
             return dot, *found
     return None
 
 
-def depth_of(first: DType, second: DType, wide: DType, cast: str) -> int:
-    """How many products of two types, cast to ``wide``, a tile adds up at once; 0: these casts are evaluated."""
+def narrow_dot(first: DType, second: DType, wide: DType, cast: str, offered: Collection[str]) -> Dot | None:
+    """By what tiles add up products of two types, cast to ``wide``; None: these casts are evaluated."""
     x, y = (Call(cast, (Load(i, 0, (), dtype),), wide) for i, dtype in enumerate((first, second)))
     body = Call("mul", (x, y), wide)
-    return next((dot.depth for dot in DOTS if dot.dtype == wide and dot.depth > 1 and dot.narrowed(body)), 0)
+    return next((dot for dot in dots(offered) if dot.dtype == wide and dot.depth > 1 and dot.narrowed(body)), None)
 
 
 FEW_ROWS, LINE = 16, 64
@@ -130,16 +139,19 @@ class Product:
         return narrow[::-1] if self.swapped else narrow
 
 
-def product_of(kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[int] = ()) -> Product | None:
+def product_of(
+    kernel: Kernel, fixed: int = 0, rows: int = 0, late: Collection[int] = (), offered: Collection[str] = ()
+) -> Product | None:
     """The contraction that ``kernel`` is, or None where a register tile does not apply.
 
     None for: another combine, a body that is no product, element types without a tile, and products in which no
     axis belongs to the second factor only. Factors are swapped so that n holds the axis that results are contiguous
     in. The first ``fixed`` axes are shared with other stages and in no group. The next ``rows`` axes are rows of a
     block that several stages work on: outermost in m, and None is returned where they are not the first factor's
-    alone. ``late``: operands that are made block by block, which the second factor must not read.
+    alone. ``late``: operands that are made block by block, which the second factor must not read. ``offered``: see
+    :func:`dots`.
     """
-    found_dot = dot_of(kernel)
+    found_dot = dot_of(kernel, offered)
     if found_dot is None:
         return None
     dot, *factors = found_dot

@@ -48,7 +48,7 @@ def check(nest: Nest, group: KernelGroup, lanes: int, registers: int, matrix: fr
     if are_siblings(group):
         check_beside(nest, [stage.kernel for stage in simplify(group).stages])
         return
-    _Check(problem_of(group), lanes, registers, matrix).run(nest)
+    _Check(problem_of(group, offered=matrix), lanes, registers, matrix).run(nest)
 
 
 class _Check:

@@ -13,7 +13,7 @@ from eqsat.ir.types import float32
 from eqsat.schedule.domain import rows_inside, step_inside
 from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
 from eqsat.schedule.read_again import read_again
-from eqsat.schedule.tiles import best_tiles, ceil_div, step_slots, tile_seconds, update_seconds
+from eqsat.schedule.tiles import best_tiles, ceil_div, round_up, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vector_cost import op_slots, scattered_seconds, tile_slots, transpose_slots, written
 from eqsat.schedule.vectors import least_slots
 
@@ -171,9 +171,13 @@ class Pricer:
         if not a:
             if not first.in_place(m, k):
                 return None
+            row = target.rows("fma", dtype)[0]
+            if row.steps > 1 and form.source(first.accesses[0])[0] == "operand":  # arrays may begin anywhere
+                crossed = c.CROSSED * m / row.steps + vectors / target.ports.loads
+                longer = max(0.0, crossed - step_slots(target, row, m, vectors))
+                seconds += round_up(k, row.steps) * longer * slot
             if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
-                steps = target.rows("fma", dtype)[0].steps
-                seconds += m * k / steps * target.inner.line / target.refill
+                seconds += m * k / row.steps * target.inner.line / target.refill
         if not b:
             if not second.direct:
                 return None

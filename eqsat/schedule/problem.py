@@ -7,7 +7,7 @@ Blocks are given by named axes (see ``eqsat.ir.nest``); inside the search a stag
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -281,8 +281,8 @@ class Problem:
         return found
 
 
-def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
-    """Read a group, for a target; without one, as any with register tiles for float32 and float64 sees it.
+def problem_of(group: KernelGroup, target: Target | None = None, offered: Collection[str] = ()) -> Problem:
+    """Read a group, for a target; without one, as any with register tiles for float32, float64 and ``offered`` sees it.
 
     Raises :class:`ScheduleError` where the group breaks what ``KernelGroup`` promises.
     """
@@ -298,12 +298,12 @@ def problem_of(group: KernelGroup, target: Target | None = None) -> Problem:
             raise ScheduleError(f"stage {number} of group {group.name!r} reads a stage that does not come before it")
     first = group.stages[0].kernel.extents
     outer, rows = _shared_axes(group, shared)
-    functions = target.functions if target is not None else ()
+    functions, offered = (target.functions, target.dots) if target is not None else ((), offered)
     bits = element_bits(stage.kernel for stage in group.stages)
     if together:
         found = [_siblings(group, functions)]
     else:
-        found = [_form(group, number, outer, rows, functions, target) for number in range(len(group.stages))]
+        found = [_form(group, number, outer, rows, functions, target, offered) for number in range(len(group.stages))]
     if any(form.contraction and form.dtype.bits == 64 for form in found):
         bits = 64  # one width of vectors for all stages
     forms = tuple(form if form.contraction else _vector(form, bits) for form in found)
@@ -381,12 +381,13 @@ def _form(
     rows: tuple[int, ...],
     functions: Functions,
     target: Target | None,
+    offered: Collection[str],
 ) -> StageForm:
     stage = group.stages[number]
     result: Source = ("stage", number, "") if stage.result is None else ("operand", stage.result, "")
     sources = tuple(_source(group, s) for s in stage.sources)
     form = StageForm(number, stage.kernel, (), sources, result, outer, rows, functions=functions)
-    return _contraction(group, form, target) or form
+    return _contraction(group, form, target, offered) or form
 
 
 def _siblings(group: KernelGroup, functions: Functions) -> StageForm:
@@ -400,7 +401,9 @@ def _siblings(group: KernelGroup, functions: Functions) -> StageForm:
     return StageForm(0, joint(group), (), sources, results[0], (), (), functions=functions, siblings=tuple(beside))
 
 
-def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> StageForm | None:
+def _contraction(
+    group: KernelGroup, form: StageForm, target: Target | None, offered: Collection[str]
+) -> StageForm | None:
     """The contraction a stage is, or None where no register tile applies, or the target has none for its type.
 
     In a group of several stages m holds the shared rows. A matrix times a vector is a reduction, unless the matrix can
@@ -409,7 +412,7 @@ def _contraction(group: KernelGroup, form: StageForm, target: Target | None) -> 
     """
     stage, kernel = group.stages[form.index], form.kernel
     late = [n for n, source in enumerate(stage.sources) if isinstance(source, FromStage)]
-    product = product_of(kernel, len(form.outer), len(form.rows), late)
+    product = product_of(kernel, len(form.outer), len(form.rows), late, offered)
     if product is None or 0 in kernel.extents or (target and not target.rows("fma", product.dot.element)):
         return None
     dot, named = product.dot, {"b": product.b, "m": product.m, "n": product.n, "k": product.k}

@@ -116,7 +116,7 @@ class _Blocks:
     def _recognized(self, number: int) -> Product:
         stage = self.group.stages[number]
         late = [operand for operand, source in enumerate(stage.sources) if isinstance(source, FromStage)]
-        product = product_of(stage.kernel, self.fixed, self.group.shared - self.fixed, late)
+        product = product_of(stage.kernel, self.fixed, self.group.shared - self.fixed, late, self.target.matrix)
         if product is None:
             raise ValueError(f"stage {number} of group {self.group.name!r} is no contraction, its nest is one of it")
         return product

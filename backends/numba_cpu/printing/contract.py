@@ -30,7 +30,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
     if len(group.stages) != 1:
         raise ValueError(f"group {group.name!r} has {len(group.stages)} stages; blocks.emit takes several")
     (stage,) = group.stages
-    product = product_of(stage.kernel)
+    product = product_of(stage.kernel, offered=target.matrix)
     tile = below(nest)
     if product is None or not isinstance(tile, TileOp) or tile.name == "vector":
         raise ValueError(f"{show(nest)} is no nest of a contraction, which group {group.name!r} should be")

@@ -355,7 +355,7 @@ class ContractPrinter(ContractPacking):
             if self.matrix:
                 tile, module = "matrix_tile", "matrix"
             else:
-                tile, kind = "dot_tile", f"{kind}, {NEEDS[dot.element.name] in cpu_features()}"
+                tile, kind = "dot_tile", f"{kind}, {NEEDS.get(dot.element.name) in cpu_features()}"
         self.module.use(f"tiles.{module}", tile)
         name = self.module.define(
             f"tile_{rows}x{columns}" + ("_pack" if keep else "_ask" if ask else ""),

@@ -14,7 +14,7 @@ from eqsat.cost.calibration import LINE
 from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.compiling.objects import host, load_ir
 from eqsat_backends.numba_cpu.running.words import Word, Words
-from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, WIDTH
+from eqsat_backends.numba_cpu.tiles.dots import WIDTH
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import BYTES, Lanes, cpu_features, native_lanes
@@ -89,7 +89,7 @@ MATRIX_SUMS = 4
 def matrix(element: str) -> int:
     """Address of a loop over products of registers of two axes. Parameter 0: rounds. Array 0: 16 rows of the first
     factor, 64 bytes each, and 16 of the second; array 1: 16 rows of 16 sums of ``MATRIX_SUMS`` products."""
-    name = f"matrix_{EXTENSIONS[element].replace('-', '_')}"
+    name = f"matrix_{element.replace('·', '_')}"
     return _compiled(lambda module: _matrix(module, name, element), (name,))[name]
 
 

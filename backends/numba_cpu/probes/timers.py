@@ -288,12 +288,14 @@ def _matrix_timers() -> dict[str, Timer]:
 
 
 def _matrix_factors(element: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two factors in memory, as registers take them, and their product: small numbers, so that all sums are exact."""
+    """Two factors in memory, as registers take them, and their product: all bytes, and floats whose sums are exact."""
     floats = element.startswith("bf")
+    limits = [(-2, 2) if floats else (np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in element.split("·")]
     numbers, depth = np.random.default_rng(0).integers, STEPS * (2 if floats else 4)
-    a, b = numbers(0, 4, (MATRIX_ROWS, depth)), numbers(-2, 3, (depth, WIDTH // 4))
+    shapes = ((MATRIX_ROWS, depth), (depth, WIDTH // 4))
+    a, b = (numbers(*ends, shape, endpoint=True) for ends, shape in zip(limits, shapes, strict=True))
     both = np.concatenate([a.ravel(), b.reshape(STEPS, -1, WIDTH // 4).swapaxes(1, 2).ravel()])
-    stored = (both.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) if floats else both.astype(np.int8)
+    stored = (both.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) if floats else both.astype(np.uint8)
     return stored, (a @ b).astype(np.float32 if floats else np.int32)
 
 

@@ -15,7 +15,10 @@ from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
 NEEDS = {"uint8·int8": "avx512vnni", "int16·int16": "avx512vnni", "bfloat16·bfloat16": "avx512bf16"}
 """The extension that has an instruction for it."""
 
-EXTENSIONS = {"uint8·int8": "amx-int8", "bfloat16·bfloat16": "amx-bf16"}
+EXTENSIONS = {
+    **dict.fromkeys(("uint8·int8", "int8·int8", "uint8·uint8"), "amx-int8"),
+    "bfloat16·bfloat16": "amx-bf16",
+}
 """What has registers of two axes that multiply an element type (see ``matrix``), in LLVM's spelling."""
 
 STEPS = 16
@@ -37,8 +40,10 @@ def step_of(element: str, signed_first: bool = False, native: bool = True) -> St
     if element == "bfloat16·bfloat16":
         return _bfloats if fast else _floats
     if element == "uint8·int8":
-        quads = _vnni("vpdpbusd") if fast else _bytes
+        quads = _vnni("vpdpbusd") if fast else _bytes(False, True)
         return (lambda e, a, b, sums: quads(e, b, a, sums)) if signed_first else quads
+    if element in ("int8·int8", "uint8·uint8"):
+        return _bytes(*[element == "int8·int8"] * 2)
     if element == "int16·int16":
         return _vnni("vpdpwssd") if fast else _pairs
     return None
@@ -69,14 +74,19 @@ def _floats(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
     return sums
 
 
-def _bytes(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
-    """Bytes, those of a unsigned, those of b signed: widened to 16 bits, the even ones apart from the odd ones."""
-    half = ir.VectorType(ir.IntType(16), 2 * e.lanes)
-    eight = ir.Constant(half, [ir.Constant(half.element, 8)] * (2 * e.lanes))
-    a, b = e.b.bitcast(a, half), e.b.bitcast(b, half)
-    even = e.b.lshr(e.b.shl(a, eight), eight), e.b.ashr(e.b.shl(b, eight), eight)
-    odd = e.b.lshr(a, eight), e.b.ashr(b, eight)
-    return _pairs(e, *odd, _pairs(e, *even, sums))
+def _bytes(signed_a: bool, signed_b: bool) -> Step:
+    """Bytes widened to 16 bits, the even ones apart from the odd ones."""
+
+    def step(e: Lanes, a: Value, b: Value, sums: Value) -> Value:
+        half = ir.VectorType(ir.IntType(16), 2 * e.lanes)
+        eight = ir.Constant(half, [ir.Constant(half.element, 8)] * (2 * e.lanes))
+        x, y = e.b.bitcast(a, half), e.b.bitcast(b, half)
+        wide_a, wide_b = (e.b.ashr if signed else e.b.lshr for signed in (signed_a, signed_b))
+        even = wide_a(e.b.shl(x, eight), eight), wide_b(e.b.shl(y, eight), eight)
+        odd = wide_a(x, eight), wide_b(y, eight)
+        return _pairs(e, *odd, _pairs(e, *even, sums))
+
+    return step
 
 
 def _pairs(e: Lanes, a: Value, b: Value, sums: Value) -> Value:

@@ -187,8 +187,11 @@ def registers(e: VectorTile, element: str, signed_first: bool, shapes: Sequence[
         step = step_of(element, signed_first)
         assert step is not None
         return InMemory(e, shapes, step)
-    kind = "bf16ps" if element.startswith("bf") else "bsud" if signed_first else "busd"
+    kind = "bsud" if signed_first else _KINDS[element]
     return Native(e, shapes, f"tdp{kind}")
+
+
+_KINDS = {"bfloat16·bfloat16": "bf16ps", "uint8·int8": "busd", "int8·int8": "bssd", "uint8·uint8": "buud"}
 
 
 @dataclass(frozen=True)

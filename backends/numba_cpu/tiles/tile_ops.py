@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from eqsat.cost.machine import Machine
 from eqsat.cost.target import Target, TileOpRow, target_of
-from eqsat.ir.contraction import DOTS, Dot
+from eqsat.ir.contraction import DOTS, Dot, dots
 from eqsat.schedule.tiles import MATRIX_ROWS
 from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, NEEDS, STEPS, WIDTH
 from eqsat_backends.numba_cpu.vectors.lanes import cpu_features
@@ -42,7 +42,7 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
     return (
         *(
             _product("fma", dot, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS, *how)
-            for dot in DOTS
+            for dot in dots(())
             for how in ((1.0, NEEDS.get(dot.element.name, "")), *DOT_STEPS.get(dot.element.name, ()))
             for rows, vectors in shapes
         ),
