@@ -29,6 +29,7 @@ from eqsat.plan.assembly import searched
 from eqsat.plan.lower import lower
 from eqsat.plan.regions import Region
 from eqsat.search import saturation
+from eqsat.why import rates_of
 
 REGIONS = 4
 """Different parts of a program that are searched again at most."""
@@ -199,9 +200,7 @@ def _selected(
         return not (_Kernels(egraph, {term.eclass: term}).names(term) & refused) and lower(term) is not None
 
     try:
-        (selection, *_) = extract(
-            egraph, program.machine, threads=program.threads, seconds=1.0, alternatives=1, lowers=lowers
-        )
+        (selection, *_) = extract(egraph, rates_of(program), seconds=1.0, alternatives=1, lowers=lowers)
     except ExtractionError:
         return None
     return _named(egraph, selection, nodes), selection.seconds

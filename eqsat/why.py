@@ -8,6 +8,7 @@ from functools import partial
 
 from eqsat import rules
 from eqsat.compiled import Compiled
+from eqsat.cost.roofline import Roofline
 from eqsat.cost.target import Target
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
@@ -126,6 +127,11 @@ def _target(program: Compiled) -> Target:
     return backend(program.options.backend).target(program.machine, program.threads)
 
 
+def rates_of(program: Compiled, *, lean: bool = False) -> Roofline:
+    """What a program was selected by."""
+    return rates(program.machine, _target(program), program.threads, lean=lean)
+
+
 def extracted(
     program: Compiled, egraph: SaturatedEGraph, alternatives: int = 1, *, quick: bool = False, lean: bool = False
 ) -> list[Selection]:
@@ -136,7 +142,7 @@ def extracted(
 
     return extract(
         egraph,
-        rates(program.machine, _target(program), program.threads, lean=lean),
+        rates_of(program, lean=lean),
         seconds=1.0,
         alternatives=alternatives,
         lowers=lowers,

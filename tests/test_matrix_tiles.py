@@ -270,7 +270,7 @@ def test_products_are_timed_where_their_sums_are_right(
 
     monkeypatch.setattr(timers, "_matrix_factors", other)
     assert list(timers._matrix_timers()) == [f"matrix {PAIRS}"]
-    assert "amx-int8 computes wrong sums on this processor" in caplog.text
+    assert f"amx-int8 computes wrong sums of {BYTES} on this processor" in caplog.text
 
 
 def test_without_the_system_s_permission_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

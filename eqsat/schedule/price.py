@@ -172,7 +172,7 @@ class Pricer:
             if not first.in_place(m, k):
                 return None
             row = target.rows("fma", dtype)[0]
-            if row.steps > 1 and form.source(first.accesses[0])[0] == "operand":  # arrays may begin anywhere
+            if row.steps > 1 and form.source(first.accesses[0])[0] == "operand":  # callers' arrays begin anywhere
                 crossed = c.CROSSED * m / row.steps + vectors / target.ports.loads
                 longer = max(0.0, crossed - step_slots(target, row, m, vectors))
                 seconds += round_up(k, row.steps) * longer * slot

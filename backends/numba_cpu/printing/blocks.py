@@ -234,7 +234,7 @@ class _Blocks:
                         self._arguments()
                         printer = self._printer(number, ("0",) * self.fixed)
                         offset = printer.pack_shared(nest, self.shared)
-                    self.packed[number] = printer.panels("b", address("shared", (1, str(offset))))
+                    self.packed[number] = printer.panels("b", address("shared", (1, str(offset))), shared=True)
                     self.p.line("")
                     self.p.line("")
             nest = nest.body

@@ -83,7 +83,7 @@ def emit(group: KernelGroup, nest: Nest, target: Target) -> Emitted:
             printer.bind("every", " | ".join(f"word(x{place}, 0)" for place in group.unless))
             nests.bounded = rows_of(nest, c.kernel, c.m, c.k)
         for which, offset in offsets.items():
-            nests.sources[which] = nests.panels(which, address("shared", (1, str(offset))))
+            nests.sources[which] = nests.panels(which, address("shared", (1, str(offset))), shared=True)
         if not c.kernel.results:
             printer.line("return")
         else:

@@ -10,7 +10,16 @@ from dataclasses import replace
 from eqsat.ir.contraction import Contraction, plain, streamed
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
-from eqsat_backends.numba_cpu.printing.contract_layout import Around, Ask, Factor, Range, Sums, Target, tile_size
+from eqsat_backends.numba_cpu.printing.contract_layout import (
+    Around,
+    Ask,
+    Factor,
+    Range,
+    Sums,
+    Target,
+    padded_row,
+    tile_size,
+)
 from eqsat_backends.numba_cpu.printing.printer import Access, Printer, View, affine
 from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.source import Module, Scratch, Term, address, minus
@@ -86,13 +95,19 @@ class ContractElements:
         assert load is not None, "what comes packed is a plain load"
         return self.panels(which, self.bases[load.operand])
 
-    def panels(self, which: str, base: str) -> Factor:
-        """All of a factor as panels of one tile's width, every batch that it differs in one after the other."""
-        width, k = 1 if self.by_rows(which) else self.width(which), self.extent["k"]
+    def panels(self, which: str, base: str, shared: bool = False) -> Factor:
+        """All of a factor as panels of one tile's width, every batch that it differs in one after the other.
+
+        ``shared``: in scratch, where rows that registers of two axes are loaded from begin at cache lines.
+        """
+        width, step = self.width(which), self.extent["k"] * self.size
+        row = self.size
+        if self.by_rows(which):
+            row = step = padded_row(step) if shared else step
+            width = 1
         extent = self.extent["m" if which == "a" else "n"]
-        whole = -(-extent // width) * width * k * self.size if self.c.varies(self.factor(which)) else 0
-        row = k * self.size if self.by_rows(which) else self.size
-        return Factor(base, k * self.size, width * self.size, row, batch_step=whole)
+        whole = -(-extent // width) * width * step if self.c.varies(self.factor(which)) else 0
+        return Factor(base, step, width * self.size, row, batch_step=whole)
 
     def by_rows(self, which: str) -> bool:
         """Whether a copy of all of a factor has its rows one after the other: registers of two axes are loaded so."""

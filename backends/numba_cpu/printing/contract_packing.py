@@ -19,14 +19,14 @@ class ContractPacking(ContractElements):
         """Print this thread's share of packing all of a factor to the shared scratch, at the offset returned."""
         which = nest.operand[0]
         group, width = ("m" if which == "a" else "n"), self.width(which)
-        packed = self.panels(which, "0")
+        packed = self.panels(which, "0", shared=True)
         extent, k = self.extent[group], self.extent["k"]
         batches = self.extent["b"] if packed.batch_step else 1
         by_depth = nest.piece > 0
         piece = nest.piece or width
         per_batch = -(-(k if by_depth else extent) // piece)
         units = batches * per_batch
-        offset = shared.take(batches * -(-extent // width) * width * k * self.size)
+        offset = shared.take(batches * -(-extent // width) * width * packed.step)
         unit, start = self.p.fresh("unit"), self.p.fresh("k" if by_depth else group)
         with self.p.scope(f"for {unit} in range({units} * tid // nt, {units} * (tid + 1) // nt):", unit):
             place = unit

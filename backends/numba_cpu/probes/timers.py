@@ -283,7 +283,7 @@ def _matrix_timers() -> dict[str, Timer]:
                     functools.partial(program, ()), float(probe_code.MATRIX_SUMS * _PRODUCTS)
                 )
             else:
-                _log.warning("%s computes wrong sums on this processor: it is not used", extension)
+                _log.warning("%s computes wrong sums of %s on this processor: it is not used", extension, element)
     return timers
 
 
