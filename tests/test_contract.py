@@ -544,6 +544,34 @@ def test_few_rows_multiply_runs_where_they_lie() -> None:
         assert found is not None and (found.b, found.n) == ((), (1, 2))
 
 
+def of_each(places: int, m: int, n: int, k: int, const: bool = False, turned: bool = False) -> KernelGroup:
+    """``out[m, n, p] = Σ_k a[p, m, k] b[p, n, k]``; ``turned``: a lies as (p, k, m)."""
+    f = float32
+    a, b, out = Operand(f, places * m * k), Operand(f, places * n * k, const), Operand(f, m * n * places)
+    first = (m * k, 1, 0, m) if turned else (m * k, k, 0, 1)
+    body = Call("mul", (Load(0, 0, first, f), Load(1, 0, (n * k, 0, k, 1), f)), f)
+    kernel = Kernel((places, m, n, k), 3, "sum", body, Acc(f), (a, b), out, 0, (1, n * places, places))
+    return KernelGroup((Stage(kernel, (0, 1), 2),), 0, (a, b, out), (2,), "each")
+
+
+@pytest.mark.parametrize(
+    ("group", "first"),
+    [
+        (of_each(7, 9, 30, 20), 1),  # of two that lie along k the larger one is read row by row
+        (of_each(7, 30, 9, 20), 0),
+        (of_each(7, 30, 9, 20, turned=True), 1),  # the one that lies along k
+        (of_each(7, 9, 30, 20, const=True), 0),  # known: transposed when compiled
+        (of_each(1, 9, 30, 20), 0),  # transposed once
+        (of_each(7, 5, 30, 20), 0),  # vectors would be a third full
+    ],
+)
+def test_what_lies_along_k_is_read_row_by_row(group: KernelGroup, first: int) -> None:
+    found = product_of(group.stages[0].kernel)
+    assert found is not None and found.swapped == bool(first)
+    for threads in (1, 2):
+        verify(group, random_buffers(group), threads=threads)
+
+
 def test_impossible_nests_are_refused() -> None:
     group, _ = product(60, 200, 70)
     with pytest.raises(ValueError, match="its tile has 14"):

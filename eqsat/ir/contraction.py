@@ -165,7 +165,10 @@ def product_of(
     if long:
         swapped = any(axis in in_b for axis in long)
     else:
-        swapped = min(ends, key=lambda axis: (abs(kernel.store_strides[axis]), -axis)) in in_a
+        nearest = min(ends, key=lambda axis: (abs(kernel.store_strides[axis]), -axis))
+        swapped = nearest in in_a
+        if abs(kernel.store_strides[nearest]) != 1 and dot.depth == 1 and not shared:
+            swapped ^= _transposed(kernel, *(factors[::-1] if swapped else factors))
     if swapped:
         in_a, in_b = in_b, in_a
     if any(axis in in_b or axis not in in_a for axis in long):
@@ -195,6 +198,26 @@ def product_of(
     if any(isinstance(part, Load) and part.operand in late for part in unique(found.factors(kernel)[1])):
         return None
     return found
+
+
+def _transposed(kernel: Kernel, first: Expr, second: Expr) -> bool:
+    """Whether the second factor of many products is better the first one, where results are contiguous along neither.
+
+    As the second one, what is contiguous along k is transposed for each batch; as the first one it is read row by row.
+    Of two such factors the smaller one is transposed. The first one has to have half a vector of rows.
+    """
+    in_a, in_b, parallel = depends_on(first), depends_on(second), range(kernel.parallel)
+    rows, columns = (
+        math.prod(kernel.extents[axis] for axis in parallel if axis in own) for own in (in_a - in_b, in_b - in_a)
+    )
+    load, other = plain(second), plain(first)
+    if load is None or kernel.operands[load.operand].const or 2 * rows * load.dtype.itemsize < LINE:
+        return False
+    if all(kernel.extents[axis] == 1 for axis in parallel if axis in in_a & in_b):
+        return False  # it is transposed once
+    reduced = [axis for axis in range(kernel.parallel, len(kernel.extents)) if kernel.extents[axis] != 1]
+    along, beside = (one and any(abs(one.strides[axis]) == 1 for axis in reduced) for one in (load, other))
+    return bool(along) and (not beside or rows < columns)
 
 
 def _in_place(
