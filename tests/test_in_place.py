@@ -251,6 +251,47 @@ def test_random_programs_of_writes(seed: int, length: int, dtype: Any, data: st.
         assert a.dtype == b.dtype
 
 
+def factored(size: int, draw: Callable[[Any], Any]) -> tuple[int, ...]:
+    """A shape of so many elements."""
+    found = []
+    while size > 1 and len(found) < 3:
+        found.append(draw(st.sampled_from([n for n in range(1, size + 1) if size % n == 0])))
+        size //= found[-1]
+    return (*found, size)
+
+
+@settings(max_examples=a_part(200))
+@given(st.data())
+def test_reshapes_share_memory_where_numpys_do(data: st.DataObject) -> None:
+    shape = factored(data.draw(st.sampled_from([24, 30, 36, 60])), data.draw)
+    steps: list[tuple[str, Any]] = []
+    view = np.zeros(shape)
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["reshape", "reshape", "slice", "transpose"]))
+        if kind == "reshape":
+            what: Any = factored(view.size, data.draw)
+        elif kind == "slice":
+            what = tuple(slice(*sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2)))) for n in view.shape)
+        else:
+            what = tuple(data.draw(st.permutations(range(view.ndim))))
+        steps.append((kind, what))
+        view = view[what] if kind == "slice" else getattr(view, kind)(what)
+        if not view.size:
+            break
+    changed = data.draw(st.integers(0, len(steps)))
+
+    def run(x: Any) -> Any:
+        views = [x]
+        for kind, what in steps:
+            views.append(views[-1][what] if kind == "slice" else getattr(views[-1], kind)(what))
+        views[changed] += 1
+        return views
+
+    x = np.arange(np.prod(shape)).reshape(shape)
+    for got, want in zip(traced(run, x.copy()), run(x.copy()), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 # arguments
 
 

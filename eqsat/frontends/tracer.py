@@ -105,7 +105,7 @@ class TracedArray(Operators):
     def seen_through(self, map: ViewMap, label: str = "", *, readonly: bool = False) -> TracedArray | None:
         """What ``map`` shows of this array, sharing its memory; None where that is not a view of the memory."""
         whole = self.map
-        both = map if whole is None else views.compose(whole, map)
+        both = map if whole is None else views.compose(views.flattened(whole), map)
         if both is None:
             return None
         type = TensorType(map.shape, self._type.dtype)

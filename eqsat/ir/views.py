@@ -295,6 +295,14 @@ def _carries_nothing(outer: ViewMap, inner: ViewMap, start: list[int]) -> bool:
     return all(low[place] >= 0 and high[place] < extent for place, (_, extent, _) in enumerate(radix))
 
 
+def flattened(map: ViewMap) -> ViewMap:
+    """The same elements in the same order along one axis, whose digits are as few as may be.
+
+    Composed with this, a view lines up with more than with ``map``: with all of a contiguous one.
+    """
+    return view_map([[atom for atoms in map.axes for atom in atoms]], map.offset)
+
+
 def common_refinement(extent: int, cuts: Iterable[Sequence[int]]) -> list[int] | None:
     """The coarsest sizes that refine every way of cutting ``extent`` (outermost first), or None.
 
