@@ -436,6 +436,27 @@ def test_memory(kind: str, lanes: int) -> None:
     same(got, want)
 
 
+def test_many_stores_of_one_lane() -> None:
+    """Masked, they took LLVM 13 s once it had unrolled the loops, and three times as many did not return."""
+    text = """from eqsat_backends.numba_cpu.vectors.simd import splat_f64x8, store, storen, word
+def fill(args, tid, nt):
+    out = word(args, 0)
+    zero = splat_f64x8(0.0)
+    if tid == 0:
+        for plane in range(2):
+            for row in range(17):
+                for image in range(6):
+                    store(out + 4760 * image + 2312 * plane + 136 * row + 64, zero)
+                for image in range(6):
+                    storen(out + 4760 * image + 2312 * plane + 136 * row + 128, zero, 1)
+"""
+    got = np.ones((6, 35, 17))
+    call(compile_module(text, ("fill",))["fill"], got)
+    want = np.ones((6, 35, 17))
+    want[:, :34, 8:] = 0
+    same(got, want)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="forbids access to a page")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", [2, 16])
