@@ -31,6 +31,10 @@ FUNCTIONS: dict[str, Function] = {
     "paddings": lambda z, w, x: (np.pad(z, 1), np.pad(z, 1, constant_values=1 - 2j), np.tile(z, 2), np.triu(z)),
     "gathers": lambda z, w, x: (np.take(z, np.abs(x[0]).astype(int) % 3, axis=0), np.cumsum(z, axis=1), np.diff(w)),
     "contractions": lambda z, w, x: (z @ w.T, x @ z.T, z @ w.conj().T, np.vdot(z, w), np.einsum("ij,kj->ik", z, w)),
+    "conjugated": lambda z, w, x: (
+        np.vecdot(z, w), np.correlate(z[0], w[0][:2], "full"), np.correlate(w[0][:2], z[0]), np.correlate(x[0], z[0]),
+        np.convolve(z[0], w[0][:2]), np.cov(z), np.inner(z, w), np.kron(z, w[:1]), np.linalg.norm(z, axis=1),
+    ),
     "spreads": lambda z, w, x: (z.var(), z.std(axis=0), np.linalg.norm(z), np.trace(z), np.outer(z[0], w[0])),
     "answers": lambda z, w, x: (np.iscomplexobj(z), np.iscomplexobj(abs(z)), z.dtype, z[0].sum().ndim),
 }
@@ -56,6 +60,15 @@ def check(fn: Function, run: Function, *args: np.ndarray, rtol: float) -> None:
             np.testing.assert_allclose(got, right, rtol=rtol, atol=rtol, err_msg=str(number))
         else:
             np.testing.assert_array_equal(got, right, err_msg=str(number))
+
+
+@pytest.mark.skipif(not hasattr(np, "vecmat"), reason="since NumPy 2.2")
+def test_a_vector_times_a_matrix_is_conjugated() -> None:
+    rng = np.random.default_rng(0)
+    v, m = numbers(rng, (3,), np.complex128), numbers(rng, (2, 3, 4), np.complex128)
+    for fn, args in ((np.vecmat, (v, m)), (np.matvec, (m.transpose(0, 2, 1), v))):
+        np.testing.assert_allclose(run_by_reference(fn, args, {}), fn(*args), rtol=1e-12)
+
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

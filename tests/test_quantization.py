@@ -45,6 +45,15 @@ def test_quantize_rounds_halves_to_even_and_saturates(halves: list[int], scale: 
     assert back.dtype == F and np.array_equal(back, (found.astype(int) - zero) * F(scale))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dequantized_in_the_type_of_the_scale(dtype: type) -> None:
+    x, scale = np.arange(-8, 8, dtype=np.int8), np.array(0.3, dtype)
+    for function in (nn.dequantize_linear, eqsat.optimize(nn.dequantize_linear, strict=True)):
+        found = function(x, scale)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, x * scale, rtol=np.finfo(dtype).eps)
+
+
 def test_quantize_along_an_axis() -> None:
     x = np.arange(-12, 12, dtype=F).reshape(2, 3, 4)
     scale, zero = np.array([0.5, 1, 4], F), np.array([0, 3, -2], np.int8)

@@ -292,10 +292,18 @@ def _rows(name: str, spec: str, x1: Any, x2: Any) -> TracedArray:
     return einsum(spec, x, y)
 
 
-for _name, _spec in (("matvec", "...ij,...j->...i"), ("vecmat", "...i,...ij->...j")):
+def _matvec(x1: Any, x2: Any, /) -> TracedArray:
+    return _rows("matvec", "...ij,...j->...i", x1, x2)
+
+
+def _vecmat(x1: Any, x2: Any, /) -> TracedArray:
+    return _rows("vecmat", "...i,...ij->...j", traced(x1).conj(), x2)
+
+
+for _name, _implementation in (("matvec", _matvec), ("vecmat", _vecmat)):
     _function = getattr(np, _name, None)  # since NumPy 2.2
     if _function is not None:
-        implements(_function)(lambda x1, x2, /, _name=_name, _spec=_spec: _rows(_name, _spec, x1, x2))
+        implements(_function)(_implementation)
 
 
 @implements(np.tensordot, np.linalg.tensordot)

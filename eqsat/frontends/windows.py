@@ -91,7 +91,8 @@ def convolve(a: Any, v: Any, mode: Any = "full") -> TracedArray:
 
 @implements(np.correlate)
 def correlate(a: Any, v: Any, mode: Any = "valid") -> TracedArray:
-    x, weights = together(*_rows("correlate", a, v))
+    row, other = _rows("correlate", a, v)
+    x, weights = together(row, other.conj())
     if weights.shape > x.shape:
         return TracedArray(flip_node(_along(weights, x, _mode(mode)), (0,)))
     return TracedArray(_along(x, weights, _mode(mode)))

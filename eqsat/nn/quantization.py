@@ -97,7 +97,8 @@ def dequantize_linear(x: Any, scale: Any, zero_point: Any = None, *, axis: int =
     if zero_point is not None:
         zero = _along("dequantize_linear", "zero_point", lift(zero_point, node.dtype), node, axis)
         whole = call("sub", cast(node, int32), cast(zero, int32))
-    return TracedArray(call("mul", cast(whole, by.dtype), by))
+    product, given = call("mul", cast(whole, by.dtype), by), lift(scale).dtype
+    return TracedArray(cast(product, given) if given.is_half else product)
 
 
 def _product(name: str, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Node:
