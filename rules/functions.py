@@ -32,8 +32,9 @@ def signed(m: Match) -> bool:
 
 
 def lossless(m: Match) -> bool:
-    """the inner cast keeps every value of its operand"""
-    return _keeps(m.x.dtype, m.t)
+    """the inner cast keeps every value of its operand, and an integer that was a float between fits the result"""
+    back = m.t.is_float and m.u.kind == m.x.dtype.kind == "int"  # a float that does not fit is no integer that wraps
+    return _keeps(m.x.dtype, m.t) and (not back or _keeps(m.x.dtype, m.u))
 
 
 def _keeps(source: DType, target: DType) -> bool:

@@ -32,8 +32,15 @@ FUNCTIONS: dict[str, Function] = {
     "gathers": lambda z, w, x: (np.take(z, np.abs(x[0]).astype(int) % 3, axis=0), np.cumsum(z, axis=1), np.diff(w)),
     "contractions": lambda z, w, x: (z @ w.T, x @ z.T, z @ w.conj().T, np.vdot(z, w), np.einsum("ij,kj->ik", z, w)),
     "conjugated": lambda z, w, x: (
-        np.vecdot(z, w), np.correlate(z[0], w[0][:2], "full"), np.correlate(w[0][:2], z[0]), np.correlate(x[0], z[0]),
-        np.convolve(z[0], w[0][:2]), np.cov(z), np.inner(z, w), np.kron(z, w[:1]), np.linalg.norm(z, axis=1),
+        np.vecdot(z, w),
+        np.correlate(z[0], w[0][:2], "full"),
+        np.correlate(w[0][:2], z[0]),
+        np.correlate(x[0], z[0]),
+        np.convolve(z[0], w[0][:2]),
+        np.cov(z),
+        np.inner(z, w),
+        np.kron(z, w[:1]),
+        np.linalg.norm(z, axis=1),
     ),
     "spreads": lambda z, w, x: (z.var(), z.std(axis=0), np.linalg.norm(z), np.trace(z), np.outer(z[0], w[0])),
     "answers": lambda z, w, x: (np.iscomplexobj(z), np.iscomplexobj(abs(z)), z.dtype, z[0].sum().ndim),
@@ -68,7 +75,6 @@ def test_a_vector_times_a_matrix_is_conjugated() -> None:
     v, m = numbers(rng, (3,), np.complex128), numbers(rng, (2, 3, 4), np.complex128)
     for fn, args in ((np.vecmat, (v, m)), (np.matvec, (m.transpose(0, 2, 1), v))):
         np.testing.assert_allclose(run_by_reference(fn, args, {}), fn(*args), rtol=1e-12)
-
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

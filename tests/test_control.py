@@ -211,6 +211,15 @@ def add(c: Any, x: Any) -> Any:
     return c + x, None
 
 
+def test_what_is_beside_a_loop_of_unknown_length_is_held_against_numpys() -> None:
+    def differs(x: Array) -> tuple[Array, Array]:
+        loop = eqsat.while_loop(lambda c: np.abs(c).max() > F(1e-3), lambda c: c * F(0.5), x)
+        return loop, x + (1 if type(x) is np.ndarray else 2)
+
+    with pytest.raises(eqsat.VerificationError, match="output 1 has other values when NumPy runs the function"):
+        eqsat.optimize(differs, strict=True, cache=False)(normal(3))
+
+
 WRONG: list[tuple[str, Callable[[Array], Any], str]] = [
     (
         "carry is float32\\[\\] before a trip, and float64\\[\\] after",

@@ -9,7 +9,7 @@ import numpy as np
 from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.composite import composite
-from eqsat.ir.types import float32, int32, int64
+from eqsat.ir.types import DType, bool_, float16, float32, float64, int16, int32, int64
 from eqsat.rules import (
     Match,
     Parts,
@@ -53,6 +53,20 @@ def _f32(m: Match) -> bool:
 
 def _sum(x: Any, axes: tuple[int, ...]) -> Any:
     return build.reduce("reduce_sum", x, axes)
+
+
+def _floats(m: Match) -> bool:
+    return m.root.dtype.is_float or m.root.dtype == bool_
+
+
+def _through(inner: DType, outer: DType, bits: int) -> Rule:
+    """A cast left out that no integer of so many bits should need."""
+
+    def at_most(m: Match) -> bool:
+        return m.x.dtype.kind == "int" and m.x.dtype.bits <= bits
+
+    left = op("cast", op("cast", x, attrs=inner), attrs=outer)
+    return rewrite(left, lambda m: build.cast(m.x, outer), where=at_most, numerics="exact", id="w")
 
 
 WRONG: dict[str, Rule] = {
@@ -282,6 +296,17 @@ WRONG: dict[str, Rule] = {
         ),
         id="w",
         numerics="exact",
+    ),
+    "exact: doubled past the range": rewrite(
+        np.maximum(x, 1) * 4 / 4, np.maximum(x, 1), id="w", numerics="exact", where=_floats
+    ),
+    "exact: compared past the range": rewrite(2 * a < 2 * b, a < b, id="w", numerics="exact", where=_floats),
+    "exact: uint32 by int32": _through(int32, int64, 32),
+    "exact: uint16 by int16": _through(int16, float64, 16),
+    "exact: int16 by float16": _through(float16, int32, 16),
+    "cast: doubled before": rewrite(op("cast", 2 * x, attrs=float64) * b, 2 * op("cast", x, attrs=float64) * b, id="w"),
+    "cast: the least integer": rewrite(
+        op("cast", np.maximum(abs(x), 0), attrs=float64) * b, op("cast", abs(x), attrs=float64) * b, id="w"
     ),
     "exact: overflow": rewrite(np.sqrt(np.square(x)), abs(x), id="w", numerics="exact"),
     "exact: float32 only": rewrite(

@@ -232,8 +232,10 @@ def _hold(graph: SaturatedEGraph, maker: Maker, result: Identity, numbers: rando
 
 
 def _rounded(graph: SaturatedEGraph, maker: Maker) -> bool:
-    """Whether what differs are numbers that are known, and were rounded when they met: in floats, nothing does."""
-    known = any(node.op == "const" for nodes in graph.classes.values() for node in nodes)
+    """Whether what differs are numbers that are known, or integers, and were rounded when they met floats: in floats,
+    nothing does."""
+    nodes = [node for nodes in graph.classes.values() for node in nodes]
+    known = any(node.op == "const" or any(graph.types[c].dtype.kind == "int" for c in node.children) for node in nodes)
     return known and next(disagreements(graph, maker.values()), None) is None
 
 
@@ -263,7 +265,10 @@ def _difference(
     graph: SaturatedEGraph, maker: Maker, inputs: Mapping[Node, np.ndarray], arithmetic: Arithmetic
 ) -> Refuted | None:
     """The smallest e-node that is not what its class is."""
-    values = class_values(graph, inputs, arithmetic)
+    try:
+        values = class_values(graph, inputs, arithmetic)
+    except IndexError as error:  # the program itself does not take these values
+        raise Undefined from error
     names = {node: name for name, node in maker.names.items() if isinstance(node, Node)}
     given = tuple((names.get(node, node.label or node.op), value) for node, value in inputs.items())
     differ: list[Refuted] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal as Literal_
 
 import numpy as np
@@ -18,14 +19,18 @@ from eqsat.ir.types import (
     DType,
     TensorType,
     bool_,
+    float16,
     float32,
     float64,
     int8,
+    int16,
     int32,
     int64,
     is_floating,
     row_major,
     uint8,
+    uint16,
+    uint32,
     uint64,
 )
 from eqsat.ir.views import ViewMap
@@ -68,13 +73,19 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 0),
 )
 """Shapes of examples: unequal and equal extents, extents of 1 and 0, and up to four axes."""
-DTYPES = (float64, float32, int64, float64, bool_, float32, float64, int32, float64, uint8, float32, int8, uint64)
-"""Element types of examples: of integers those of 8 bits, and the ends of the others."""
+DTYPES = (
+    *(float64, float32, int64, float64, bool_, float32, float64, int32, float64, uint8, float32, int8, uint64),
+    *(float16, int16, uint32, uint16),
+)
+"""Element types of examples, the usual ones more often."""
 NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7, -4.0, 10.0, 0.0, 1e-3, 1e3)
 RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310)
 """Numbers from which guards should keep a rule, or on which only what is finite must agree."""
 GRID = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
-HARD = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e300, -1e-300, 5e-324, -3.4e38, 1.2e-38, 1e-45, 0.1)
+HARD = (
+    *(np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 5e-324, -1e-300, 1e300, 1.2e308, 1.7e308),
+    *(1e-45, 1.2e-38, 2.5e38, 3.3e38, -3.4e38),
+)
 WRAPS = (2**30, 46341, 3037000500)
 """Integers whose sums or squares leave a type of 32 or 64 bits."""
 
@@ -177,7 +188,8 @@ class Maker:
             if pattern.name not in names:
                 rare = self.random.random() < 0.2
                 self.rare |= rare
-                number = build.scalar(_number(self.random.choice(RARE if rare else NUMBERS), dtype), dtype)
+                with np.errstate(over="ignore"):
+                    number = build.scalar(_number(self.random.choice(RARE if rare else NUMBERS), dtype), dtype)
                 spread = self.random.random() < 0.2
                 names[pattern.name] = build.broadcast_to(number, self.base) if spread else number
             node = names[pattern.name]
@@ -225,7 +237,12 @@ class Maker:
         if pattern.op == "gather":
             return self._gather(pattern)
         logical = pattern.op.startswith("logical")
-        args = [self._pattern(a, logical or (pattern.op == "where" and at == 0)) for at, a in enumerate(pattern.args)]
+        args = []
+        for at, arg in enumerate(pattern.args):
+            if OPS[pattern.op].kind == "composite":
+                self._perhaps_index(arg)
+            with self._another_type(pattern):
+                args.append(self._pattern(arg, logical or (pattern.op == "where" and at == 0)))
         if OPS[pattern.op].kind == "reduce":
             return make(pattern.op, args, self._axes(pattern, args[0]))
         attrs = pattern.attrs
@@ -238,6 +255,23 @@ class Maker:
                 raise ValueError("this view does not fit")
             return make("view", args, attrs)
         return make(pattern.op, args, attrs)
+
+    @contextmanager
+    def _another_type(self, pattern: Apply) -> Iterator[None]:
+        """What is cast is of any type, whatever is beside the cast."""
+        own = self._dtype
+        if pattern.op == "cast" and self.random.random() < 0.7:
+            self._dtype = self.random.choice(DTYPES)
+        try:
+            yield
+        finally:
+            self._dtype = own
+
+    def _perhaps_index(self, arg: Pattern) -> None:
+        """Of an own operator one operand may be an index of the others."""
+        if isinstance(arg, Var) and arg.name not in self.names and self.random.random() < 0.2:
+            rng = np.random.default_rng(self.random.getrandbits(32))
+            self.names[arg.name] = build.const(rng.integers(0, 2, self._shape(self.base)), int64)
 
     def _matmul(self, left: Pattern, right: Pattern) -> Node:
         """A product, of which a factor that is a new variable is made to fit."""
