@@ -15,7 +15,11 @@ import numpy as np
 from eqsat.errors import RuleError
 from eqsat.frontends.operators import power_function
 from eqsat.ir.defined import Applied
+from eqsat.ir.joins import PadAttrs
+from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
+from eqsat.ir.types import DType
+from eqsat.ir.views import ViewMap
 
 Number = float | int | bool
 
@@ -54,16 +58,22 @@ class Pattern:
     """
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (int, float, complex)):
+        if isinstance(other, (int, float, complex, np.generic, np.ndarray)):
             raise RuleError(f"{place()}: == in a pattern is identity; write np.equal({self!r}, {other!r})")
         return self is other
 
     def __ne__(self, other: object) -> bool:
-        if isinstance(other, (int, float, complex)):
+        if isinstance(other, (int, float, complex, np.generic, np.ndarray)):
             raise RuleError(f"{place()}: != in a pattern is identity; write np.not_equal({self!r}, {other!r})")
         return self is not other
 
     __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise RuleError(
+            f"{place()}: {self!r} has no truth value in a pattern (as in `0 < x < 1`, `and`, `or`, `not`): write "
+            "(0 < x) & (x < 1), or np.logical_and, np.logical_or, np.logical_not"
+        )
 
     def __add__(self, other: object) -> Pattern:
         return signed((1, self), (1, _lift(other)))
@@ -161,7 +171,7 @@ class Pattern:
         return Swapped(self)
 
     def mean(self, axis: object = None, keepdims: bool = False) -> Pattern:
-        return Mean(self, _axis(axis), keepdims)
+        return Mean(self, _fitting("reduce_sum", _axis(axis)), keepdims)
 
     def astype(self, dtype: object) -> Pattern:
         from eqsat.ir.types import dtype_of
@@ -373,8 +383,8 @@ def whole(pattern: Pattern) -> Pattern:
 def op(name: str, *args: object, attrs: object = None) -> Pattern:
     """An operator of the table by name, such as ``op("rsqrt", x)`` or ``op("softmax", x, attrs=axis)``.
 
-    Raises ``RuleError``, with file and line, for a name that is neither in the table nor ``matmul``, and for another
-    number of tensors than it takes.
+    Raises ``RuleError``, with file and line, for a name that is neither in the table nor ``matmul``, for another
+    number of tensors than it takes, and for an attribute of another type.
     """
     if name != "matmul" and name not in OPS:
         near = difflib.get_close_matches(name, OPS)
@@ -386,9 +396,42 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     if name in ("add", "sub"):
         a, b = args
         return signed((1, _lift(a)), (1 if name == "add" else -1, _lift(b)))
-    if attrs is None and name != "matmul":
-        attrs = OPS[name].attrs
-    return Apply(name, tuple(_lift(a) for a in args), attrs)
+    if name == "matmul":
+        return Apply(name, tuple(_lift(a) for a in args), attrs)
+    return Apply(name, tuple(_lift(a) for a in args), _fitting(name, OPS[name].attrs if attrs is None else attrs))
+
+
+def _is_axes(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(axis, int) for axis in value)
+
+
+def _is_axis(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+ATTRIBUTES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "cast": ("an element type (eqsat.ir.types)", lambda value: isinstance(value, DType)),
+    "contract": ("a Spec", lambda value: isinstance(value, Spec)),
+    "view": ("a ViewMap", lambda value: isinstance(value, ViewMap)),
+    "pad": ("PadAttrs", lambda value: isinstance(value, PadAttrs)),
+    "gather": ("an axis, an int from the left", _is_axis),
+    "softmax": ("an axis, an int from the left", _is_axis),
+    "log_softmax": ("an axis, an int from the left", _is_axis),
+    "concat": ("an axis, which is an int", lambda value: isinstance(value, int)),
+    "reduce": ("axes, which are a tuple of ints", _is_axes),
+}
+"""What an attribute is that is no variable, by operator or kind of operator."""
+
+
+def _fitting(name: str, attrs: object) -> object:
+    """The attribute of an operator; ``RuleError`` for one of another type than its."""
+    wanted = ATTRIBUTES.get(name) or ATTRIBUTES.get(OPS[name].kind)
+    if wanted is not None and not isinstance(attrs, Attribute) and not wanted[1](attrs):
+        raise RuleError(
+            f"{place()}: {name} in a pattern needs an attribute variable (eqsat.rules.attributes) or {wanted[0]}, "
+            f"not {attrs!r}"
+        )
+    return attrs
 
 
 OF_KIND = {"view": 1, "reduce": 1, "pad": 1, "contract": 2, "gather": 2}
@@ -416,7 +459,7 @@ def view(x: object, map: object) -> Pattern:
 def concat(parts: Sequence[object], axis: object = 0) -> Pattern:
     """A concatenation of just these patterns (``Parts`` is one of any) along an axis: an int, which counts from the
     end where it is negative, or an attribute variable."""
-    return Joined(tuple(_lift(part) for part in parts), axis)
+    return Joined(tuple(_lift(part) for part in parts), _fitting("concat", axis))
 
 
 def _axis(axis: object) -> object:
@@ -424,12 +467,12 @@ def _axis(axis: object) -> object:
         return axis
     if axis is None:
         return Attribute(f"_axes{next(_fresh)}")
-    return (axis,) if isinstance(axis, int) else tuple(axis)  # type: ignore[arg-type]
+    return (axis,) if isinstance(axis, int) else tuple(axis) if isinstance(axis, (tuple, list)) else axis
 
 
 def reduction(kind: str, x: object, axis: object = None, keepdims: bool = False) -> Pattern:
     """A reduction over axes: an attribute variable, ints from the left, or None for any axes."""
-    reduced = Apply(kind, (_lift(x),), _axis(axis))
+    reduced = Apply(kind, (_lift(x),), _fitting(kind, _axis(axis)))
     return Expanded(reduced) if keepdims else reduced
 
 
