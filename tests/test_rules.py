@@ -19,7 +19,7 @@ from eqsat.ir.build import call
 from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
 from eqsat.ir.spec import make_spec
-from eqsat.ir.types import DType, float32, float64
+from eqsat.ir.types import DType, TensorType, float32, float64
 from eqsat.rules import Match, RuleError, numbers, op, rewrite, signed, tensors, whole
 from eqsat.rules.examples import Maker
 from eqsat.rules.rule import mistakes
@@ -602,3 +602,14 @@ def test_equality_of_a_pattern_with_a_number_is_refused() -> None:
         with pytest.raises(RuleError, match=rf"test_rules\.py:\d+: .*write np\.{name}\("):
             compare()
     assert x == x and x != y and len({x, y, x}) == 2
+
+
+@pytest.mark.parametrize("axis, ranks", [(1, (2, 3)), (-1, (1, 2, 3)), (-2, (2, 3)), (0, (1, 2, 3))])
+def test_an_axis_of_a_pattern_is_none_of_fewer_axes(axis: int, ranks: tuple[int, ...]) -> None:
+    rule = rewrite(np.concatenate([-a, -b], axis=axis), -np.concatenate([a, b], axis=axis), id="joined")
+    for rank in (1, 2, 3):
+        x, y = (build.input_node(n, TensorType((2,) * rank, float64)) for n in range(2))
+        for along in range(rank):
+            joined = build.concat([build.call("neg", x), build.call("neg", y)], along)
+            report = saturate([joined], rules=[rule]).report
+            assert bool(report.rules["joined"].fired) == (rank in ranks and along == axis % rank)

@@ -294,7 +294,10 @@ class Compiler:
             assert isinstance(parts, tuple)
             if [*parts] != [names[_name(part)] for part in pattern.parts]:
                 return False
-            return isinstance(given, Attribute) or names[along] == int(given) % parts[0].type.ndim  # type: ignore[call-overload]
+            if isinstance(given, Attribute):
+                return True
+            assert isinstance(given, int)
+            return names[along] == (given if given >= 0 else given + parts[0].type.ndim)
 
         self._query.checks.append(fits)
         return variable

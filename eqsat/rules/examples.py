@@ -335,6 +335,8 @@ class Maker:
         if isinstance(axis, Attribute):
             axis = self.names.setdefault(axis.name, self.random.randrange(rank))
         assert isinstance(axis, int)
+        if not -rank <= axis < rank:
+            raise ValueError("no such axis")
         parts = []
         for part in pattern.parts:
             if isinstance(part, Var) and part.name not in self.names:
@@ -342,7 +344,7 @@ class Maker:
                 shape[axis % rank] = self.random.choice((1, 2, 3, 3))
                 self.names[part.name] = self._variable(tuple(shape), self.dtype)
             parts.append(self._pattern(part))
-        return build.concat(parts, axis % max(1, parts[0].type.ndim))
+        return build.concat(parts, axis if axis >= 0 else axis + parts[0].type.ndim)
 
     def _axes(self, pattern: Apply, x: Node) -> tuple[int, ...]:
         if x.type.ndim == 0:

@@ -67,7 +67,7 @@ def instantiate(pattern: Pattern, names: Mapping[str, object], dtype: DType) -> 
         parts = _operands(pattern.parts, names, dtype)
         axis = names[pattern.axis.name] if isinstance(pattern.axis, Attribute) else pattern.axis
         assert isinstance(axis, int)
-        return build.concat(parts, axis % max(1, parts[0].type.ndim))
+        return build.concat(parts, axis if axis >= 0 else axis + parts[0].type.ndim)
     assert isinstance(pattern, Apply), pattern
     if OPS[pattern.op].kind == "reduce" if pattern.op != "matmul" else False:
         x, axes = _reduced(pattern, names, dtype)
