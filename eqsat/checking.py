@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,25 +18,31 @@ from eqsat.rules import Rule
 __all__ = ["SECONDS", "check_rules"]
 
 
-def check_rules(names: Sequence[str], seconds: float, imported: Callable[[str], Any]) -> int:
+def check_rules(names: Sequence[str], seconds: float, imported: Callable[[str], Any], *, as_json: bool = False) -> int:
     """Print verdicts on rules by id, on those that modules hold, or on all that are installed; 1 if one is wrong.
 
-    ``imported`` finds a module by what the user calls it. ``ValueError`` for what is neither, or holds no rewrite.
+    ``imported`` finds a module by what the user calls it. ``as_json``: a list of ids, verdicts and reports, at the end.
+    ``ValueError`` for what is neither, or holds no rewrite.
     """
     if not seconds > 0:
         raise ValueError(f"--seconds is more than 0, not {seconds:g}")
     counts: Counter[str] = Counter()
     console = Console(soft_wrap=True, markup=False, highlight=False)
     asked = _asked(names, imported)
+    found: list[dict[str, str]] = []
     for rule in asked:
         try:
             verdict = check(rule, seconds=seconds)
+            word, report = verdict.word, str(verdict)
         except RuleError as error:
-            counts["wrong"] += 1
-            console.print(f"{error}\n")
-            continue
-        counts[verdict.word] += 1
-        console.print(f"{verdict}\n")
+            word, report = "wrong", str(error)
+        counts[word] += 1
+        found.append({"id": rule.id, "verdict": word, "report": report})
+        if not as_json:
+            console.print(f"{report}\n")
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 1 if counts["wrong"] else 0
     console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items()))}")
     return 1 if counts["wrong"] else 0
 
@@ -55,7 +62,10 @@ def _asked(names: Sequence[str], imported: Callable[[str], Any]) -> list[Rule]:
                 raise ValueError(f"there is no rule and no module {name!r} ({error}){hint}") from None
             except SyntaxError as error:
                 raise ValueError(f"{name} is no Python module: {error}") from None
-            given = [*vars(module).values(), *getattr(module, "RULES", ())]
+            listed = getattr(module, "RULES", ())
+            if not isinstance(listed, Iterable):
+                raise ValueError(f"RULES of module {name} is to be rules, not {listed!r}")
+            given = [*vars(module).values(), *listed]
         found = [rule for rule in given if isinstance(rule, Rule)]
         if not any(rule.ways for rule in found):
             raise ValueError(f"{name} is no rewrite: {found[0].doc}" if found else f"module {name} holds no rules")

@@ -440,7 +440,8 @@ def _rules(options: argparse.Namespace) -> int:
     if options.text[:1] == ["check"]:
         from eqsat.checking import SECONDS, check_rules
 
-        return check_rules(options.text[1:], SECONDS if options.seconds is None else options.seconds, _imported)
+        seconds = SECONDS if options.seconds is None else options.seconds
+        return check_rules(options.text[1:], seconds, _imported, as_json=options.json)
     if options.text == ["discover"]:
         return discovery.run(options)
     from eqsat import rules

@@ -315,6 +315,10 @@ def _check_traits(function: Callable[..., Any], definition: Definition, traits: 
     if np.isnan(y).any():
         at = x[np.isnan(y)][0]
         raise _refused(definition, f"{', '.join(sorted(traits))}: traits hold on all numbers, but f({at:g}) is nan")
+    for trait in sorted(traits & {"increasing", "decreasing"}):  # a maximum is NaN where one element is
+        lost = _run(function, [np.array([np.nan])])[0]
+        if not np.isnan(lost):
+            raise _refused(definition, f"it is not {trait}: f(nan) = {lost:g}, which is to be nan")
     y_finite = np.nan_to_num(y, posinf=0, neginf=0)
     step = 1e-12 * np.maximum(np.abs(y_finite[1:]), np.abs(y_finite[:-1]))
     broken = {

@@ -157,6 +157,7 @@ def writing(x: Any) -> Any:
         ("makes bool", lambda x: x > 0, {}),
         ("is nan", lambda x: x / (1 + np.abs(x)), {"increasing": True}),
         ("not increasing: f", lambda x: np.where(np.isinf(x), 0, x), {"increasing": True}),
+        ("not increasing: f\\(nan", lambda x: np.where(np.isnan(x), np.zeros_like(x), x), {"increasing": True}),
         ("not odd: f", lambda x: x * x, {"odd": True}),
         ("not even: f", lambda x: x * x * x, {"even": True}),
         ("not increasing: f", lambda x: np.minimum(np.abs(x), 9), {"increasing": True}),

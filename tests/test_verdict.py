@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from fractions import Fraction
 from itertools import islice
@@ -169,7 +170,12 @@ def test_the_command_checks_rules(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["rules", "check", str(file), "--seconds", "2"]) == 1
     shown = capsys.readouterr().out
     assert "1 proved, 1 wrong" in shown and "mine.py:4) is wrong" in shown
+    assert cli.main(["rules", "check", str(file), "--seconds", "2", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [(entry["id"], entry["verdict"]) for entry in shown] == [("good", "proved"), ("bad", "wrong")]
+    (tmp_path / "none.py").write_text("RULES = 3\n")
     for name, said in (
+        (str(tmp_path / "none.py"), "is to be rules, not 3"),
         ("mul_onee", "there is no rule and no module 'mul_onee'"), ("fold.constants", "is no rewrite"),
         ("numpy", "holds no rules"),
     ):  # fmt: skip

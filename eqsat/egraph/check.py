@@ -109,6 +109,7 @@ class _Turns:
         return min(range(len(self.fired)), key=lambda w: (4 * self.fired[w] + self.tried[w], w))
 
 
+@np.errstate(over="ignore")  # numbers of a pattern may be too large for an element type
 def check_rule(
     rule: Rule,
     *,

@@ -114,6 +114,8 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     Raises ``RuleError`` where a function of the rule raises, does not return in time, or makes a tensor of another
     type; and for rules that are no rewrites.
     """
+    if not isinstance(rule, Rule):
+        raise TypeError(f"eqsat.check takes a rule (eqsat.rewrite, or eqsat.rules.get of an id), not {rule!r}")
     if not rule.ways:
         raise RuleError(f"rule {rule.id!r} is no rewrite: {rule.doc}")
     trials = check_rule(rule, seconds=0.4 * seconds, trials=2000, enough=ENOUGH, seed=seed)
@@ -157,7 +159,8 @@ def _rounding(rule: Rule, seconds: float, seed: int) -> Rounding | None:
                     continue
                 with np.errstate(all="ignore"):
                     value = in_own_types(node, type, [own[c] for c in node.children])
-                error = np.nanmax(np.abs(value - exact[handle]), initial=0.0) / largest / np.finfo(np.float32).eps
+                    error = np.fmax.reduce(np.abs(value - exact[handle]), axis=None, initial=0.0)
+                    error = error / largest / np.finfo(np.float32).eps
                 if node.rule == rule.id:
                     made = max(made, float(error))
                 elif node.rule is None:
