@@ -293,3 +293,13 @@ def test_integers_outside_of_functions_are_refused() -> None:
 
     with pytest.raises(ValueError, match="outside of phases"):
         reading(named(0, printed(3), {}, lambda: [printed(4)])[0], 4)
+
+
+def test_lengths_without_a_kernel_stay_part_of_their_programs_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """Padding along a vector of lanes has other kernels at other lengths: nothing of that is the user's to see."""
+    run = eqsat.optimize(lambda x, w: np.convolve(x, w, "same"), cache=False, check_speed=False)
+    w = np.ones(3, np.float32)
+    for n in (16, 17, 18, 19, 20, 63):
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_allclose(run(x, w), np.convolve(x, w, "same"))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -73,7 +73,7 @@ class Emission:
             key = (id(step.group), id(step.nest)) if isinstance(step, KernelStep) else tuple(map(id, step.values))
             if key not in known:
                 varying = self.alike.varying[len(printed)] if self.alike is not None else frozenset()
-                known[key] = _print(step, self.machine, varying, self.fuses)
+                known[key] = self._print(step, varying)
             printed.append(known[key])
         if self.alike is not None and None in printed:
             raise ValueError("a nest has no kernel at this length")
@@ -91,6 +91,21 @@ class Emission:
             self.values.append(values.get(len(self.values), []))
         return made
 
+    def _print(self, step: KernelStep | ReferenceStep, varying: frozenset[int]) -> Emitted | None:
+        """A step's printed module; None where there is none, with a warning where there should be: integers that cannot
+        be arguments stay part of their programs."""
+        from eqsat_backends.numba_cpu.printing import emit, running
+
+        try:
+            if isinstance(step, ReferenceStep):
+                return running.emit(step.values, target_of(self.machine))
+            emitted = emit.emit_group(step.group, step.nest, self.machine, varying)
+            fused = self.fuses or emitted is None
+            return emitted if fused else replace(emitted, source=rounding_products(emitted.source))
+        except Exception as error:  # whatever an emitter refuses, the reference can still run
+            _refuse(step.label, error, logging.WARNING if self.alike is None else logging.INFO)
+            return None
+
     def _lift(self, steps: Sequence[KernelStep | ReferenceStep], printed: list[Emitted | None]) -> dict[int, list[int]]:
         """Replace modules by those whose integers are arguments, which are returned."""
         assert self.alike is not None
@@ -98,7 +113,7 @@ class Emission:
 
         def others(number: int) -> Iterator[str]:
             for plan in alike.others():
-                made = _print(plan.steps[number], self.machine, alike.varying[number], self.fuses)
+                made = self._print(plan.steps[number], alike.varying[number])
                 if made is not None:
                     yield made.source
 
@@ -142,22 +157,8 @@ class Emission:
         return number
 
 
-def _print(step: KernelStep | ReferenceStep, machine: Machine, varying: frozenset[int], fuses: bool) -> Emitted | None:
-    """A step's printed module; None where there is none, with a warning where there should be."""
-    from eqsat_backends.numba_cpu.printing import emit, running
-
-    try:
-        if isinstance(step, ReferenceStep):
-            return running.emit(step.values, target_of(machine))
-        emitted = emit.emit_group(step.group, step.nest, machine, varying)
-        return emitted if fuses or emitted is None else replace(emitted, source=rounding_products(emitted.source))
-    except Exception as error:  # whatever an emitter refuses, the reference can still run
-        _refuse(step.label, error)
-        return None
-
-
-def _refuse(label: str, error: Exception) -> None:
-    log.warning("no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
+def _refuse(label: str, error: Exception, level: int = logging.WARNING) -> None:
+    log.log(level, "no kernel could be generated for %s (%s: %s)", label, type(error).__name__, error)
 
 
 def _as_data(kernel: _Kernel, outputs: Sequence[int], tensors: Sequence[int]) -> dict[str, Any]:
