@@ -239,8 +239,6 @@ class Maker:
         logical = pattern.op.startswith("logical")
         args = []
         for at, arg in enumerate(pattern.args):
-            if OPS[pattern.op].kind == "composite":
-                self._perhaps_index(arg)
             with self._another_type(pattern):
                 args.append(self._pattern(arg, logical or (pattern.op == "where" and at == 0)))
         if OPS[pattern.op].kind == "reduce":
@@ -266,12 +264,6 @@ class Maker:
             yield
         finally:
             self._dtype = own
-
-    def _perhaps_index(self, arg: Pattern) -> None:
-        """Of an own operator one operand may be an index of the others."""
-        if isinstance(arg, Var) and arg.name not in self.names and self.random.random() < 0.2:
-            rng = np.random.default_rng(self.random.getrandbits(32))
-            self.names[arg.name] = build.const(rng.integers(0, 2, self._shape(self.base)), int64)
 
     def _matmul(self, left: Pattern, right: Pattern) -> Node:
         """A product, of which a factor that is a new variable is made to fit."""

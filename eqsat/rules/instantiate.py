@@ -102,4 +102,8 @@ def _reduced(pattern: Apply, names: Mapping[str, object], dtype: DType) -> tuple
     x = instantiate(pattern.args[0], names, dtype)
     axes = names[pattern.attrs.name] if isinstance(pattern.attrs, Attribute) else pattern.attrs
     assert isinstance(axes, tuple)
-    return x, tuple(sorted(a % x.type.ndim for a in axes))
+    rank = x.type.ndim
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} of a tensor with {rank} axes")
+    return x, tuple(sorted(a % rank for a in axes))
