@@ -42,8 +42,8 @@ def check_rules(names: Sequence[str], seconds: float, imported: Callable[[str], 
             console.print(f"{report}\n")
     if as_json:
         print(json.dumps(found, indent=1))
-        return 1 if counts["wrong"] else 0
-    console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items()))}")
+    else:
+        console.print(f"{len(asked)} rules: {', '.join(f'{n} {word}' for word, n in sorted(counts.items()))}")
     return 1 if counts["wrong"] else 0
 
 
