@@ -87,9 +87,11 @@ def optimum(
 
     for number in range(FIXINGS):
         # The first one has work of its own: a bound there shall be, whatever is left.
-        limits = (budget if number else Budget(work=FIRST, deadline=budget.deadline), budget)
-        ascents = [dual_ascent(small, limit, deep=deep) for limit, deep in zip(limits, (True, False), strict=True)]
-        bound = max(bound, *(ascent.bound for ascent in ascents))
+        ascents = [dual_ascent(small, budget if number else Budget(work=FIRST, deadline=budget.deadline))]
+        bound = max(bound, ascents[0].bound)
+        if best.cost > bound * (1 + min(fine, gap)):
+            ascents.append(dual_ascent(small, budget, deep=False))
+            bound = max(bound, ascents[1].bound)
         if best.cost <= bound * (1 + min(fine, gap)):
             method = "ascent" if number else "greedy"
             break

@@ -291,6 +291,18 @@ class Lanes(Flow):
         word = self.b.bitcast(mask, ir.IntType(self.lanes))
         return self.b.icmp_unsigned("!=", word, ir.Constant(ir.IntType(self.lanes), 0))
 
+    def usually(self, usual: Value, plain: Callable[[], Value], careful: Callable[[], Value]) -> Value:
+        """What ``plain`` makes where all lanes are ``usual`` (a mask); else, for all of them, what ``careful`` does."""
+        found = []
+        with self.b.if_else(self.any(self.not_(usual)), likely=False) as branches:
+            for branch, make in zip(branches, (careful, plain), strict=True):
+                with branch:
+                    found.append((make(), self.b.block))
+        result = self.b.phi(found[0][0].type)
+        for value, block in found:
+            result.add_incoming(value, block)
+        return result
+
     def first(self, count: Value) -> Value:
         """The mask of the first ``count`` (i64) lanes."""
         narrow = self.b.trunc(count, I32)

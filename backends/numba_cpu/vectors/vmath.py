@@ -98,20 +98,43 @@ _ERF_TABLES = _erf_tables(5)
 
 def scale(e: Lanes, x: Value, rounded: Value, n: Value) -> Value:
     """``x·2ⁿ`` with one rounding, also where the result is subnormal. ``rounded`` holds n in its low bits."""
-    kind = e.kind(x)
-    native = 16 if kind == "f32" else 8
-    if "avx512f" in cpu_features() and e.lanes % native == 0:
-        name = "llvm.x86.avx512.mask.scalef." + ("ps.512" if kind == "f32" else "pd.512")
-        full = ir.Constant(ir.IntType(native), -1)
-        parts = [
-            e.call(name, a.type, a, b, a, full, ir.Constant(I32, 4))
-            for a, b in zip(e.chunks(native, x), e.chunks(native, n), strict=True)
-        ]
-        return e.join(parts)
-    magic = e.bits(e.const(kind, ROUND[kind]))
+    if not _has_scale(e, x):
+        return e.usually(_few(e, n), lambda: scale_normal(e, x, rounded), lambda: _scale(e, x, rounded))
+    native = 16 if e.kind(x) == "f32" else 8
+    name = "llvm.x86.avx512.mask.scalef." + ("ps.512" if native == 16 else "pd.512")
+    full = ir.Constant(ir.IntType(native), -1)
+    parts = [
+        e.call(name, a.type, a, b, a, full, ir.Constant(I32, 4))
+        for a, b in zip(e.chunks(native, x), e.chunks(native, n), strict=True)
+    ]
+    return e.join(parts)
+
+
+def _has_scale(e: Lanes, x: Value) -> bool:
+    """Whether :func:`scale` is an instruction."""
+    return "avx512f" in cpu_features() and e.lanes % (16 if e.kind(x) == "f32" else 8) == 0
+
+
+def _few(e: Lanes, n: Value) -> Value:
+    """A mask: numbers in [½, 2) times 2ⁿ are normal. NaN is not among such n."""
+    return e.compare("<", e.abs(n), e.like(n, _BIAS[e.kind(n)] - 1))
+
+
+def _scale(e: Lanes, x: Value, rounded: Value) -> Value:
+    """By two powers of two, of which each is normal."""
+    magic = e.bits(e.const(e.kind(x), ROUND[e.kind(x)]))
     whole = e.b.sub(e.bits(rounded), magic)
     half = e.b.ashr(whole, e.like(whole, 1))
     return e.mul(e.mul(x, _power_of_two(e, half)), _power_of_two(e, e.b.sub(whole, half)))
+
+
+def scale_normal(e: Lanes, x: Value, rounded: Value) -> Value:
+    """``x·2ⁿ`` where x and that are normal: n, in the low bits of ``rounded``, is added to the exponent.
+
+    What else ``rounded`` has is shifted out (see ``ROUND``).
+    """
+    bits = e.bits(x)
+    return e.floats(e.b.add(bits, e.b.shl(e.bits(rounded), e.like(bits, _MANTISSA[e.kind(x)]))))
 
 
 def _power_of_two(e: Lanes, n: Value) -> Value:
@@ -136,13 +159,22 @@ def exp(e: Lanes, x: Value) -> Value:
     What rounds to 0 is 0 before it is scaled: processors take a hundred cycles to round a result that underflows,
     and softmax of masked scores has little else.
     """
-    single = e.kind(x) == "f32"
-    least = -104.0 if single else -746.0
-    vanishes = e.compare("<", x, e.like(x, least))
-    x = e.at_most(e.at_least(x, least), 89.0 if single else 710.0)
+    least, most = (-104.0, 89.0) if e.kind(x) == "f32" else (-746.0, 710.0)
+
+    def any_exp() -> Value:
+        rounded, n, r = _reduce_exp(e, e.at_most(e.at_least(x, least), most))
+        vanishes = e.compare("<", x, e.like(x, least))
+        p = e.select(vanishes, e.like(x, 0.0), _exp_of(e, r))
+        return scale(e, p, rounded, n) if _has_scale(e, x) else _scale(e, p, rounded)
+
+    if _has_scale(e, x):
+        return any_exp()
     rounded, n, r = _reduce_exp(e, x)
-    p = e.poly(r, (1.0, 1.0, *_EXP[e.kind(x)]))
-    return scale(e, e.select(vanishes, e.like(x, 0.0), p), rounded, n)
+    return e.usually(_few(e, n), lambda: scale_normal(e, _exp_of(e, r), rounded), any_exp)
+
+
+def _exp_of(e: Lanes, r: Value) -> Value:
+    return e.poly(r, (1.0, 1.0, *_EXP[e.kind(r)]))
 
 
 def expm1(e: Lanes, x: Value) -> Value:
@@ -245,8 +277,9 @@ def erf(e: Lanes, x: Value) -> Value:
         return _erf_by_table(e, x)
     small = e.madd(x, e.poly(e.mul(x, x), _ERF_SMALL), x)
     t = e.at_most(e.abs(x), 3.93)
-    rounded, n, r = _reduce_exp(e, e.mul(t, e.poly(t, _ERF_LARGE)))
-    rest = scale(e, e.poly(r, (1.0, 1.0, *_EXP["f32"])), rounded, n)
+    rounded, _, r = _reduce_exp(e, e.mul(t, e.poly(t, _ERF_LARGE)))
+    power = scale_normal(e, e.like(x, 1.0), rounded)  # 2⁻²³ and more
+    rest = e.mul(_exp_of(e, r), power)  # NaN, where the power is anything
     large = e.copysign(e.sub(e.like(x, 1.0), rest), x)
     return e.select(e.compare("<", t, e.like(t, _ERF_SPLIT)), small, large)
 

@@ -178,18 +178,7 @@ def _usual_power(e: Lanes, x: Value, y: Value) -> Value:
     least, infinite = (e.bits(e.like(x, number)) for number in (2.0**-1022, float("inf")))
     normal = builder.icmp_unsigned("<", builder.sub(bits, least), builder.sub(infinite, least))
     usual = builder.and_(normal, e.compare("<=", e.abs(y), e.like(y, _GREATEST)))
-    plain, special, done = (builder.append_basic_block(f"pow.{name}") for name in ("plain", "special", "done"))
-    builder.cbranch(e.any(e.not_(usual)), special, plain)
-    found = []
-    for block, power in ((plain, _plain_power), (special, _float_power)):
-        builder.position_at_end(block)
-        found.append((power(e, x, y), builder.block))
-        builder.branch(done)
-    builder.position_at_end(done)
-    result = builder.phi(x.type)
-    for value, block in found:
-        result.add_incoming(value, block)
-    return result
+    return e.usually(usual, lambda: _plain_power(e, x, y), lambda: _float_power(e, x, y))
 
 
 def _float_power(e: Lanes, x: Value, y: Value) -> Value:
