@@ -20,6 +20,9 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
 They need a register for each vector of sums, for each vector of a row of the second factor, and for a broadcast.
 """
 
+UPDATES = {32: {"n": 4, "k": 8}, 16: {"n": 2, "k": 16}}
+"""Vectors of a rank update for which a number is read once, and its depth."""
+
 MATRIX_TILES = ((32, 2), (16, 3), (80, 1))
 """Rows × vectors of sums that fill registers of two axes, best first."""
 
@@ -38,7 +41,8 @@ CHAINS = 4
 
 def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
     """All rows, for a processor with so many vector registers."""
-    shapes = REGISTER_TILES[32 if registers >= 32 else 16]
+    many = 32 if registers >= 32 else 16
+    shapes, update = REGISTER_TILES[many], UPDATES[many]
     return (
         *(
             _product("fma", dot, {"m": rows, "n": vectors}, rows * vectors + vectors + 1, CHAINS, *how)
@@ -46,7 +50,7 @@ def tile_ops(registers: int) -> tuple[TileOpRow, ...]:
             for how in ((1.0, NEEDS.get(dot.element.name, "")), *DOT_STEPS.get(dot.element.name, ()))
             for rows, vectors in shapes
         ),
-        *(_product("update", dot, {"n": 4, "k": 8}, 4 + 2) for dot in DOTS if dot.depth == 1),
+        *(_product("update", dot, update, 4 + 2) for dot in DOTS if dot.depth == 1),
         TileOpRow("vector", (), "lanes"),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 
 class Variable:
