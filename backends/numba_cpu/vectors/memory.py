@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.flow import I32
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value, cpu_features
 
 POINTER = ir.PointerType()
 _BYTE = ir.IntType(8)
@@ -33,17 +33,55 @@ def memory_type(kind: str) -> Any:
     return _BYTE if kind == "b1" else ELEMENTS[kind]
 
 
+def masks_are_quick() -> bool:
+    """Whether masked instructions are as quick as others: those of AVX2 take up to twelve times as long (Zen)."""
+    return "avx512f" in cpu_features()
+
+
 def load(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
     """Consecutive elements; with a mask only where that is set, 0 elsewhere."""
-    vector, place = ir.VectorType(memory_type(kind), e.lanes), pointer(e, address)
     if mask is None:
-        return _from_memory(e, kind, e.b.load(place, typ=vector, align=BYTES[kind]))
+        vector = ir.VectorType(memory_type(kind), e.lanes)
+        return _from_memory(e, kind, e.b.load(pointer(e, address), typ=vector, align=BYTES[kind]))
+    if masks_are_quick():
+        return load_masked(e, kind, address, mask)
+    return e.usually(mask, lambda: load(e, kind, address), lambda: load_masked(e, kind, address, mask))
+
+
+def load_masked(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
+    """The same by a masked instruction, whatever the processor."""
+    vector, place = ir.VectorType(memory_type(kind), e.lanes), pointer(e, address)
     align, zero, start = ir.Constant(I32, BYTES[kind]), ir.Constant(vector, None), address
     while getattr(start, "opname", "") in ("add", "sub"):
         start = start.operands[0]
     # Whether a page exists is found out slowly, also for no lane at all: of padding 4×5×194² it was three quarters.
     place = e.b.select(e.any(mask), place, pointer(e, start))
     return _from_memory(e, kind, e.call(_masked("load", vector), vector, place, align, mask, zero))
+
+
+def load_first(e: Lanes, kind: str, address: Value, count: Value) -> Value:
+    """The first ``count`` elements, 0 in the other lanes."""
+    if not isinstance(count, ir.Constant) or masks_are_quick():
+        return load_masked(e, kind, address, e.first(count))
+    result = e.const(kind, 0)
+    for start, size in _pieces(e, count.constant):
+        place = pointer(e, e.b.add(address, ir.Constant(address.type, start * BYTES[kind])))
+        part = e.b.load(place, typ=ir.VectorType(memory_type(kind), size), align=BYTES[kind])
+        part = _from_memory(e, kind, part)
+        wide = e.shuffle(part, part, [min(lane, size - 1) for lane in range(e.lanes)])
+        order = [e.lanes + lane - start if start <= lane < start + size else lane for lane in range(e.lanes)]
+        result = e.shuffle(result, wide, order)
+    return result
+
+
+def _pieces(e: Lanes, count: int) -> list[tuple[int, int]]:
+    """Where parts of a vector's first ``count`` lanes start, and their sizes, powers of two."""
+    found, start = [], 0
+    for size in (e.lanes >> shift for shift in range(e.lanes.bit_length())):
+        if start + size <= count:
+            found.append((start, size))
+            start += size
+    return found
 
 
 def store(e: Lanes, address: Value, value: Value, mask: Value | None = None) -> Any:
@@ -64,6 +102,13 @@ def store_first(e: Lanes, address: Value, value: Value, count: Value) -> Any:
     mask, kind = e.first(count), e.kind(value)
     if isinstance(count, ir.Constant) and count.constant == 1:
         return _store_first_lane(e, address, value)
+    if isinstance(count, ir.Constant) and not masks_are_quick():
+        kept, made = to_memory(e, value), None
+        for start, size in _pieces(e, count.constant):
+            part = e.shuffle(kept, kept, range(start, start + size))
+            place = pointer(e, e.b.add(address, ir.Constant(address.type, start * BYTES[kind])))
+            made = e.b.store(part, place, align=BYTES[kind])
+        return made
     if kind == "b1" or kind in FLOATS or BYTES[kind] == 8:
         return store(e, address, value, mask)
     with e.b.if_else(e.b.icmp_signed("==", count, ir.Constant(count.type, 1))) as (single, several):

@@ -135,20 +135,34 @@ def _strided(
     e: Lanes, kind: str, address: Value, step: Value, count: Value | None = None, mask: Value | None = None
 ) -> Value:
     if e.lanes > 1 and _is_second(step, kind):
-        return _second(e, kind, address, mask if count is None else e.first(count))
+        return _second(e, kind, address, count, mask)
     return _by_address(e, kind, [e.b.add(address, offset) for offset in _offsets(e, step, count)], mask)
 
 
-def _second(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:
+def _second(e: Lanes, kind: str, address: Value, count: Value | None, mask: Value | None) -> Value:
     """Every second element, of two vectors that meet in one element: none past the last that is wanted."""
     last = e.b.add(address, ir.Constant(I64, (e.lanes - 1) * BYTES[kind]))
-    near = far = mask
-    if mask is not None:
+    order = [2 * i + (2 * i >= e.lanes) for i in range(e.lanes)]
+    if isinstance(count, ir.Constant):
+        through = 2 * count.constant - 1
+        near = memory.load_first(e, kind, address, ir.Constant(I64, min(e.lanes, through)))
+        far = memory.load_first(e, kind, last, ir.Constant(I64, max(0, through + 1 - e.lanes)))
+        return e.shuffle(near, far, order)
+    wanted = mask if count is None else e.first(count)
+
+    def plain() -> Value:
+        return e.shuffle(memory.load(e, kind, address), memory.load(e, kind, last), order)
+
+    def masked(mask: Value) -> Value:
         none = ir.Constant(mask.type, None)
         near = e.shuffle(mask, none, [e.lanes if i % 2 else i // 2 for i in range(e.lanes)])
         far = e.shuffle(mask, none, [(i + e.lanes - 1) // 2 if (i + e.lanes) % 2 else e.lanes for i in range(e.lanes)])
-    parts = memory.load(e, kind, address, near), memory.load(e, kind, last, far)
-    return e.shuffle(*parts, [2 * i + (2 * i >= e.lanes) for i in range(e.lanes)])
+        parts = ((address, near), (last, far))
+        return e.shuffle(*(memory.load_masked(e, kind, at, lanes) for at, lanes in parts), order)
+
+    if wanted is None:
+        return plain()
+    return masked(wanted) if memory.masks_are_quick() else e.usually(wanted, plain, lambda: masked(wanted))
 
 
 def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | None = None) -> Value:
@@ -345,7 +359,7 @@ def _of_lanes(name: str) -> Any:
 
 _MAKERS: dict[str, tuple[int, Build]] = {
     "load": (1, memory.load),
-    "loadn": (2, lambda e, kind, address, n: memory.load(e, kind, address, e.first(n))),
+    "loadn": (2, memory.load_first),
     "bcast": (1, lambda e, kind, address: e.splat(memory.element(e, kind, address))),
     "strided": (2, _strided),
     "stridedn": (3, _strided),
