@@ -40,10 +40,13 @@ from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing import blocks, contract
 from eqsat_backends.numba_cpu.printing.emit import emit_group
 from eqsat_backends.numba_cpu.printing.emitted import Emitted, PackSpec
-from eqsat_backends.numba_cpu.target import host
+from eqsat_backends.numba_cpu.target import host, target_of
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 from tests.sweeps import a_part, crossed
+
+WIDE = target_of(machine())
+"""What nests that are given are printed for, whatever this machine has: LLVM cuts vectors into those that there are."""
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -193,7 +196,7 @@ def check(got: np.ndarray, exact: np.ndarray, numpy: np.ndarray, magnitude: floa
 
 def printed(group: KernelGroup, nest: Nest | None = None, lanes: int | None = None, threads: int = 1) -> Emitted:
     """A group printed by ``nest``, by default the one that is chosen for vectors of ``lanes`` (or this machine's)."""
-    lanes = lanes or host().lanes()
+    lanes = lanes or (WIDE if nest else host()).lanes()
     made_up = machine(width=4 * lanes, registers=32 if lanes == 16 else 16)
     return emit_group(group, nest or schedule(group, cpu_target(made_up, threads)).nest, made_up)
 
@@ -393,7 +396,7 @@ def test_a_packing_above_a_batch_loop_covers_every_batch() -> None:
 def test_a_nest_that_reads_an_unpacked_factor_it_cannot_read_is_refused() -> None:
     group, _ = product(60, 200, 70, transposed=True)
     with pytest.raises(ValueError, match="cannot be read in place"):
-        contract.emit(group, NESTS[0], host())
+        contract.emit(group, NESTS[0], WIDE)
 
 
 def windows(rows: int, wide: int, channels: int, columns: int) -> tuple[KernelGroup, list[np.ndarray]]:
@@ -447,7 +450,7 @@ def test_nothing_is_read_behind_a_last_vector() -> None:
     rng = np.random.default_rng(0)
     positions, table, w = rng.integers(0, rows, m * k), random_of(rows), random_of(k * n)
     given = [np.append(positions, np.full(32, 1000)), table, w, np.zeros(m * n, np.float32)]
-    found = run(contract.emit(group, nest, host()), given)[3].reshape(m, n)  # no status: no index was out of bounds
+    found = run(contract.emit(group, nest, WIDE), given)[3].reshape(m, n)  # no status: no index was out of bounds
     np.testing.assert_allclose(found, table[positions].reshape(m, k) @ w.reshape(k, n), rtol=1e-5)
 
 
@@ -472,12 +475,12 @@ def test_windows_are_read_in_the_runs_that_they_lie_in(rows: int, depth: int) ->
 def test_tiles_that_leave_a_run_are_refused(rows: int, depth: int) -> None:
     group, _ = windows(5, 12, 32, 40)
     with pytest.raises(ValueError, match="factor a of stage 0 cannot be read in place"):
-        contract.emit(group, in_runs(60, 288, rows, depth), host())
+        contract.emit(group, in_runs(60, 288, rows, depth), WIDE)
     nest = in_runs(60, 288, 12, 96)
     assert isinstance(nest, Pack) and isinstance(nest.body, Loop)
     cut = Loop("m", 60, 30, Loop("m", 30, 12, nest.body.body))  # tiles of 12, 12 and 6 rows, some across two lines
     with pytest.raises(ValueError, match="factor a of stage 0 cannot be read in place"):
-        contract.emit(group, Pack("b", cut), host())
+        contract.emit(group, Pack("b", cut), WIDE)
 
 
 def padded_windows(flag: int, inf: bool = False) -> tuple[KernelGroup, list[np.ndarray]]:
@@ -575,15 +578,15 @@ def test_what_lies_along_k_is_read_row_by_row(group: KernelGroup, first: int) ->
 def test_impossible_nests_are_refused() -> None:
     group, _ = product(60, 200, 70)
     with pytest.raises(ValueError, match="its tile has 14"):
-        contract.emit(group, Loop("n", 70, 32, FMA), host())
+        contract.emit(group, Loop("n", 70, 32, FMA), WIDE)
     with pytest.raises(ValueError, match="summed"):
-        contract.emit(group, Loop("k", 200, 64, NESTS[0], True), host())
+        contract.emit(group, Loop("k", 200, 64, NESTS[0], True), WIDE)
 
 
 def test_several_stages_are_refused() -> None:
     group, _ = product(4, 4, 4)
     with pytest.raises(ValueError, match="several"):
-        contract.emit(replace(group, stages=group.stages * 2), FMA, host())
+        contract.emit(replace(group, stages=group.stages * 2), FMA, WIDE)
 
 
 def test_the_checker_sees_a_wrong_kernel() -> None:
@@ -731,7 +734,7 @@ def test_blocks_need_a_shared_axis() -> None:
     group = replace(perceptron(4, 4, 4, False, False), shared=0)
     nest = schedule(perceptron(4, 4, 4, False, False), cpu_target(machine())).nest
     with pytest.raises(ValueError, match="shares no axis"):
-        blocks.emit(group, nest, host())
+        blocks.emit(group, nest, WIDE)
 
 
 @pytest.mark.parametrize("inner", [2, 7, 17, 30])

@@ -19,7 +19,7 @@ from eqsat.ir.types import DType, dtype_of, float32, int32, uint16
 from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.printing import contract, contract_printer
 from eqsat_backends.numba_cpu.printing.emitted import PackSpec
-from eqsat_backends.numba_cpu.target import host
+from eqsat_backends.numba_cpu.target import host, target_of
 from eqsat_backends.numba_cpu.tiles import dots
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
@@ -139,14 +139,14 @@ def test_printed_products_and_their_fallback(
     """The nest that the search prefers, with and without the processor's dot products."""
     m, n, k, types, turned, const = case
     group = product(m, n, k, types, turned, const)
-    nest = schedule(group, cpu_target(machine())).nest
+    nest, target = schedule(group, cpu_target(machine())).nest, target_of(machine())
     x, w = drawn((m, k), types[0]), drawn((k, n), types[1])
     arrays = [x, w.T.copy() if turned else w, np.zeros((m, n), np.int32)]
-    emitted = contract.emit(group, nest, host())
+    emitted = contract.emit(group, nest, target)
     sources = {emitted.source}
     assert np.array_equal(run(emitted, arrays)[2].reshape(m, n), wide(x) @ wide(w))
     monkeypatch.setattr(contract_printer, "cpu_features", lambda: NOTHING)
-    emitted = contract.emit(group, nest, host())
+    emitted = contract.emit(group, nest, target)
     assert np.array_equal(run(emitted, arrays)[2].reshape(m, n), wide(x) @ wide(w))
     sources.add(emitted.source)
     assert len(sources) == (2 if dots.NEEDS["uint8·int8"] in dots.cpu_features() else 1)

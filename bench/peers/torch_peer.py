@@ -164,6 +164,8 @@ def native(workload: Workload, inputs: Inputs) -> tuple[Callable[..., Any], list
     if workload.kind == KIND:
         return network(workload, inputs)
     if workload.kind == "quantized_conv":
+        if not torch.cpu._is_vnni_supported():
+            return None  # sums of two products saturate in 16 bits there, and results are wrong
         return _quantized_conv(inputs, workload.options["padding"])
     if workload.kind == "weight_only":  # one row of weights for each column of the result
         x, w, scale = inputs.values()
