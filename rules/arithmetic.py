@@ -132,11 +132,18 @@ def whole_power(m: Match) -> bool:
     return 5 <= value <= 64 or (bool(m.root.dtype.is_float) and -64 <= value <= -3)
 
 
+def half_power(m: Match) -> bool:
+    """the exponent is a whole number and a half, of 2.5 to 64.5 or likewise negative"""
+    value = m.value(m.p)
+    return value is not None and math.isfinite(value) and 2 < abs(value) < 65 and abs(value) % 1 == 0.5
+
+
 def _by_squares(m: Match) -> Node:
-    """The product of those repeated squares that the exponent's bits name; other powers of the same base share them."""
+    """The product of those repeated squares that the exponent's bits name, and of the root where it has a half; other
+    powers of the same base share them."""
     value = m.value(m.p)
     assert value is not None
-    left, square, product = abs(int(value)), m.x, None
+    left, square, product = abs(int(value)), m.x, None if value == int(value) else call("sqrt", m.x)
     while True:
         if left & 1:
             product = square if product is None else call("mul", product, square)
@@ -148,9 +155,10 @@ def _by_squares(m: Match) -> Node:
     return fit(product if value > 0 else call("reciprocal", product), m.root.shape)
 
 
-def _whole_powers(mk: Maker) -> Node:
+def _whole_powers(mk: Maker, more: float = 0.0) -> Node:
     x = mk.tensor(3, 4)
-    number = build.scalar(mk.random.choice([*range(5, 65), *range(-64, -2)]), x)
+    whole = mk.random.choice([*range(5, 65), *range(-64, -2)])
+    number = build.scalar(whole + math.copysign(more, whole), x)
     return call("pow", x, number if mk.random.random() < 0.5 else build.broadcast_to(number, (2, 3, 4)))
 
 
@@ -336,6 +344,13 @@ pow_whole = rewrite(
     where=whole_power,
     example=_whole_powers,
     doc="x⁷ = x·x²·(x²)²",
+)
+pow_halves = rewrite(
+    op("pow", x, p),
+    _by_squares,
+    where=half_power,
+    example=lambda mk: _whole_powers(mk, 0.5),
+    doc="x^2.5 = √x·x²",
 )
 pow_half = rewrite(op("pow", x, 0.5), op("sqrt", x))
 pow_three_halves = rewrite(op("pow", x, 1.5), x * op("sqrt", x))

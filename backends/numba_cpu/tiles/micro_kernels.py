@@ -53,11 +53,16 @@ class VectorTile(Lanes):
 
     def load(self, pointer: Value, count: Value | None = None) -> Value:
         """Consecutive elements; only the first ``count``, the others are 0 and their memory is not touched."""
-        return memory.load(self, self.of, pointer, None if count is None else self.first(count))
+        if count is None:
+            return memory.load(self, self.of, pointer)
+        return memory.load_first(self, self.of, pointer, count)
 
     def store(self, value: Value, pointer: Value, count: Value | None = None) -> None:
         """Store all lanes, or the first ``count``."""
-        memory.store(self, pointer, value, None if count is None else self.first(count))
+        if count is None:
+            memory.store(self, pointer, value)
+        else:
+            memory.store_first(self, pointer, value, count)
 
     def broadcast(self, pointer: Value) -> Value:
         """The scalar at ``pointer`` in every lane."""

@@ -10,7 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from eqsat_backends.numba_cpu.vectors.flow import I32
+from eqsat_backends.numba_cpu.vectors.flow import I32, I64
 from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value, cpu_features
 
 POINTER = ir.PointerType()
@@ -65,18 +65,23 @@ def load_first(e: Lanes, kind: str, address: Value, count: Value) -> Value:
         return load_masked(e, kind, address, e.first(count))
     result = e.const(kind, 0)
     for start, size in _pieces(e, count.constant):
-        place = pointer(e, e.b.add(address, ir.Constant(address.type, start * BYTES[kind])))
-        part = e.b.load(place, typ=ir.VectorType(memory_type(kind), size), align=BYTES[kind])
-        part = _from_memory(e, kind, part)
+        vector, place = ir.VectorType(memory_type(kind), size), _behind(e, address, start * BYTES[kind])
+        part = _from_memory(e, kind, e.b.load(place, typ=vector, align=BYTES[kind]))
         wide = e.shuffle(part, part, [min(lane, size - 1) for lane in range(e.lanes)])
         order = [e.lanes + lane - start if start <= lane < start + size else lane for lane in range(e.lanes)]
         result = e.shuffle(result, wide, order)
     return result
 
 
+def _behind(e: Lanes, address: Value, nbytes: int) -> Value:
+    """A pointer so many bytes behind an address."""
+    start = pointer(e, address)
+    return e.b.gep(start, [ir.Constant(I64, nbytes)], source_etype=_BYTE) if nbytes else start
+
+
 def _pieces(e: Lanes, count: int) -> list[tuple[int, int]]:
     """Where parts of a vector's first ``count`` lanes start, and their sizes, powers of two."""
-    found, start = [], 0
+    found, start, count = [], 0, min(count, e.lanes)
     for size in (e.lanes >> shift for shift in range(e.lanes.bit_length())):
         if start + size <= count:
             found.append((start, size))
@@ -92,36 +97,34 @@ def store(e: Lanes, address: Value, value: Value, mask: Value | None = None) -> 
     return e.call(_masked("store", kept.type), ir.VoidType(), kept, place, ir.Constant(I32, align), mask)
 
 
-def store_first(e: Lanes, address: Value, value: Value, count: Value) -> Any:
+def store_first(e: Lanes, address: Value, value: Value, count: Value) -> None:
     """Store the first ``count`` lanes.
 
     Where narrowing to a mask of one lane is folded into the store, LLVM 22 stores that lane as wide as it was before,
     over what follows it: one lane goes by itself. So it does where the count is known: of such masked stores of
     constants, in loops that it has unrolled, LLVM compares all again at each one (600 took 79 s).
     """
-    mask, kind = e.first(count), e.kind(value)
+    kind = e.kind(value)
     if isinstance(count, ir.Constant) and count.constant == 1:
-        return _store_first_lane(e, address, value)
-    if isinstance(count, ir.Constant) and not masks_are_quick():
-        kept, made = to_memory(e, value), None
+        _store_first_lane(e, address, value)
+    elif isinstance(count, ir.Constant) and not masks_are_quick():
+        kept = to_memory(e, value)
         for start, size in _pieces(e, count.constant):
             part = e.shuffle(kept, kept, range(start, start + size))
-            place = pointer(e, e.b.add(address, ir.Constant(address.type, start * BYTES[kind])))
-            made = e.b.store(part, place, align=BYTES[kind])
-        return made
-    if kind == "b1" or kind in FLOATS or BYTES[kind] == 8:
-        return store(e, address, value, mask)
-    with e.b.if_else(e.b.icmp_signed("==", count, ir.Constant(count.type, 1))) as (single, several):
-        with single:
-            _store_first_lane(e, address, value)
-        with several:
-            store(e, address, value, mask)
-    return None
+            e.b.store(part, _behind(e, address, start * BYTES[kind]), align=BYTES[kind])
+    elif kind == "b1" or kind in FLOATS or BYTES[kind] == 8:
+        store(e, address, value, e.first(count))
+    else:
+        with e.b.if_else(e.b.icmp_signed("==", count, ir.Constant(count.type, 1))) as (single, several):
+            with single:
+                _store_first_lane(e, address, value)
+            with several:
+                store(e, address, value, e.first(count))
 
 
-def _store_first_lane(e: Lanes, address: Value, value: Value) -> Any:
+def _store_first_lane(e: Lanes, address: Value, value: Value) -> None:
     lane = e.b.extract_element(to_memory(e, value), ir.Constant(I32, 0))
-    return e.b.store(lane, pointer(e, address), align=BYTES[e.kind(value)])
+    e.b.store(lane, pointer(e, address), align=BYTES[e.kind(value)])
 
 
 def element(e: Lanes, kind: str, address: Value) -> Value:
