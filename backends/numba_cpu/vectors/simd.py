@@ -157,8 +157,8 @@ def _second(e: Lanes, kind: str, address: Value, count: Value | None, mask: Valu
         none = ir.Constant(mask.type, None)
         near = e.shuffle(mask, none, [e.lanes if i % 2 else i // 2 for i in range(e.lanes)])
         far = e.shuffle(mask, none, [(i + e.lanes - 1) // 2 if (i + e.lanes) % 2 else e.lanes for i in range(e.lanes)])
-        parts = ((address, near), (last, far))
-        return e.shuffle(*(memory.load_masked(e, kind, at, lanes) for at, lanes in parts), order)
+        first, second = memory.load_masked(e, kind, address, near), memory.load_masked(e, kind, last, far)
+        return e.shuffle(first, second, order)
 
     if wanted is None:
         return plain()
