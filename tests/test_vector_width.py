@@ -108,11 +108,13 @@ def test_products_of_all_types_run_at_every_width(tmp_path: Path, bits: int) -> 
 def test_held_programs_use_no_wider_instruction_and_share_no_cache(tmp_path: Path) -> None:
     (tmp_path / "machine.json").write_text(load().to_json())
     full, avx2, sse, again = (run(tmp_path, bits) for bits in (None, 256, 128, 256))
-    assert full["compiled"] and avx2["compiled"] and sse["compiled"]
+    wider = native_lanes(32) > 8  # else 256 bits hold nothing back
+    assert full["compiled"] and sse["compiled"] and bool(avx2["compiled"]) == wider
     assert (again["compiled"], again["cached"]) == (0, True)  # it is found by those of its own width
     assert avx2["lanes"] == [8] and (avx2["widest"], avx2["masks"], avx2["high"]) == ("ymm", 0, 0)
     assert sse["lanes"] == [4] and (sse["widest"], sse["masks"], sse["high"]) == ("xmm", 0, 0)
-    assert len({full["host"], avx2["host"], sse["host"]}) == len({full["model"], avx2["model"], sse["model"]}) == 3
+    hosts, models = ({each[what] for each in (full, avx2, sse)} for what in ("host", "model"))
+    assert len(hosts) == len(models) == 2 + wider
     if native_lanes(32) == 16 and load().vector_bytes == 64:
         assert full["widest"] == "zmm"
 
