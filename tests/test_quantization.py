@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat import nn
+from eqsat_backends.numba_cpu.tiles import dots
 from tests.test_small_integers import drawn, wide
+
+QUADS = dots.NEEDS["uint8·int8"] in dots.cpu_features()
+"""Whether an instruction multiplies bytes four at a time; without it other ways may be as quick."""
 
 F = np.float32
 TYPES = ("uint8", "int8", "uint16", "int16")
@@ -151,7 +155,7 @@ def test_quantized_products_are_one_integer_product_with_its_epilogue(parameters
     difference = np.abs(found.astype(int) - exact.astype(int))
     assert difference.max() <= 1 and (difference == 1).mean() < 0.01  # halves, by another order of the scales
     report = str(optimized.explain(a, b, sa, za, sb, zb, sy, zy))
-    assert "fma" in report and "k=63" in report, "250 bytes in quads"
+    assert not QUADS or ("fma" in report and "k=63" in report), "250 bytes in quads"
 
 
 def test_bad_quantization() -> None:
@@ -200,5 +204,6 @@ def test_quantized_convolutions_are_one_product(known: bool, images: int, option
     scale, bias = np.linspace(0.001, 0.01, 30, dtype=F), np.arange(-15, 15, dtype=np.int32) * 99
     optimized = eqsat.optimize(layer, strict=True, const=("w", "bias") if known else (), threads=images)
     assert np.array_equal(optimized(x, w, scale, bias), layer(x, w, scale, bias))
-    assert f"k={54 // groups}" in str(optimized.explain(x, w, scale, bias))
-    assert ("def planes" in optimized.source(x, w, scale, bias)) == known
+    if QUADS:
+        assert f"k={54 // groups}" in str(optimized.explain(x, w, scale, bias))
+        assert ("def planes" in optimized.source(x, w, scale, bias)) == known
