@@ -189,6 +189,50 @@ def run(args, tid, nt):
     np.testing.assert_allclose(y, [math.lgamma(v) for v in x], rtol=1e-14)
 
 
+FAR = """\
+import ctypes, mmap, sys
+import numpy as np
+from eqsat_backends.numba_cpu.compiling import jit, objects
+
+SOURCE = '''
+from eqsat_backends.numba_cpu.vectors.simd import NAME, load_f32x8, store, word
+
+
+def run(args, tid, nt):
+    x = word(args, 0)
+    y = word(args, 1)
+    for i in range(8):
+        store(y + 32 * i, NAME(load_f32x8(x + 32 * i)))
+'''
+x, y = np.linspace(-3, 3, 64, dtype=np.float32), np.empty(64, np.float32)
+table = (ctypes.c_int64 * 2)(x.ctypes.data, y.ctypes.data)
+word = ctypes.c_ssize_t
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_size_t, (word, word, *[ctypes.c_int] * 3, word)
+libc.munmap.argtypes = word, word
+taken = lambda size: libc.mmap(0, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+for name in sys.argv[1:]:
+    data = jit.compile_object(SOURCE.replace("NAME", name), ("run",))
+    kept = objects.load_object(data)  # else it makes room
+    start = taken(9 << 30)
+    while taken(mmap.PAGESIZE) > start:  # every hole above
+        pass
+    for hole in (8, 5, 2):
+        libc.munmap(start + (hole << 30), mmap.PAGESIZE)
+    code = objects.load_object(data)
+    ctypes.CFUNCTYPE(None, word, word, word)(code["run"])(ctypes.addressof(table), 0, 1)
+    np.testing.assert_allclose(y, getattr(np, name)(x), rtol=1e-5)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="addresses are given from above, as on Linux")
+@pytest.mark.parametrize("name", ["exp", "sin"])
+def test_code_is_loaded_where_only_single_pages_far_apart_are_free(name: str) -> None:
+    """Its parts lie together, or reach further (``sin`` calls the C library): LLVM aborted where they did not."""
+    done = subprocess.run([sys.executable, "-c", FAR, name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_fast_math_is_opt_in() -> None:
     source = """\
 from eqsat_backends.numba_cpu.vectors.simd import lane0, load_f64x1, splat_f64x1, store, word

@@ -93,15 +93,17 @@ def _initialize() -> None:
     llvm.initialize_native_asmparser()  # for instructions in assembly
 
 
-def target_machine(opt: int = 3) -> Any:
+def target_machine(opt: int = 3, *, far: bool = False) -> Any:
     """A target machine for this host.
 
     Position-independent code in the small model addresses its constants relative to the program counter;
-    the model that JITs default to spends an instruction and ten bytes on each.
+    the model that JITs default to spends an instruction and ten bytes on each. With ``far`` it is nevertheless that
+    one: what it refers to may lie anywhere.
     """
     here = host()
     target = llvm.Target.from_triple(here.triple)
-    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=opt, reloc="pic", codemodel="small")
+    reloc, model = ("static", "large") if far else ("pic", "small")
+    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=opt, reloc=reloc, codemodel=model)
 
 
 def optimize(module: Any, machine: Any, *, as_written: bool = False) -> None:
@@ -129,8 +131,15 @@ def emit(module: Any, machine: Any, entries: Mapping[str, str]) -> bytes:
             + ", ".join(foreign)
             + ". Kernels may use raw addresses, SIMD values and libm only; they may not allocate, raise or use arrays."
         )
+    if needs and not _reserves(needs):
+        code = bytes(target_machine(far=True).emit_object(module))
     header = {"host": host().key, "entries": dict(entries), "needs": needs, "size": len(code)}
     return MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + code
+
+
+def _reserves(needs: Sequence[str]) -> bool:
+    """Whether llvmlite has one piece of memory for code with such needs: on x86 not for addresses of others' functions."""
+    return not needs or not host().triple.startswith("x86_64")
 
 
 def _undefined_symbols(code: bytes, module: Any) -> list[str]:
@@ -213,6 +222,9 @@ def _free_unused() -> None:
 def load_object(data: bytes) -> Code:
     """Load a code object into this process.
 
+    All of it in one piece of memory: where much of the address space is taken its parts would come to lie further from
+    one another than code of the small model reaches, and LLVM aborts. What has no such place is of the large model.
+
     Raises:
         CodeObjectError: damaged, made for another host, or with symbols this process does not offer.
     """
@@ -221,7 +233,7 @@ def load_object(data: bytes) -> Code:
         _provide(name)
     with _loading:
         _free_unused()
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(opt=0))
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(opt=0), use_lmm=_reserves(header["needs"]))
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         addresses = {entry: int(engine.get_function_address(symbol)) for entry, symbol in header["entries"].items()}
