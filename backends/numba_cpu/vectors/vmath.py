@@ -233,11 +233,22 @@ def _log_specials(e: Lanes, x: Value, result: Value) -> Value:
 def log(e: Lanes, x: Value) -> Value:
     """(1, 1) ulp."""
     single = e.kind(x) == "f32"
-    shift = 24 if single else 54
-    subnormal = e.compare("<", x, e.like(x, 2.0**-126 if single else 2.0**-1022))
-    n, f = split(e, e.select(subnormal, e.mul(x, e.like(x, 2.0**shift)), x))
-    n = e.select(subnormal, e.sub(n, e.like(n, shift)), n)
-    return _log_specials(e, x, _log_of(e, f, n))
+    shift, least = 24 if single else 54, e.like(x, 2.0**-126 if single else 2.0**-1022)
+
+    def any_log() -> Value:
+        subnormal = e.compare("<", x, least)
+        n, f = split(e, e.select(subnormal, e.mul(x, e.like(x, 2.0**shift)), x))
+        n = e.select(subnormal, e.sub(n, e.like(n, shift)), n)
+        return _log_specials(e, x, _log_of(e, f, n))
+
+    def plain_log() -> Value:
+        n, f = split(e, x)
+        return _log_of(e, f, n)
+
+    if "avx512f" in cpu_features():  # choosing costs little
+        return any_log()
+    finite = e.compare("<", x, e.like(x, float("inf")))
+    return e.usually(e.b.and_(e.compare(">=", x, least), finite), plain_log, any_log)
 
 
 def log1p(e: Lanes, x: Value) -> Value:
