@@ -18,7 +18,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +138,7 @@ def emit(module: Any, machine: Any, entries: Mapping[str, str]) -> bytes:
 
 
 def _reserves(needs: Sequence[str]) -> bool:
-    """Whether llvmlite has one piece of memory for code with such needs: on x86 not for addresses of others' functions."""
+    """Whether llvmlite has one piece of memory for code with such needs: on x86 not for addresses of functions."""
     return not needs or not host().triple.startswith("x86_64")
 
 
@@ -233,7 +233,8 @@ def load_object(data: bytes) -> Code:
         _provide(name)
     with _loading:
         _free_unused()
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(opt=0), use_lmm=_reserves(header["needs"]))
+        together = _reserves(header["needs"])
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(opt=0), use_lmm=together)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         addresses = {entry: int(engine.get_function_address(symbol)) for entry, symbol in header["entries"].items()}
