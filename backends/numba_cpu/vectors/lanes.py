@@ -89,6 +89,11 @@ def native_lanes(bits: int = 32) -> int:
     return width // bits
 
 
+def masks_are_quick() -> bool:
+    """Whether masked instructions are as quick as others: those of AVX2 take up to twelve times as long (Zen)."""
+    return "avx512f" in cpu_features()
+
+
 class Lanes(Flow):
     """An IR builder for vectors of ``lanes`` lanes."""
 

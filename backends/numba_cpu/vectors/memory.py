@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.flow import I32, I64
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value, cpu_features
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, Lanes, Value, masks_are_quick
 
 POINTER = ir.PointerType()
 _BYTE = ir.IntType(8)
@@ -31,11 +31,6 @@ def pointer(e: Lanes, address: Value) -> Value:
 def memory_type(kind: str) -> Any:
     """The type of an element in memory."""
     return _BYTE if kind == "b1" else ELEMENTS[kind]
-
-
-def masks_are_quick() -> bool:
-    """Whether masked instructions are as quick as others: those of AVX2 take up to twelve times as long (Zen)."""
-    return "avx512f" in cpu_features()
 
 
 def load(e: Lanes, kind: str, address: Value, mask: Value | None = None) -> Value:

@@ -54,7 +54,16 @@ from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.flow import I32, I64
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, ELEMENTS, FLOATS, KIND, Lanes, Value, native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import (
+    BYTES,
+    ELEMENTS,
+    FLOATS,
+    KIND,
+    Lanes,
+    Value,
+    masks_are_quick,
+    native_lanes,
+)
 
 __all__ = ["KIND", "Vector", "native_lanes"]
 
@@ -162,7 +171,7 @@ def _second(e: Lanes, kind: str, address: Value, count: Value | None, mask: Valu
 
     if wanted is None:
         return plain()
-    return masked(wanted) if memory.masks_are_quick() else e.usually(wanted, plain, lambda: masked(wanted))
+    return masked(wanted) if masks_are_quick() else e.usually(wanted, plain, lambda: masked(wanted))
 
 
 def _gather(e: Lanes, kind: str, address: Value, index: Value, count: Value | None = None) -> Value:

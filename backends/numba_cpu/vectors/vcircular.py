@@ -55,13 +55,7 @@ def _circular(e: Lanes, x: Value, name: str, quarter: int) -> Value:
         fast = e.cast(_reduced(e, e.cast(safe, "f64"), quarter), "f32")
     else:
         fast = _reduced(e, safe, quarter)
-    before = e.b.block
-    with e.b.if_then(e.any(e.not_(small)), likely=False):
-        slow = e.select(small, fast, e.libm(name, x))
-        after = e.b.block
-    result = e.b.phi(x.type)
-    result.add_incoming(fast, before)
-    result.add_incoming(slow, after)
+    result = e.usually(small, lambda: fast, lambda: e.select(small, fast, e.libm(name, x)))
     # sin(-0.0) is -0.0, which the reduction would lose
     return result if quarter else e.select(e.compare("==", x, e.like(x, 0.0)), x, result)
 

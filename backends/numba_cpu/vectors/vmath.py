@@ -13,7 +13,7 @@ import math
 from llvmlite import ir
 
 from eqsat_backends.numba_cpu.vectors.flow import I32
-from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features
+from eqsat_backends.numba_cpu.vectors.lanes import Lanes, Value, cpu_features, masks_are_quick
 
 _LOG2E = 1.4426950408889634
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact even without fma
@@ -245,7 +245,7 @@ def log(e: Lanes, x: Value) -> Value:
         n, f = split(e, x)
         return _log_of(e, f, n)
 
-    if "avx512f" in cpu_features():  # choosing costs little
+    if masks_are_quick():  # and choosing by them
         return any_log()
     finite = e.compare("<", x, e.like(x, float("inf")))
     return e.usually(e.b.and_(e.compare(">=", x, least), finite), plain_log, any_log)
