@@ -15,14 +15,15 @@ from eqsat import rules as library
 from eqsat.egraph import saturate as saturation
 from eqsat.egraph.encode import Terms
 from eqsat.egraph.engine import Engine
-from eqsat.egraph.match import holds
+from eqsat.egraph.match import holds, queries_of
 from eqsat.egraph.saturate import ROOM, _Search
+from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
 from eqsat.rules import op, rewrite
 from eqsat.rules.examples import Maker
-from eqsat.rules.pattern import Apply, Pattern, Var
-from eqsat.rules.rule import Match
+from eqsat.rules.pattern import Apply, Pattern, Var, concat
+from eqsat.rules.rule import Match, Rule
 from tests.naive import Join, rows_of, tables_of
 from tests.test_egraph import random_program
 
@@ -98,8 +99,9 @@ def compare(seed: int, patterns: int, rounds: int, largest: int = 7) -> tuple[in
     store = search.store
     maker = Maker(0)
     nodes: list[Node] = [maker.tensor(3) for _ in range(3)]
-    none = 0
-    seen: list[set[tuple[int, ...]]] = [set() for _ in rules]
+    none, queries = 0, queries_of(rules)
+    assert search.queries is queries.distinct
+    seen: list[set[tuple[int, ...]]] = [set() for _ in queries.distinct]
     engine = Engine(search.queries)
     try:
         for _ in range(rounds):
@@ -120,8 +122,8 @@ def compare(seed: int, patterns: int, rounds: int, largest: int = 7) -> tuple[in
     finally:
         engine.close()
     naive, there, missed = Naive(store), 0, 0
-    for side, query, rows in zip(sides, search.queries, seen, strict=True):
-        wanted = naive.matches(side)
+    for side, query, place in zip(sides, queries.each, queries.places, strict=True):
+        wanted, rows = naive.matches(side), seen[place]
         places = [[name for _, name in query.columns].index(name) for name in ("root", *sorted(variables(side)))]
         found = {tuple(store.find(row[place]) for place in places) for row in rows}
         there += len(wanted)
@@ -260,3 +262,59 @@ def test_what_was_refused_for_want_of_room_is_tried_again(monkeypatch: pytest.Mo
         search.ask_again()
         assert search.run(None) == "saturated"
         assert tried == ["right"]
+
+
+def test_what_several_rules_look_for_is_looked_for_once() -> None:
+    """Whatever they call it; and each has the matches that its own guard lets through."""
+    a, b, c = Var("a"), Var("b"), Var("c")
+    rules = [
+        rewrite(op("div", op("sin", a), b), lambda m: None, id="first"),
+        rewrite(op("div", op("sin", c), a), lambda m: None, where=lambda m: m.c is not m.a, id="renamed"),
+        rewrite(op("div", op("sin", a), a), lambda m: None, id="one variable"),
+        rewrite(op("div", op("exp", a), b), lambda m: None, id="another operator"),
+    ]
+    queries = queries_of(rules)
+    assert queries.places == (0, 0, 1, 2) and len(queries.distinct) == 3
+    maker = Maker(0)
+    x, y = maker.tensor(3), maker.tensor(3)
+    program = [call("div", call("sin", x), x), call("div", call("sin", x), y)]
+    found = saturation.saturate(program, rules=rules).report.rules
+    counted = {id: (stats.matches, sum(stats.refused.values())) for id, stats in found.items()}
+    assert counted == {"first": (2, 2), "renamed": (2, 2), "one variable": (1, 1), "another operator": (0, 0)}
+    assert found["renamed"].refused == {found_guard(rules[1]): 1, "right side declines": 1}
+
+
+def found_guard(rule: Rule) -> str:
+    (guard,) = rule.where
+    return guard.name
+
+
+def test_a_variable_does_not_hide_what_a_match_can_be_asked() -> None:
+    maker = Maker(0)
+    x, y = maker.tensor(3), maker.tensor(3)
+    match = Match({"value": x, "a": y}, Terms(frozenset(), flatten=False, fold=False))
+    assert match.a is y and callable(match.value) and callable(match.known)
+    with pytest.raises(AttributeError, match="no variable 'b'; it has a"):
+        match.b  # noqa: B018
+    with pytest.raises(AttributeError, match="only to be read"):
+        match.a = x
+
+
+def test_a_sum_may_be_an_operand() -> None:
+    """Of whatever else; its name is then the tensor's, and not that of its terms."""
+    a, b, c, parts = Var("a"), Var("b"), Var("c"), Var("d")
+    total = a + b
+    sides = [total @ c, total.mT, total.sum(axis=-1), total.mean(axis=1), concat([total, parts], axis=0)]
+    maker = Maker(0)
+    x, y, z = (maker.tensor(3, 3) for _ in range(3))
+    whole = call("add", x, y)
+    program = [
+        build.matmul(whole, z),
+        build.transpose(whole, (1, 0)),
+        build.reduce("reduce_sum", whole, (1,)),
+        call("div", build.reduce("reduce_sum", whole, (1,)), build.scalar(3.0, x.dtype)),
+        build.concat([whole, z], 0),
+    ]
+    for side, root in zip(sides, program, strict=True):
+        found = saturation.saturate([root], rules=[rewrite(side, lambda m: None, id="found")]).report.rules["found"]
+        assert found.matches, side

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import lt
+
 from eqsat.egraph.interning import Interner
 from eqsat.ir.node import Node
 from eqsat.ir.spec import Spec
@@ -53,6 +55,8 @@ class Canonical:
 
     def __call__(self, op: str, attrs: int, children: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
         if op == "add_n":
+            if all(map(lt, children, children[1:])):
+                return op, attrs, children
             signs = self.attrs.values[attrs]
             assert isinstance(signs, tuple)
             pairs = sorted(zip(children, signs, strict=True), key=lambda t: (t[0], -t[1]))

@@ -100,7 +100,8 @@ class Terms:
 
     def leaf(self, handle: int) -> Node:
         """A node standing for a class in right sides."""
-        handle = self.find(handle)
+        if self._parent[handle] != handle:
+            handle = self.find(handle)
         node = self._leaves.get(handle)
         if node is None:
             node = self._leaves[handle] = intern("eclass", (), handle, self.types[handle], "")
@@ -278,7 +279,12 @@ class Terms:
     # Terms
 
     def _canonical(self, op: str, attrs: int, children: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-        return self._forms(op, attrs, tuple([self.find(c) for c in children]))
+        parent = self._parent
+        for child in children:
+            if parent[child] != child:
+                children = tuple([self.find(c) for c in children])
+                break
+        return self._forms(op, attrs, children)
 
     def _add(
         self, op: str, attrs: object, children: tuple[int, ...], type: TensorType, rule: str | None, node: Node | None

@@ -51,6 +51,10 @@ class Query:
     """The column of every variable of the facts."""
     tensors: tuple[int, ...] = ()
     """The columns of classes."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """Of classes (variable, column)."""
+    others: tuple[tuple[Kind, str, int], ...] = ()
+    """Of what else a match binds (kind, variable, column)."""
     needs: set[tuple[str, int]] = field(default_factory=set)
     checks: list[Check] = field(default_factory=list)
     terms: list[tuple[str, str, tuple[str, ...], str]] = field(default_factory=list)
@@ -64,6 +68,20 @@ class Query:
     among: Sum | None = None
     """The left side itself, where it matches among the terms of a longer sum."""
 
+    @property
+    def sought(self) -> object:
+        """Equal where rows of one are rows of the other: left sides that differ in the names of tensors, or in what is
+        checked of a match."""
+        kinds = tuple(kind for kind, _ in self.columns)
+        return (
+            tuple(self.facts),
+            tuple(self.variables),
+            kinds,
+            tuple(self.terms),
+            tuple(self.members),
+            tuple(self.wholes),
+        )
+
 
 MOST_SETS = 8
 """Sets of rules whose queries are remembered: programs may be compiled with some rules disabled."""
@@ -71,9 +89,14 @@ MOST_SETS = 8
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The left sides of rules, each direction by itself, and the attributes and numbers that they mention."""
+    """The left sides of rules, each direction by itself, and the attributes and numbers that they mention.
+
+    ``distinct``: those that look for different things; ``places``: for each one its place among them.
+    """
 
     each: tuple[Query, ...]
+    distinct: tuple[Query, ...]
+    places: tuple[int, ...]
     attrs: Interner
     numbers: Interner
 
@@ -89,9 +112,12 @@ def queries_of(rules: Sequence[Rule]) -> Queries:
     if found is None:
         compiler = Compiler()
         each = tuple(compiler.query(way) for rule in rules for way in rule.ways)
+        distinct: dict[object, tuple[int, Query]] = {}
+        places = tuple([distinct.setdefault(query.sought, (len(distinct), query))[0] for query in each])
+        looked_for = tuple(query for _, query in distinct.values())
         if len(_compiled) >= MOST_SETS:
             _compiled.clear()
-        _compiled[key] = found = tuple(rules), Queries(each, compiler.attrs, compiler.numbers)
+        _compiled[key] = found = tuple(rules), Queries(each, looked_for, places, compiler.attrs, compiler.numbers)
     return found[1]
 
 
@@ -114,6 +140,10 @@ class Compiler:
             self._column("tensor", name, variable)
         self._query.cells = {variable: at for at, variable in enumerate(self._query.variables)}
         self._query.tensors = tuple(at for at, (kind, _) in enumerate(self._query.columns) if kind == "tensor")
+        self._query.classes = tuple((self._query.columns[at][1], at) for at in self._query.tensors)
+        self._query.others = tuple(
+            (kind, name, at) for at, (kind, name) in enumerate(self._query.columns) if kind not in ("tensor", "place")
+        )
         cells = self._query.cells
         self._query.cells_of_terms = tuple(
             (op, int(a) if a.isdecimal() else None, cells.get(a, -1), tuple([cells[c] for c in children]), cells[of])
@@ -374,17 +404,19 @@ def holds(query: Query, row: Sequence[int], store: Store) -> bool:
 def decode(query: Query, row: Sequence[int], store: Store) -> Names | None:
     """The names a row binds; None if a check on its types or numbers fails."""
     names: Names = {}
-    for (kind, name), cell in zip(query.columns, row, strict=True):
-        if kind == "tensor":
-            names[name] = store.leaf(cell)
-        elif kind == "attrs":
+    leaf = store.leaf
+    for kind, name, at in query.others:
+        cell = row[at]
+        if kind == "attrs":
             names[name] = store.attrs.values[cell]
         elif kind == "sum":
-            names[name] = tuple((s, store.leaf(h)) for s, h in store.signed_terms(cell))
+            names[name] = tuple([(s, leaf(h)) for s, h in store.signed_terms(cell)])
         elif kind == "parts":
-            names[name] = tuple(store.leaf(h) for h in store.terms[cell].children)
-        elif kind == "sign":
+            names[name] = tuple([leaf(h) for h in store.terms[cell].children])
+        else:
             names[name] = cell
+    for name, at in query.classes:  # last: of a sum that is an operand the name is the tensor's
+        names[name] = leaf(row[at])
     for check in query.checks:
         if not check(names, store):
             return None

@@ -24,7 +24,7 @@ from eqsat.errors import RuleError
 from eqsat.frontends.source import is_users
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
-from eqsat.rules.rule import Match, Rule, Way
+from eqsat.rules.rule import Guard, Match, Rule, Way
 
 log = logging.getLogger("eqsat")
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -52,18 +52,30 @@ FLATTEN, FOLD, REORDER = "sum.flatten", "fold.constants", "product.reorder"
 
 @dataclass
 class _Active:
-    """A direction of a rule in a search: what it looks for and what it has found."""
+    """A direction of a rule in a search: what it looks for and what it has found.
+
+    ``confirmed``: rows that are known to be matches, of all rules that look for the same.
+    """
 
     rule: Rule
     way: Way
     query: Query
     stats: RuleStats
     order: int
+    confirmed: set[tuple[int, ...]]
     seen: set[tuple[int, ...]] = field(default_factory=set)
     queue: list[tuple[int, ...]] = field(default_factory=list)
     groups: dict[tuple[object, ...], dict[int, Names]] = field(default_factory=dict)
     group_sizes: dict[tuple[object, ...], int] = field(default_factory=dict)
     regroup: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Seekers:
+    """The directions of rules that look for the same."""
+
+    active: list[_Active] = field(default_factory=list)
+    confirmed: set[tuple[int, ...]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,12 +131,15 @@ class _Search:
         self.start = time.perf_counter()
         self.deadline = self.start + seconds
         self.memory = None if memory is None else memory + _resident_bytes()
-        self.queries = queries.each
+        self.queries = queries.distinct
         ways = [(rule, way) for rule in rules for way in rule.ways]
-        self.active = [
-            _Active(rule, way, query, self.report.rules[rule.id], order)
-            for order, ((rule, way), query) in enumerate(zip(ways, queries.each, strict=True))
-        ]
+        self.seekers = [_Seekers() for _ in queries.distinct]
+        self.active: list[_Active] = []
+        for (rule, way), query, place in zip(ways, queries.each, queries.places, strict=True):
+            seekers = self.seekers[place]
+            active = _Active(rule, way, query, self.report.rules[rule.id], len(self.active), seekers.confirmed)
+            self.active.append(active)
+            seekers.active.append(active)
         self.full: set[int] = set()
         self.watchdog = Watchdog(min(self.deadline, self.start + work / TRIED))
 
@@ -152,17 +167,20 @@ class _Search:
             finally:
                 self.watchdog.close()
 
-    def run_rule(self, rule: Rule, what: str, function: Callable[[A], R], argument: A) -> R:
-        """What one of a rule's functions makes of its argument. ``RuleError`` where it raises or does not return."""
+    def run_rule(self, rule: Rule, function: Callable[[A], R], argument: A, guard: Guard | None = None) -> R:
+        """What a rule's right side, or one of its guards, makes of its argument.
+
+        ``RuleError`` where that raises or does not return.
+        """
         try:
             return self.watchdog.call(function, argument)
         except RuleError:
             raise
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, ValueError) else repr(error)
-            raise RuleError(f"{_named(rule)}: {what} failed: {said}{_raised_at(error)}") from error
+            raise RuleError(f"{_named(rule)}: {_what(guard)} failed: {said}{_raised_at(error)}") from error
         except Overlong:
-            raise RuleError(f"{_named(rule)}: {what} does not return") from None
+            raise RuleError(f"{_named(rule)}: {_what(guard)} does not return") from None
 
     def round(self, engine: Engine) -> bool:
         """Load what is new, match, apply. False when there is nothing left to do."""
@@ -173,9 +191,13 @@ class _Search:
         self.check_budget()
         self.report.iterations += 1
         found = engine.find()
-        self.report.work += ROUND + FOUND * len(found)
+        self.report.work += ROUND
         for number, row in found:
-            self.enqueue(self.active[number], row)
+            seekers = self.seekers[number].active
+            self.report.work += FOUND * len(seekers)
+            row = self.canonical(seekers[0], row)
+            for active in seekers:
+                self.enqueue(active, row)
         # Cheapest first: rules with few matches are applied before the budget is spent on the others.
         waiting = sorted((a for a in self.active if a.queue or a.regroup), key=lambda a: (len(a.queue), a.order))
         for active in waiting:
@@ -195,20 +217,19 @@ class _Search:
         return bool(self.store.rows) or any(a.queue or a.regroup for a in self.active)
 
     def enqueue(self, active: _Active, row: tuple[int, ...]) -> None:
-        key = self.canonical(active, row)
-        if key not in active.seen:
-            active.seen.add(key)
-            active.queue.append(key)
+        """Queue a row over the names of classes."""
+        if row not in active.seen:
+            active.seen.add(row)
+            active.queue.append(row)
 
     def canonical(self, active: _Active, row: tuple[int, ...]) -> tuple[int, ...]:
+        """The row over the names that its classes have by now."""
         find = self.store.find
-        changed = [(at, find(row[at])) for at in active.query.tensors if find(row[at]) != row[at]]
-        if not changed:
-            return row
-        cells = list(row)
-        for at, handle in changed:
-            cells[at] = handle
-        return tuple(cells)
+        for at in active.query.tensors:
+            handle = find(row[at])
+            if handle != row[at]:
+                row = (*row[:at], handle, *row[at + 1 :])
+        return row
 
     def ask_again(self) -> None:
         """Queue the refused matches whose guards may decide otherwise by now."""
@@ -229,17 +250,20 @@ class _Search:
             active.stats.refused[refused.reason] -= 1
             if not active.stats.refused[refused.reason]:
                 del active.stats.refused[refused.reason]
-            if self.canonical(active, row) == row:
+            now = self.canonical(active, row)
+            if now == row:
                 active.queue.append(row)
             else:
-                self.enqueue(active, row)
+                self.enqueue(active, now)
 
     def apply(self, active: _Active, row: tuple[int, ...]) -> None:
         self.report.work += REFUSED
-        if not holds(active.query, row, self.store):
-            log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
-            active.seen.discard(row)  # it may become one
-            return
+        if row not in active.confirmed:
+            if not holds(active.query, row, self.store):
+                log.debug("rule %s: the matcher offered a row that is no match", active.rule.id)
+                active.seen.discard(row)  # it may become one
+                return
+            active.confirmed.add(row)  # for good: terms stay, and so does what equals them
         names = decode(active.query, row, self.store)
         if names is None:
             return
@@ -262,7 +286,7 @@ class _Search:
         match = Match(names, self.store)
         for guard in active.rule.where:
             asked.listen()
-            if not self.run_rule(active.rule, f"its guard {guard.name!r}", guard.holds, match):
+            if not self.run_rule(active.rule, guard.holds, match, guard):
                 self.refuse(active, guard.name, row)
                 return
         asked.answered()
@@ -274,7 +298,7 @@ class _Search:
             return
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
         asked.listen()
-        built = self.run_rule(active.rule, "its right side", lambda m: self.build(active, m, names), match)
+        built = self.run_rule(active.rule, lambda m: self.build(active, m, names), match)
         if built is None:
             self.refuse(active, "right side declines", row)
             return
@@ -355,7 +379,7 @@ class _Search:
             self.report.work += 1
             matches = [Match(names, self.store) for _, names in sorted(unique.items())]
             self.store.asked.listen()
-            built = self.run_rule(rule, "its right side", lambda ms: _nodes(together(ms)), matches)
+            built = self.run_rule(rule, lambda ms: _nodes(together(ms)), matches)
             if built is None:
                 self.store.asked.wait(_Refused(active, None, key, ""))
                 continue
@@ -368,6 +392,10 @@ class _Search:
 
 def _named(rule: Rule) -> str:
     return f"rule {rule.id!r} ({rule.file}:{rule.line})"
+
+
+def _what(guard: Guard | None) -> str:
+    return "its right side" if guard is None else f"its guard {guard.name!r}"
 
 
 def _raised_at(error: BaseException) -> str:

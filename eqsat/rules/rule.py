@@ -53,17 +53,21 @@ class Match:
     pairs, ``Parts`` variables tuples of tensors.
     """
 
-    __slots__ = ("_facts", "_names")
+    __slots__ = ("__dict__", "_facts")
+    _facts: Facts
 
     def __init__(self, names: Mapping[str, object], facts: Facts) -> None:
-        self._names = names
-        self._facts = facts
+        self.__dict__.update(names)  # found without a call: rules look at variables more often than at anything else
+        if not _METHODS.isdisjoint(names):
+            for name in _METHODS.intersection(names):
+                del self.__dict__[name]
+        object.__setattr__(self, "_facts", facts)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a match is only to be read: {name!r} cannot be set")
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self._names[name]
-        except KeyError:
-            raise AttributeError(f"the left side has no variable {name!r}; it has {', '.join(self._names)}") from None
+        raise AttributeError(f"the left side has no variable {name!r}; it has {', '.join(self.__dict__)}")
 
     def known(self, node: Node) -> bool:
         """Whether a tensor is known when the program is compiled."""
@@ -92,6 +96,10 @@ class Match:
     def fewer(self, node: Node, op: str, count: int) -> bool:
         """Whether those are fewer than ``count``."""
         return self._facts.fewer(node, op, count)
+
+
+_METHODS = frozenset(name for name in vars(Match) if not name.startswith("_"))
+"""What variables of these names do not hide."""
 
 
 @dataclass(frozen=True)
