@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 
 from eqsat.cost.roofline import Roofline
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
-from eqsat.extract.streams import Builder, Stream, is_stored
+from eqsat.extract.streams import Builder, Stream
 from eqsat.extract.terms import Read, Term
 from eqsat.ir.node import ConstArray
 from eqsat.ir.table import OPS
@@ -350,8 +349,10 @@ class Candidates:
             if s.rank == float("inf"):
                 break
             group = kept[s.core is not None]
+            if len(group) == (ACCUMULATED if s.core is not None else ELEMENTS):
+                continue
             kind = self._kind(s)
-            if len(group) == (ACCUMULATED if s.core is not None else ELEMENTS) or kinds.get(kind, 0) == SAME_KIND:
+            if kinds.get(kind, 0) == SAME_KIND:
                 continue
             if not any(_dominates(other, s) for other in group):
                 group.append(s)
@@ -362,8 +363,8 @@ class Candidates:
         """The stream that reads what class ``c`` lies in memory as, unless it is kept already."""
         if c not in self.alias:
             return [self.build.read(c, self.types[c])]
-        plain = [s for s in streams if is_stored(s) and s.rank < float("inf")]
-        return [] if not plain or any(is_stored(s) for s in kept) else [min(plain, key=_key)]
+        stored = [s for s in streams if s.stored and s.rank < float("inf")]
+        return [] if not stored or any(s.stored for s in kept) else [min(stored, key=_key)]
 
     def _few_kernels(self, ranked: Sequence[Stream]) -> list[Stream]:
         """The best few of different kinds, and the best ones over stored operands alone."""
@@ -371,11 +372,14 @@ class Candidates:
         taken: dict[int, Stream] = {}
         for s in ranked:
             kind = self._kind(s)
-            if kinds.get(kind, 0) < SAME_KIND and len(taken) < POOL:
+            if kinds.get(kind, 0) < SAME_KIND:
                 kinds[kind] = kinds.get(kind, 0) + 1
                 taken[s.uid] = s
-        plain = islice((s for s in ranked if all(is_stored(child) or not child.reads for child in s.children)), 2)
-        return list({**taken, **{s.uid: s for s in plain}}.values())
+                if len(taken) == POOL:
+                    break
+        for s in [s for s in ranked if s.plain][:2]:
+            taken[s.uid] = s
+        return list(taken.values())
 
     def term(self, stream: Stream) -> Term | Read:
         """The stream as a term."""
@@ -407,21 +411,20 @@ def _combinations(lists: Sequence[list[Stream]], budget: int) -> Iterator[tuple[
     """Choices of one stream per list, good ones first: positions whose product stays within the budget, all
     stored, one stored and the others best, and accumulated ones that share a core."""
 
-    def walk(place: int, left: int) -> Iterator[tuple[Stream, ...]]:
-        if place == len(lists):
-            yield ()
-            return
-        for position, stream in enumerate(lists[place][:left]):
-            for rest in walk(place + 1, left // (position + 1)):
-                yield (stream, *rest)
-
     if len(lists) <= WIDE:
-        yield from walk(0, budget)
+        partial: list[tuple[tuple[Stream, ...], int]] = [((), budget)]
+        for options in lists:
+            partial = [
+                ((*some, stream), left // position)
+                for some, left in partial
+                for position, stream in enumerate(options[:left], 1)
+            ]
+        yield from [some for some, _ in partial]
     best = [options[0] for options in lists]
     elements = [next((s for s in options if s.core is None), options[0]) for options in lists]
     reads = [
         # What lies in memory as another tensor does is not read itself, but as a view of that one.
-        next((s for s in options if s.is_read), None) or next((s for s in options if is_stored(s)), plain)
+        next((s for s in options if s.is_read), None) or next((s for s in options if s.stored), plain)
         for options, plain in zip(lists, elements, strict=True)
     ]
     yield tuple(reads)

@@ -192,16 +192,21 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
     # What a target needs in all, with the choice for each; refined until nothing falls.
     sets: dict[int, dict[int, int]] = {}
     totals: dict[int, float] = {}
-    costs = problem.sizes[0]
+    costs, choices, by_target = problem.sizes[0], problem.choices, problem.by_target
     pending = list(dict.fromkeys(best))  # in order of tree cost: operands come first
     held = 0
     for _ in range(passes):
         changed: dict[int, None] = {}
         for target in pending:
             deadline.check("selecting kernels")
-            for number in problem.by_target[target]:
+            for number in by_target[target]:
+                needs, limit = choices[number].needs, totals.get(target, INFINITY) * (1 - 1e-12)
+                # Hardly any union is cheaper than with the dearest of its needs alone: it is where another need's set
+                # has a better choice by now for what both need, which local search finds, too.
+                if costs[number] + max([totals.get(need, INFINITY) for need in needs], default=0.0) >= limit:
+                    continue
                 union: dict[int, int] = {}
-                for need in problem.choices[number].needs:
+                for need in needs:
                     below = sets.get(need)
                     if below is None or target in below:
                         break
@@ -211,7 +216,7 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
                 if target not in union:
                     continue
                 total = sum([costs[n] for n in union.values()])
-                if total < totals.get(target, INFINITY) * (1 - 1e-12):
+                if total < limit:
                     held += len(union)
                     if held > MOST_HELD:
                         return first
@@ -219,7 +224,7 @@ def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Sol
                     changed[target] = None
         if not changed:
             break
-        again = {problem.choices[user].target for t in changed for user in problem.users.get(t, ())}
+        again = {choices[user].target for t in changed for user in problem.users.get(t, ())}
         pending = [t for t in best if t in again]
     final = solution_of(problem, {target: chosen[target] for target, chosen in sets.items()})
     return final if final is not None and final.cost < first.cost else first

@@ -149,10 +149,11 @@ class Search:
         if self.priced.cost(changes, fill) <= limit * (1 + SLACK):
             self._take({**fill, **self.best.chosen, **changes})
 
-    def run(self) -> Solution:
-        """Until no move helps or the budget is spent; every target is looked at once in any case."""
+    def run(self, *, brief: bool = False) -> Solution:
+        """Until no move helps or the budget is spent; every target is looked at once in any case, and only that if
+        ``brief``."""
         self._rechoose(Budget(deadline=self.budget.deadline))
-        while not self.budget.over() and self._sweep():
+        while not brief and not self.budget.over() and self._sweep():
             pass
         return self.best
 

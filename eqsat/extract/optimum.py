@@ -28,6 +28,9 @@ FIRST = 1e6
 there are choices."""
 SMALL = 80
 """Choices of a problem that is first tried by branch and bound."""
+HOPE = 1.25
+"""Where the best solution costs more than this times the first bound, and choices are many, there is no second ascent:
+it takes as long, and so far off the two together have not ruled out a choice."""
 FORCED = 500
 """Choices of a problem in which every target is stored once by force: it takes 0.15 s, and 5 s with 2,000."""
 SMALL_PROGRAM = 200
@@ -89,7 +92,7 @@ def optimum(
         # The first one has work of its own: a bound there shall be, whatever is left.
         ascents = [dual_ascent(small, budget if number else Budget(work=FIRST, deadline=budget.deadline))]
         bound = max(bound, ascents[0].bound)
-        if best.cost > bound * (1 + min(fine, gap)):
+        if bound * (1 + min(fine, gap)) < best.cost and (best.cost <= bound * HOPE or len(small.choices) <= FORCED):
             ascents.append(dual_ascent(small, budget, deep=False))
             bound = max(bound, ascents[1].bound)
         if best.cost <= bound * (1 + min(fine, gap)):

@@ -65,6 +65,7 @@ class Stream:
     the core, so that a sub-stream used twice is paid once. ``maps``: how its loads are reached from its own
     index space (None: as they lie). ``root``: it is not inlined. ``guarded``: some of its loads are. ``seconds``: as a
     kernel of its own; ``needs``: the stored tensors that other kernels must have made; ``rank`` adds the time of those.
+    ``stored``: it is a stored tensor or a view of one; ``plain``: its operands are, or read nothing.
     ``narrow``: of a cast, or a view of one, the type that it is the cast of, the work before it, and the operator.
     ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
     the next, the positions of all axes that the same factor has, and the slots of copies where they are columns.
@@ -82,6 +83,8 @@ class Stream:
     size: int = 1
     root: bool = False
     guarded: bool = False
+    stored: bool = False
+    plain: bool = False
     core: Stream | None = None
     core_map: ViewMap | None = None
     multiply_adds: float = 0.0
@@ -160,7 +163,8 @@ class Builder:
         if found is None:
             uid = len(self.made)
             needs = () if eclass in self.free else (eclass,)
-            found = Stream(uid, eclass, READ, type, (), {eclass: self.sizes[eclass]}, {}, (None,), needs=needs)
+            reads = {eclass: self.sizes[eclass]}
+            found = Stream(uid, eclass, READ, type, (), reads, {}, (None,), stored=True, plain=True, needs=needs)
             self.made[key] = found
         return found
 
@@ -181,16 +185,22 @@ class Builder:
             return self.made[key]
         uid = len(self.made)
         self.made[key] = None
-        size = 1 + sum(child.size for child in children)
+        size = 1
+        for child in children:
+            size += child.size
         if size > MAX_SIZE and kind != "concat" and not _shares(size, children):  # a concatenation is a kernel per part
             return None
         stream = Stream(uid, eclass, node, type, children, {}, {}, (), size)
         fits = getattr(self, "_" + kind)(stream, op, attrs)
         if not fits or eclass in stream.reads:
             return None
-        stream.guarded |= any(child.guarded for child in children)
+        stream.plain = True
+        for child in children:
+            stream.guarded |= child.guarded
+            stream.plain &= child.stored or not child.reads
+        stream.stored = len(children) == 1 and children[0].stored and not stream.work and stream.core is None
         stream.slots = sum(stream.work.values()) + stream.core_slots
-        stream.needs = tuple(sorted(e for e in stream.reads if e not in self.free))
+        stream.needs = tuple(sorted([e for e in stream.reads if e not in self.free]))
         if not stream.seconds:
             moved = sum(stream.reads.values()) + type.nbytes
             work, slots = self._tiled(stream)
@@ -398,7 +408,7 @@ class Builder:
 
     def _gather(self, s: Stream, op: str, attrs: object) -> bool:
         table, index = s.children
-        if index.core is not None or not is_stored(table):
+        if index.core is not None or not table.stored:
             return False
         share = min(1.0, s.type.size / max(1, table.type.size))
         seen = Stream(-1, table.eclass, READ, table.type, (), {e: n * share for e, n in table.reads.items()}, {}, ())
@@ -477,12 +487,3 @@ class Builder:
         moved = sum(s.reads.values()) + s.type.nbytes
         s.seconds = self.roofline.seconds(0.0, s.core_slots, moved, s.type.dtype, steps=10)
         return True
-
-
-def is_stored(stream: Stream) -> bool:
-    """Whether it is a stored tensor or a view of one."""
-    while not stream.is_read:
-        if len(stream.children) != 1 or stream.work or stream.core is not None:
-            return False
-        (stream,) = stream.children
-    return True

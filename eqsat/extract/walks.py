@@ -13,12 +13,14 @@ VECTOR = 8
 """Elements of a run from which it is read by vectors, whatever their width."""
 
 
+@lru_cache(maxsize=8192)
 def turned(map: ViewMap) -> bool:
     """Whether memory is walked contiguously along an axis that is not the last one."""
     last, *others = [[abs(step) for _, step in atoms] for atoms in reversed(map.axes) if atoms] or [[0]]
     return last[-1] > 1 and any(1 in steps for steps in others)
 
 
+@lru_cache(maxsize=8192)
 def in_blocks(map: ViewMap) -> bool:
     """Whether memory that is walked along another axis than the last one can be turned over by blocks of vectors."""
     return any(step == 1 and n >= VECTOR for axis in map.axes[:-1] for n, step in axis)
