@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import eqsat
 from eqsat.ir.kernel import Acc, Call, Expr, Kernel, Literal, Load, Operand
 from eqsat.ir.nest import tiles
 from eqsat.ir.types import float32
 from eqsat.schedule import schedule
-from eqsat.schedule.jams import counts, together
+from eqsat.schedule.jams import counts, meet, together
 from eqsat.schedule.scheduler import anywhere
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from tests.kernel_groups import DESK, single
+from tests.sweeps import a_part
 
 ROWS, COLUMNS, PITCH = 64, 2000, 2048
 
@@ -72,6 +75,19 @@ def test_distances_of_a_window_stay_where_its_place_does_not_matter() -> None:
 @pytest.mark.parametrize("kernel", [window(0), window(0, 1), window(0, 8 * PITCH)], ids=["one", "row", "far"])
 def test_rows_that_share_nothing_are_taken_one_by_one(kernel: Kernel) -> None:
     assert counts(kernel, 0) == ()
+
+
+@given(st.lists(st.integers(0, 6 * PITCH), min_size=1, max_size=5, unique=True), st.integers(0, 1))
+@settings(max_examples=a_part(100), deadline=None)
+def test_what_cannot_meet_is_not_shared(offsets: list[int], axis: int) -> None:
+    """Nothing is looked at more closely that would be offered."""
+    kernel = window(*offsets)
+    apart = all(len(together(kernel, axis, n)) == n * len(together(kernel, axis, 1)) for n in (2, 4))
+    if not meet(kernel, axis):
+        assert apart and counts(kernel, axis) == ()
+    assert meet(window(0, PITCH), 0) and not meet(window(0, PITCH), 1)
+    number = Call("exp", (Literal(2.0, float32),), float32)
+    assert meet(replace(kernel, body=Call("mul", (kernel.body, number), float32)), axis)
 
 
 def test_a_stencil_takes_several_rows_at_once() -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from eqsat.cost.calibration import FUNCTION_SLOTS, JAMMED
 from eqsat.ir.axes import merged_all
-from eqsat.ir.kernel import Call, Expr, Index, Kernel, Load, parts, unique, with_parts
+from eqsat.ir.kernel import Call, Expr, Index, Kernel, Literal, Load, parts, unique, with_parts
 
 AT_ONCE = (2, JAMMED)
 """Positions of an axis that a map may take at once. More share more, but values no longer stay in registers."""
@@ -62,6 +62,27 @@ def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
         found = (e for e in together(kernel, axis, count) if isinstance(e, Load | Call))
         return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in found)
 
+    if 2 * AT_ONCE[0] > kernel.extents[axis] or not meet(kernel, axis):
+        return ()
     one = size(1)
     possible = [n for n in AT_ONCE if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
     return tuple(n for n in possible if 0 < size(n) <= min(MOST, SHARED * n * one))
+
+
+def meet(kernel: Kernel, axis: int) -> bool:
+    """Whether neighbours along an axis, of which some are taken at once, may have anything in common: an element that
+    both read, an index, a value of numbers alone."""
+    places: dict[tuple[int, tuple[int, ...]], set[int]] = {}
+    for e in kernel.expressions:
+        if isinstance(e, Index) or (isinstance(e, Load) and (e.gathers or not e.strides[axis])):
+            return True
+        if isinstance(e, Call) and all(isinstance(part, Literal) for part in e.args):
+            return True
+        if isinstance(e, Load):
+            places.setdefault((e.operand, e.strides), set()).add(e.offset)
+    return any(
+        offset + by * strides[axis] in offsets
+        for (_, strides), offsets in places.items()
+        for offset in offsets
+        for by in range(1, AT_ONCE[-1])
+    )

@@ -112,20 +112,21 @@ def inner_seconds(
     ``loops``: axes of the loops in the body, outermost first; ``tile``: axes and sizes of its tile; ``stream``: its
     results go past the caches; ``peel``: the loop is peeled, which takes from what its steps compute.
     """
-    form = pricer.problem.stages[min(body.stages)]
     if not order_counts(pricer, body, axis):
         return 0.0
-    axis = plain_axis(axis)
-    sizes = {plain_axis(a): n for a, n in body.sizes}
-    slots = loop_slots(form, pricer.target, sizes, axis, loops, tile)
-    if slots is None:
-        return None
-    if peel:
-        slots -= peeled_slots(form, pricer.target, sizes, axis, tile)
+    stage, axis = min(body.stages), plain_axis(axis)
+    form, slots = pricer.problem.stages[stage], 0.0
+    if peel or form.reduced(axis):
+        sizes = {plain_axis(a): n for a, n in body.sizes}
+        added = loop_slots(form, pricer.target, sizes, axis, loops, tile)
+        if added is None:
+            return None
+        slots = added - (peeled_slots(form, pricer.target, sizes, axis, tile) if peel else 0.0)
     key = body, axis, block, stream
     jumps = pricer.jumps.get(key)
     if jumps is None:
-        jumps = jump_seconds(form, pricer.problem, pricer.target, dict(body.sizes), axis, block, stream)
+        extents = pricer.extents(stage, body)
+        jumps = jump_seconds(form, pricer.problem, pricer.target, pricer.standing, extents, axis, block, stream)
         pricer.jumps[key] = jumps
     return slots * pricer.target.slot(form.dtype) + jumps
 

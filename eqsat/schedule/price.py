@@ -13,6 +13,7 @@ from eqsat.ir.types import float32
 from eqsat.schedule.domain import rows_inside, step_inside
 from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
 from eqsat.schedule.read_again import read_again
+from eqsat.schedule.standing import standing
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up, step_slots, tile_seconds, update_seconds
 from eqsat.schedule.vector_cost import op_slots, scattered_seconds, tile_slots, transpose_slots, written
 from eqsat.schedule.vectors import least_slots
@@ -25,6 +26,13 @@ class Block:
     stages: frozenset[int]
     sizes: tuple[tuple[str, int], ...]
     packed: frozenset[tuple[int, str]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.stages, self.sizes, self.packed)))  # looked up again and again
+
+    def __hash__(self) -> int:
+        found: int = self.__dict__["_hash"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +50,40 @@ class Pricer:
     def __init__(self, problem: Problem, target: Target) -> None:
         self.problem, self.target = problem, target
         self.barrier = target.barrier
+        self._extents: dict[tuple[int, Block], tuple[int, ...]] = {}
         self._touched: dict[Block, dict[Source, int]] = {}
         self._summaries: dict[Block, Summary] = {}
         self._weights: dict[tuple[Source, frozenset[int]], tuple[float, ...]] = {}
         self.packs: dict[tuple[int, str, Block], tuple[float, Moved, Moved, float]] = {}
         self.jumps: dict[tuple[Block, str, int, bool], float] = {}
-        used: dict[bool, int] = {False: 0, True: 0}
-        for size, const in zip(problem.sizes, problem.const, strict=True):
-            used[const] += size
-        last = len(target.caches) - 1
-        most = target.holds(target.caches[-1])
+        self.standing = standing(list(zip(problem.sizes, problem.const, strict=True)), target)
         self.streamed = frozenset(
             form.index
             for form in problem.stages
-            if form.contraction and form.extent("m") <= c.FEW_ROWS and sum(problem.sizes) > most
+            if form.contraction and form.extent("m") <= c.FEW_ROWS and self.standing.streams
         )
         """Stages whose second factor comes from the outermost space, once, past a few rows."""
-        self.resident = {
-            False: tuple(
-                (cache > 0 or last == 0) and used[False] <= target.holds(space) * c.WARM
-                for cache, space in enumerate(target.caches)
-            ),
-            True: tuple(
-                cache == last and used[True] <= target.holds(space) * c.WARM_KNOWN
-                for cache, space in enumerate(target.caches)
-            ),
-        }
+        self.resident = {False: self.standing.variable, True: self.standing.known}
         """By whether operands are constant: the caches that they are in when the kernel starts."""
 
     def free(self, stage: int) -> frozenset[tuple[int, str]]:
         """The factors of a stage that come packed from compile time."""
         return frozenset((stage, factor.name) for factor in self.problem.stages[stage].factors if factor.free)
 
+    def extents(self, stage: int, block: Block) -> tuple[int, ...]:
+        """Extents of a block along the axes of a stage's kernel."""
+        found = self._extents.get((stage, block))
+        if found is None:
+            found = self._extents[stage, block] = self.problem.stages[stage].extents(dict(block.sizes))
+        return found
+
     def touched(self, block: Block) -> dict[Source, int]:
         """Bytes touched of each buffer over a block."""
         found = self._touched.get(block)
         if found is None:
-            sizes = dict(block.sizes)
             found = {}
             for stage in sorted(block.stages):
-                extents = self.problem.stages[stage].extents(sizes)
+                extents = self.extents(stage, block)
                 for source, size in self.problem.touched(stage, extents, block.packed).items():
                     found[source] = max(size, found.get(source, 0))
             self._touched[block] = found
@@ -335,8 +337,7 @@ class Pricer:
         What is stored through a cache is read into it and written back; what goes past it is read from memory later.
         While a kernel's operands take less than half of what the last cache keeps, they are taken to be found there.
         """
-        held = 2 * sum(self.problem.sizes) <= self.target.holds(self.target.caches[-1])
-        stays, passes = (0.0, 2.0) if held else (3.0, 2.0)
+        stays, passes = (0.0, 2.0) if self.standing.held else (3.0, 2.0)
         return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
 
     def needed(self, axis: str, step: int) -> float:
@@ -353,7 +354,7 @@ class Pricer:
         """Seconds of the units to copy a factor's block, and the bytes it touches of its sources."""
         form = self.problem.stages[stage]
         it = next(f for f in form.factors if f.name == factor)
-        extents = form.extents(dict(block.sizes))
+        extents = self.extents(stage, block)
         points = 1
         for axis in it.axes:
             points *= extents[axis]

@@ -152,6 +152,20 @@ class StageForm:
         return (*reads, store, *stores)
 
     @cached_property
+    def far_apart(self) -> tuple[tuple[tuple[KernelAccess, tuple[tuple[int, int], ...]], ...], ...]:
+        """For each axis the accesses of operands whose neighbours along it lie in other cache lines, each with the
+        other axes that it is walked along and its strides there."""
+        outside = [access for access in self.accesses if not access.gathered and self.source(access)[0] == "operand"]
+        return tuple(
+            tuple(
+                (access, tuple((b, abs(s)) for b, s in enumerate(access.strides) if b != a and s))
+                for access in outside
+                if abs(access.strides[a]) * access.dtype.itemsize > LINE
+            )
+            for a in range(len(self.kernel.extents))
+        )
+
+    @cached_property
     def results(self) -> tuple[Source, ...]:
         """What the stage and its siblings store."""
         return (self.result, *(one.result for one in self.siblings))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from eqsat.cost.calibration import CLEARLY, ROWS_APART, WARM, WARM_KNOWN
+from eqsat.cost.calibration import CLEARLY, ROWS_APART
 from eqsat.cost.movement import work
 from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
@@ -29,6 +29,7 @@ from eqsat.schedule.rule import select
 from eqsat.schedule.runs import Runs
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
+from eqsat.schedule.standing import standing
 from eqsat.schedule.sweeps import arranged
 from eqsat.schedule.vector_cost import lanes_of
 
@@ -223,11 +224,14 @@ def _schedule(
 def by_itself(group: KernelGroup, target: Target) -> KernelGroup:
     """A group of one kernel without the operands of others, so that equal phases of many groups are searched once.
 
-    Where all are in the caches with the others, too: else these count for what the kernel finds there.
+    Where it finds its own in the same caches without them.
     """
     used = sorted({*(n for s in group.stages for n in (*s.sources, s.result) if isinstance(n, int)), *group.unless})
-    share = min(WARM, WARM_KNOWN) * target.caches[:2][-1].capacity
-    if len(used) == len(group.operands) or sum(operand.nbytes for operand in group.operands) > share:
+    if len(used) == len(group.operands):
+        return group
+    sizes = [(operand.nbytes, operand.const) for operand in group.operands]
+    own = [sizes[n] for n in used]
+    if any(standing(own, on) != standing(sizes, on) for on in (target, target.alone)):
         return group
     place = {old: new for new, old in enumerate(used)}
 

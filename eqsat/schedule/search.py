@@ -40,6 +40,9 @@ SHARED = ("Par", "Cyclic", "Split", "PeelPar")
 """Those whose steps threads share."""
 
 
+Inside = tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]
+
+
 class Entry(NamedTuple):
     """One way to run a block.
 
@@ -54,7 +57,7 @@ class Entry(NamedTuple):
     children: tuple[Entry, ...]
 
     @property
-    def inside(self) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...], bool]:
+    def inside(self) -> Inside:
         """In a map or reduction: axes of the loops in it, outermost first, its tile, and whether that streams."""
         found, at = [], self
         while at.node.op in LOOPS:
@@ -113,6 +116,7 @@ class Search:
         self.summaries: dict[int, Summary] = {}
         self.entries: dict[tuple[int, bool, bool, bool], tuple[Entry, ...]] = {}
         self.loops: dict[int, tuple[float, float, float, float]] = {}  # by identity: e-nodes are the graph's
+        self.insides: dict[int, Inside] = {}  # of entries of e-classes, which stay
         self.shared: set[int] = set()  # classes with a loop that threads share
         for number in graph.bottom_up():
             self.blocks[number] = self._block(number)
@@ -228,7 +232,8 @@ class Search:
                     fixed, scratch = child.fixed * steps - sooner, child.scratch + room
                     more: float | None = 0.0
                     if ordered:
-                        more = inner_seconds(pricer, below, axis, n, *child.inside, peel=node.op == "Peel")
+                        inside_it = self.insides.get(id(child)) or self.insides.setdefault(id(child), child.inside)
+                        more = inner_seconds(pricer, below, axis, n, *inside_it, peel=node.op == "Peel")
                     if more is None:
                         continue
                     compute = (child.compute + more) * steps + seconds + asking

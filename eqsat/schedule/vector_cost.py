@@ -34,6 +34,7 @@ from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, u
 from eqsat.schedule.jams import together, window_starts
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.standing import Standing
 from eqsat.schedule.tensorize import matches, tile_cost
 from eqsat.schedule.tiles import COMBINE, ceil_div
 
@@ -339,27 +340,32 @@ def loop_slots(
 
 
 def jump_seconds(
-    form: StageForm, problem: Problem, target: Target, sizes: dict[str, int], axis: str, n: int, stream: bool
+    form: StageForm,
+    problem: Problem,
+    target: Target,
+    standing: Standing,
+    extents: tuple[int, ...],
+    axis: str,
+    n: int,
+    stream: bool,
 ) -> float:
     """Seconds that every step of a loop over n positions adds because it takes short pieces of rows that lie apart.
 
-    ``sizes``: of the block that its body covers, by the names of the search. ``stream``: results go past the caches,
+    ``extents``: of the block that its body covers, along the kernel's axes. ``stream``: results go past the caches,
     so nothing waits for the lines that they go to.
     """
-    extents, a = form.extents(sizes), form.named[axis][0]
+    a = form.named[axis][0]
     if extents[a] > STEPS_IN_SIGHT:
         return 0.0  # counted by the loops inside
-    total = 0.0
-    for access in form.accesses:
-        far, size = abs(access.strides[a]) * access.dtype.itemsize, access.dtype.itemsize
-        source = form.source(access)
-        inner = target.inner
+    total, inner = 0.0, target.inner
+    for access, others in form.far_apart[a]:
+        size = access.dtype.itemsize
+        far = abs(access.strides[a]) * size
         followed = n <= STEPS_IN_SIGHT and not thrashes(far, n, inner.sets, inner.ways, inner.line)
-        if far <= 64 or access.gathered or (stream if access.write else followed) or source[0] != "operand":
-            continue  # among them what prefetching follows, while the lines it fetches stay
+        if stream if access.write else followed:
+            continue  # what prefetching follows, while the lines it fetches stay
         run, pieces, apart = 1, extents[a], list[tuple[int, int]]()
-        others = ((abs(s), e) for b, (s, e) in enumerate(zip(access.strides, extents, strict=True)) if b != a and s)
-        for stride, extent in sorted(others):
+        for stride, extent in sorted([(stride, extents[b]) for b, stride in others]):
             if stride <= run or stride * size < inner.line:  # in the same lines
                 run += stride * (extent - 1)
             elif extent <= STEPS_IN_SIGHT:
@@ -367,13 +373,13 @@ def jump_seconds(
                 apart.append((stride * size, extent))
         if run * size >= min(far, PAGE_BYTES):
             continue
-        if sum(problem.sizes) <= target.middle[0].capacity:
+        if standing.middle:
             each = PIECE_INSIDE
         else:
             lost = _lost(form, problem, target, access, ((far, n), *apart))
             kept = PIECE_APART
             if access.write:  # a line stays until its other pieces come
-                kept = target.holding(sum(problem.sizes)).scattered * min(1.0, run * size / inner.line)
+                kept = standing.space.scattered * min(1.0, run * size / inner.line)
             each = lost * PIECE_LOST + (1 - lost) * kept
         total += each * pieces
     return total
