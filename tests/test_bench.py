@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -548,6 +549,7 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
     written = json.loads(out.read_text())
     assert {"machine", "rows", "geomean"} <= set(written)
     assert {"cpu", "fma_gflops", "stream_gbs", "threads"} <= set(written["machine"])
+    assert written["machine"]["python"] == platform.python_version() and written["machine"]["python_ms"] > 0
     assert [row["name"] for row in written["rows"]] == ["64x64x64", "64x64x64 known"]
     assert written["errors"] == []
     assert list(written["geomean"]) == ["gemm"]
