@@ -30,7 +30,7 @@ SMALL = 80
 """Choices of a problem that is first tried by branch and bound."""
 HOPE = 1.25
 """Where the best solution costs more than this times the first bound, and choices are many, there is no second ascent:
-it takes as long, and so far off the two together have not ruled out a choice."""
+it takes as long, and made no difference to the networks of the suite superopt."""
 FORCED = 500
 """Choices of a problem in which every target is stored once by force: it takes 0.15 s, and 5 s with 2,000."""
 SMALL_PROGRAM = 200
