@@ -37,7 +37,7 @@ from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_
 from eqsat.plan.stages import depends_on
 from eqsat.progress import Tell
 from eqsat.rules import Rule
-from eqsat.schedule import Scheduled, schedule
+from eqsat.schedule import Scheduled, prepare, schedule
 
 GREED = 0.4
 """Part of the work left that one region may take: most saturate early, so waiting their turn would waste it."""
@@ -318,7 +318,9 @@ def _arrange(
             parts = split_masked(item, assembly.value, assembly.buffer, price)
             items.extend(without_padding(part, assembly) for part in parts)
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
-    groups = {id(item.group) for item in items if not isinstance(item, Piece)}
+    groups = {id(item.group): item.group for item in items if not isinstance(item, Piece)}
+    if usable():
+        prepare(groups.values(), target, disable=options.no_loops, deadline=deadline)
     matches: dict[int, Matches] = {}  # by identity: kernels have e-graphs in common
     pace = Pace("searching schedules", len(groups), deadline)
     for number, item in enumerate(items):

@@ -87,6 +87,30 @@ def test_optimum_is_that_of_brute_force(problem: Problem) -> None:
     assert best.bound == pytest.approx(exact)
 
 
+@settings(max_examples=a_part(300), deadline=None)
+@given(problems())
+def test_what_is_known_of_a_reduced_problem_is_what_it_comes_to(problem: Problem) -> None:
+    small = reduced(problem)
+    again = Problem(small.choices, small.roots)
+    assert [list(found.items()) for found in small.trees] == [list(found.items()) for found in cheapest(again)]
+
+
+@settings(max_examples=a_part(150), deadline=None)
+@given(problems())
+def test_starts_that_were_tried_are_not_tried_again(problem: Problem) -> None:
+    """Neither a known greedy choice nor a search from it that is left out changes what is found in the end."""
+    small = reduced(problem)
+    first = greedy(small)
+    if first is None:
+        return
+    start = Search(small, first, Budget()).run()
+    known = optimum(small, Budget(), start=start, first=first, tried=[first])
+    fresh = optimum(small, Budget(), start=start)
+    assert known is not None and fresh is not None
+    assert known.solution.cost == pytest.approx(fresh.solution.cost)
+    assert known.bound == pytest.approx(fresh.bound)
+
+
 @settings(max_examples=a_part(150), deadline=None)
 @given(problems())
 def test_integer_program_alone_finds_the_optimum(problem: Problem) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import eqsat
 from eqsat.cost import calibration
@@ -30,6 +33,7 @@ from eqsat.schedule.tiles import best_tiles
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, TINY, attention, gemm, perceptron, product_and_map, reduction, single
 from tests.nest_price import evaluate
+from tests.sweeps import a_part
 
 GROUPS = {
     "gemm": gemm(96, 70, 130),
@@ -280,6 +284,19 @@ def test_lines_crowd_by_all_the_distances_between_them() -> None:
     assert not crowds((planes, rows), 0, 0)  # of a cache that nobody knows
     for step, n, ways in ((4096, 9, 8), (64, 512, 8), (64, 511, 8), (3600, 64, 8), (3600, 64, 12)):
         assert crowds(((step, n),), 64, ways) == thrashes(step, n, 64, ways)
+
+
+@settings(max_examples=a_part(300), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from((0, 4, 64, 192, 896, 904, 2048, 4096, 65536)), st.integers(0, 9)), max_size=3),
+    st.sampled_from((1, 60, 64, 512)),
+    st.integers(1, 9),
+)
+def test_lines_crowd_where_counting_them_says_so(steps: list[tuple[int, int]], sets: int, ways: int) -> None:
+    moves = [range(0, step * n, step) if step else [0] * n for step, n in steps]
+    lines = {sum(at) // 64 for at in itertools.product(*moves)}
+    most = max(Counter(line % sets for line in lines).values(), default=0)
+    assert crowds(tuple(steps), sets, ways) == (most >= ways)
 
 
 def test_tiles_of_images_are_turned_with_the_channels_innermost() -> None:

@@ -38,8 +38,10 @@ MOST_LINES = 1024
 @lru_cache(maxsize=4096)
 def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int = LINE) -> bool:
     """The same of lines at all sums of multiples of several distances in bytes, each with how many of it."""
-    if not sets:
+    if not sets or math.prod([count for _, count in steps]) < ways:
         return False
+    if any(_alone(step // line, count, sets) >= ways for step, count in steps if step % line == 0):
+        return True
     starts = np.zeros(1, np.int64)
     for step, count in steps:
         starts = (starts[:, None] + step * np.arange(min(count, MOST_LINES // max(1, starts.size)))).ravel()
@@ -48,6 +50,11 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
         return False
     distinct = np.append(lines[:1], lines[1:][lines[1:] != lines[:-1]])  # np.unique would import numpy.ma
     return int(np.bincount(distinct % sets).max()) >= ways
+
+
+def _alone(step: int, count: int, sets: int) -> int:
+    """The most of so many lines, ``step`` lines apart, that are in one set."""
+    return -(-count * math.gcd(sets, step) // sets) if step else 1
 
 
 @dataclass(frozen=True, slots=True)

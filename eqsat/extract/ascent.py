@@ -34,13 +34,25 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
     bounds and the cuts differ, and neither order is the better one everywhere.
     """
     tree, _ = problem.trees
-    choices, by_target, users = problem.choices, problem.by_target, problem.users
+    choices, users = problem.choices, problem.users
     left = [choice.cost for choice in choices]
     waiting = [len(choice.needs) for choice in choices]
     made: set[int] = set()
     sign = 1.0 if deep else -1.0
     # Of each choice those that may still be missing, the one to follow last.
     missing = [sorted(choice.needs, key=lambda t: (-sign * tree.get(t, INFINITY), -t)) for choice in choices]
+    # Of each target those that its choices follow, and how many do; and the choices that have all they need.
+    followed: dict[int, dict[int, int]] = {target: {} for target in problem.by_target}
+    ready: dict[int, list[int]] = {target: [] for target in problem.by_target}
+
+    def follow(number: int) -> None:
+        needs, target = missing[number], choices[number].target
+        while needs and needs[-1] in made:
+            needs.pop()
+        if needs:
+            followed[target][needs[-1]] = followed[target].get(needs[-1], 0) + 1
+        else:
+            ready[target].append(number)
 
     def settle(number: int) -> None:
         """This choice is used up: make what can be made now."""
@@ -54,7 +66,15 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
             for user in users.get(target, ()):
                 waiting[user] -= 1
                 stack.append(user)
+                if missing[user] and missing[user][-1] == target:
+                    others = followed[choices[user].target]
+                    others[target] -= 1
+                    if not others[target]:
+                        del others[target]
+                    follow(user)
 
+    for number in range(len(choices)):
+        follow(number)
     for number in range(len(choices)):
         settle(number)
     bound = 0.0
@@ -67,20 +87,18 @@ def dual_ascent(problem: Problem, budget: Budget | None = None, *, deep: bool = 
             seen = {root}
             stack = [root]
             while stack:
-                for number in by_target.get(stack.pop(), ()):
-                    needs = missing[number]
-                    while needs and needs[-1] in made:
-                        needs.pop()
-                    if not needs:
-                        cut.append(number)
-                    elif needs[-1] not in seen:
-                        seen.add(needs[-1])
-                        stack.append(needs[-1])
+                target = stack.pop()
+                if target in followed:
+                    cut += ready[target]
+                    for need in followed[target]:
+                        if need not in seen:
+                            seen.add(need)
+                            stack.append(need)
             if budget is not None:
                 budget.spend(len(seen) + len(cut))
             if not cut:
                 return Ascent(INFINITY, tuple(left), tuple(cuts))
-            step = min(left[number] for number in cut)
+            step = min([left[number] for number in cut])
             bound += step
             cuts.append(tuple(sorted(cut)))
             for number in cut:

@@ -87,6 +87,10 @@ class Solution:
     chosen: dict[int, int]
     cost: float
 
+    def is_among(self, others: Iterable[Solution]) -> bool:
+        """Whether one of these has the same choices."""
+        return any(self.chosen == other.chosen for other in others)
+
 
 def renumbered(solution: Solution, old: Problem, new: Problem) -> Solution | None:
     """The same choices in another problem, found by their tags; None where one is not there."""
@@ -157,7 +161,7 @@ def cheapest(problem: Problem, given: Iterable[int] = ()) -> tuple[dict[int, flo
 def reduced(problem: Problem) -> Problem:
     """Without choices that no best solution needs: of targets out of reach, in want of something that cannot be
     made, that need their own target, or that another choice of the target beats in cost and needs."""
-    cost, _ = problem.trees
+    cost, best = problem.trees
     good = [
         n for n, c in enumerate(problem.choices) if c.target not in c.needs and all(need in cost for need in c.needs)
     ]
@@ -180,7 +184,13 @@ def reduced(problem: Problem) -> Problem:
                 if need not in seen:
                     seen[need] = None
                     stack.append(need)
-    return Problem(tuple(problem.choices[n] for n in sorted(kept)), problem.roots)
+    kept.sort()
+    found = Problem(tuple([problem.choices[n] for n in kept]), problem.roots)
+    number = {n: new for new, n in enumerate(kept)}
+    if all(best.get(target) in number for target in seen):  # no tie was decided for a choice that is gone
+        trees = {t: c for t, c in cost.items() if t in seen}, {t: number[n] for t, n in best.items() if t in seen}
+        found.__dict__.update(trees=trees)
+    return found
 
 
 def greedy(problem: Problem, deadline: Deadline = NEVER, passes: int = 8) -> Solution | None:

@@ -7,6 +7,7 @@ stored by force, and to an integer program with the ascent's cuts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.extract.ascent import dual_ascent, fixed
@@ -57,6 +58,8 @@ def optimum(
     budget: Budget,
     *,
     start: Solution | None = None,
+    first: Solution | None = None,
+    tried: Sequence[Solution] = (),
     keep: int = 1,
     shape: Shape | None = None,
     ilp: bool = True,
@@ -64,20 +67,24 @@ def optimum(
     fine: float = GAP,
 ) -> Optimum | None:
     """Solve a reduced problem within a budget; None where a root cannot be made.
-    ``start``: a solution known already.
+    ``start``: a solution known already; ``first``: the greedy one, likewise. ``tried``: from which local search has
+    been tried before; it does not start from them again.
 
     ``keep`` solutions that differ by ``shape`` are remembered. The search ends within ``gap`` of the optimum, or
     within ``fine`` of it where at most ``SMALL_PROGRAM`` choices are left.
     """
-    first = start or greedy(problem, budget.deadline)
+    first = first or greedy(problem, budget.deadline)
     if first is None:
         return None
-    search = Search(problem, first, budget, keep, shape)
+    begun = [start or first]
+    search = Search(problem, begun[0], budget, keep, shape)
     search.run()
     # Other starts end in other local optima.
-    for other in (greedy(problem, budget.deadline) if start else None, solution_of(problem, problem.trees[1])):
-        if other is not None and not budget.over():
-            search.offer(Search(problem, other, budget).run().chosen)
+    for other in (first, solution_of(problem, problem.trees[1])):
+        if other is None or other.is_among(begun) or other.is_among(tried) or budget.over():
+            continue
+        begun.append(other)
+        search.offer(Search(problem, other, budget).run().chosen)
     best = search.best
     bound, method, small = 0.0, "greedy", problem
 

@@ -118,6 +118,9 @@ class _Extraction:
         self.choices: dict[int, Choice] = {}
         self.refused: set[int] = set()
         self.accepted: set[int] = set()
+        self.first: Solution | None = None
+        self.tried: list[Solution] = []
+        """The greedy choice that was made last, and those from which local search was tried then."""
         made = egraph.const | self.candidates.inputs
         self.roots = tuple(dict.fromkeys(o for o in egraph.outputs if o not in made))
 
@@ -201,9 +204,12 @@ class _Extraction:
             before = None if known is None else renumbered(known[1], known[0], problem)
             if before is not None:
                 search.offer(before.chosen)
-            best = search.run(brief=known is None and not self.quick and len(problem.choices) > MANY)
+            brief = known is None and not self.quick and len(problem.choices) > MANY
+            self.first, self.tried = start, [] if brief else [search.best]
+            best = search.run(brief=brief)
             other = self._together(problem, shared) if shared else None
-            if other is not None:
+            if other is not None and not other.is_among(self.tried):
+                self.tried.append(other)
                 search.offer(Search(problem, other, self.budget).run().chosen)
                 best = search.best
             refused = len(self.refused)
@@ -244,6 +250,8 @@ class _Extraction:
                 problem,
                 self.budget,
                 start=start,
+                first=self.first,
+                tried=self.tried,
                 keep=4 * self.alternatives,
                 shape=self._shape,
                 gap=self.gap,

@@ -326,6 +326,8 @@ class _Merging:
         self.all, self.price, self.window = grouping, price, window
         self.queue: list[tuple[float, int, int, bool, tuple[int, ...]]] = []
         """(what is saved, negative; two pieces; whether that is exact or could be less; the groups' members)."""
+        self.fresh: list[tuple[int, ...]] = []
+        """The members of those whose prices have not been prepared."""
         self.bounds: dict[tuple[int, ...], float] = {}
 
     def run(self) -> None:
@@ -333,14 +335,13 @@ class _Merging:
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
         for pair in pairs:
             self._push(*pair)
-        self._prepare(members for *_, members in self.queue)
         self._pairs()
         while sum(self._further(*pair) for pair in pairs):
             self._pairs()
 
     def _prepare(self, groups: Iterable[tuple[int, ...]]) -> None:
         placed = (self.all.build(members) for members in dict.fromkeys(groups) if members not in self.all.prices)
-        self.price.prepare(found.group for found in placed if found is not None)
+        self.price.prepare([found.group for found in placed if found is not None])
 
     def _pairs(self) -> None:
         """Merge pairs while some pay."""
@@ -353,13 +354,19 @@ class _Merging:
                 self._push(number, near)
             elif exact:
                 self._merge(keys)
-            elif (saving := self._saving(keys)) > 0:
-                heapq.heappush(self.queue, (-saving, number, near, True, members))
+            else:
+                if members in self.fresh:
+                    self._prepare(self.fresh)
+                    self.fresh = []
+                if (saving := self._saving(keys)) > 0:
+                    heapq.heappush(self.queue, (-saving, number, near, True, members))
 
     def _push(self, number: int, near: int) -> None:
         keys = self.all.of[number], self.all.of[near]
         if keys[0] != keys[1] and (saved := self._at_most(keys)) > 0:
-            heapq.heappush(self.queue, (-saved, number, near, False, self._members(keys)))
+            members = self._members(keys)
+            self.fresh.append(members)
+            heapq.heappush(self.queue, (-saved, number, near, False, members))
 
     def _further(self, number: int, near: int) -> bool:
         """Whether groups that do not pay as a pair do with up to ``AHEAD`` more that they read from; merged if so.

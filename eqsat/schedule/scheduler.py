@@ -216,8 +216,10 @@ def _schedule(
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
     candidates = tuple(_candidate(nest, *ranked[nest]) for nest in order[:CANDIDATES])
     found = Scheduled(graph.size, (graph.matches,), candidates)
-    kernels = phased(group, problem, target)
-    each = [schedule(by_itself(one, target), target, disable=disable, deadline=deadline) for one in kernels]
+    kernels = [by_itself(one, target) for one in phased(group, problem, target)]
+    if kernels:
+        prepare(kernels, target, disable=disable, deadline=deadline)
+    each = [schedule(one, target, disable=disable, deadline=deadline) for one in kernels]
     return _with(found, in_phases([one.nest for one in each], group), each, target) if each else found
 
 

@@ -368,7 +368,7 @@ def jump_seconds(
         for stride, extent in sorted([(stride, extents[b]) for b, stride in others]):
             if stride <= run or stride * size < inner.line:  # in the same lines
                 run += stride * (extent - 1)
-            elif extent <= STEPS_IN_SIGHT:
+            elif 1 < extent <= STEPS_IN_SIGHT:
                 pieces *= extent
                 apart.append((stride * size, extent))
         if run * size >= min(far, PAGE_BYTES):
