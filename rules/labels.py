@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from eqsat.ir import build, views
 from eqsat.ir.node import Node
@@ -87,15 +88,20 @@ def product_of_three(
     return einsum(a, a_labels, einsum(b, b_labels, c, c_labels, inner, extents), inner, out, extents)
 
 
-def axes_read(x: Node, map: ViewMap) -> list[list[int | None]] | None:
+def axes_read(x: Node, map: ViewMap) -> Sequence[Sequence[int | None]] | None:
     """For each axis of a view, outermost first, the whole axes of ``x`` it walks (None: repeats); None if it
     walks a part of an axis, or one twice."""
-    if map.offset or 0 in map.shape or x.type.size == 0:
+    return _axes_read(x.shape, map)
+
+
+@lru_cache(maxsize=4096)
+def _axes_read(shape: tuple[int, ...], map: ViewMap) -> tuple[tuple[int | None, ...], ...] | None:
+    if map.offset or 0 in map.shape or 0 in shape:
         return None
-    by_stride = {s: a for a, (n, s) in enumerate(zip(x.shape, row_major(x.shape), strict=True)) if n > 1}
-    strides = row_major(x.shape)
+    strides = row_major(shape)
+    by_stride = {s: a for a, (n, s) in enumerate(zip(shape, strides, strict=True)) if n > 1}
     used: set[int] = set()
-    found: list[list[int | None]] = []
+    found: list[tuple[int | None, ...]] = []
     for atoms in map.axes:
         read: list[int | None] = []
         for size, stride in atoms:
@@ -107,17 +113,17 @@ def axes_read(x: Node, map: ViewMap) -> list[list[int | None]] | None:
             left, at = size, stride
             while left > 1:
                 axis = by_stride.get(at)
-                if axis is None or axis in used or left % x.shape[axis]:
+                if axis is None or axis in used or left % shape[axis]:
                     return None
                 used.add(axis)
                 pieces.append(axis)
-                left //= x.shape[axis]
-                at = strides[axis] * x.shape[axis]
+                left //= shape[axis]
+                at = strides[axis] * shape[axis]
             read.extend(reversed(pieces))
-        found.append(read)
-    if any(n > 1 and axis not in used for axis, n in enumerate(x.shape)):
+        found.append(tuple(read))
+    if any(n > 1 and axis not in used for axis, n in enumerate(shape)):
         return None
-    return found
+    return tuple(found)
 
 
 def split_label(x: Node, labels: Labels, pieces: Mapping[object, Sequence[tuple[object, int]]]) -> tuple[Node, Labels]:
@@ -167,7 +173,22 @@ def absorb_operand(map: ViewMap, x: Node, b: Node, spec: Spec) -> Node | None:
 def absorb_result(map: ViewMap, a: Node, b: Node, spec: Spec) -> Node | None:
     """``view(contract(a, b), map)`` as a contraction that writes the view's order, where it permutes or cuts axes."""
     extents = spec.extents(a.shape, b.shape)
-    shape = tuple(extents[x] for x in spec.out)
+    cut = _order_of(map, spec.out, tuple([extents[x] for x in spec.out]))
+    if cut is None:
+        return None
+    pieces, out = cut
+    left_node, left = split_label(a, spec.a, pieces)
+    right_node, right = split_label(b, spec.b, pieces)
+    product = einsum(left_node, left, right_node, right, out, extents_of((left_node, left), (right_node, right)))
+    return build.reshape(product, map.shape)
+
+
+@lru_cache(maxsize=4096)
+def _order_of(
+    map: ViewMap, labels: Labels, shape: tuple[int, ...]
+) -> tuple[Mapping[object, Sequence[tuple[object, int]]], Labels] | None:
+    """The pieces (label, extent) in which a view that permutes or cuts axes walks those of a tensor, by the labels of
+    these, and their order; None if it is no such view."""
     size = math.prod(shape)
     if size <= 1 or not map.is_one_to_one(size) or map.keeps_order(size):
         return None
@@ -175,7 +196,7 @@ def absorb_result(map: ViewMap, a: Node, b: Node, spec: Spec) -> Node | None:
     strides = row_major(shape)
     pieces: dict[object, list[tuple[object, int]]] = {}
     order: dict[tuple[int, int], list[object]] = {}
-    for label, n, stride in zip(spec.out, shape, strides, strict=True):
+    for label, n, stride in zip(labels, shape, strides, strict=True):
         if n == 1:
             pieces[label] = [((label, 0), 1)]
             continue
@@ -191,7 +212,7 @@ def absorb_result(map: ViewMap, a: Node, b: Node, spec: Spec) -> Node | None:
         pieces[label] = [((label, number), extent) for number, extent in enumerate(sizes)]
     ordered = [
         (stride * math.prod(s for _, s in names[i + 1 :]), extent, name)
-        for label, stride in zip(spec.out, strides, strict=True)
+        for label, stride in zip(labels, strides, strict=True)
         for names in (pieces[label],)
         for i, (name, extent) in enumerate(names)
         if extent > 1
@@ -201,14 +222,8 @@ def absorb_result(map: ViewMap, a: Node, b: Node, spec: Spec) -> Node | None:
         if math.prod(p[1] for p in inside) != extent:
             return None
         order[extent, stride] = [p[2] for p in inside]
-    out = tuple(name for atom in atoms for name in order[atom])
     ones = [name for names in pieces.values() for name, extent in names if extent == 1]
-    left_node, left = split_label(a, tuple(spec.a), pieces)
-    right_node, right = split_label(b, tuple(spec.b), pieces)
-    product = einsum(
-        left_node, left, right_node, right, (*ones, *out), extents_of((left_node, left), (right_node, right))
-    )
-    return build.reshape(product, map.shape)
+    return pieces, (*ones, *(name for atom in atoms for name in order[atom]))
 
 
 def broadcasts(x: Node, map: ViewMap, shape: Sequence[int]) -> bool:

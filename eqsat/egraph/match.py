@@ -67,6 +67,8 @@ class Query:
     """(class, number) of its sums and concatenations, likewise."""
     among: Sum | None = None
     """The left side itself, where it matches among the terms of a longer sum."""
+    among_at: tuple[int, tuple[int, ...]] = (0, ())
+    """The columns of that sum, and of the places of its terms."""
 
     @property
     def sought(self) -> object:
@@ -150,6 +152,10 @@ class Compiler:
             for op, a, children, of in self._query.terms
         )
         self._query.facts = list(dict.fromkeys([*self._query.facts, *self._late]))
+        if self._query.among is not None:
+            columns, name = self._query.columns, self._query.among.name
+            places = [columns.index(("place", f"{name}.{place}")) for place in range(len(self._query.among.terms))]
+            self._query.among_at = columns.index(("sum", name)), tuple(places)
         return self._query
 
     def _column(self, kind: Kind, name: str, variable: str) -> None:
@@ -427,15 +433,11 @@ def decode(query: Query, row: Sequence[int], store: Store) -> Names | None:
 
 def _among(query: Query, pattern: Sum, row: Sequence[int], names: Names, store: Store) -> None:
     """Bind ``signs`` of the matched terms, ``flip`` (their common sign) and ``rest`` (the terms beside them)."""
-    number = next(c for (kind, _), c in zip(query.columns, row, strict=True) if kind == "sum")
-    taken = {
-        cell
-        for (kind, name), cell in zip(query.columns, row, strict=True)
-        if kind == "place" and name.startswith(f"{pattern.name}.")
-    }
+    number, places = query.among_at
+    taken = {row[at] for at in places}
     signs = [names[f"{pattern.name}.{place}"] for place in range(len(pattern.terms))]
     names["signs"] = tuple(signs)
     fixed = [s * f for (s, _), f in zip(pattern.terms, signs, strict=True) if s != ANY_SIGN and isinstance(f, int)]
     names["flip"] = fixed[0] if fixed else 1
-    all_terms = store.signed_terms(number)
-    names["rest"] = tuple((s, store.leaf(h)) for place, (s, h) in enumerate(all_terms) if place not in taken)
+    terms = store.signed_terms(row[number])
+    names["rest"] = tuple([(s, store.leaf(h)) for place, (s, h) in enumerate(terms) if place not in taken])

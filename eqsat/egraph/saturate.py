@@ -141,6 +141,8 @@ class _Search:
             self.active.append(active)
             seekers.active.append(active)
         self.full: set[int] = set()
+        self.guard: Guard | None = None
+        """The guard that is asked, None in a right side."""
         self.watchdog = Watchdog(min(self.deadline, self.start + work / TRIED))
 
     def check_budget(self) -> None:
@@ -167,20 +169,21 @@ class _Search:
             finally:
                 self.watchdog.close()
 
-    def run_rule(self, rule: Rule, function: Callable[[A], R], argument: A, guard: Guard | None = None) -> R:
-        """What a rule's right side, or one of its guards, makes of its argument.
+    def run_rule(self, rule: Rule, function: Callable[[A], R], argument: A) -> R:
+        """What a rule's functions make of an argument; ``guard`` says which of them is called.
 
-        ``RuleError`` where that raises or does not return.
+        ``RuleError`` where one raises or does not return.
         """
+        self.guard = None
         try:
             return self.watchdog.call(function, argument)
         except RuleError:
             raise
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, ValueError) else repr(error)
-            raise RuleError(f"{_named(rule)}: {_what(guard)} failed: {said}{_raised_at(error)}") from error
+            raise RuleError(f"{_named(rule)}: {_what(self.guard)} failed: {said}{_raised_at(error)}") from error
         except Overlong:
-            raise RuleError(f"{_named(rule)}: {_what(guard)} does not return") from None
+            raise RuleError(f"{_named(rule)}: {_what(self.guard)} does not return") from None
 
     def round(self, engine: Engine) -> bool:
         """Load what is new, match, apply. False when there is nothing left to do."""
@@ -283,12 +286,10 @@ class _Search:
         if self.store.value_of(root.attrs) is not None:
             self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
-        match = Match(names, self.store)
-        for guard in active.rule.where:
-            asked.listen()
-            if not self.run_rule(active.rule, guard.holds, match, guard):
-                self.refuse(active, guard.name, row)
-                return
+        refusal, built = self.run_rule(active.rule, self.tried, (active, names))
+        if refusal is not None:
+            self.refuse(active, refusal, row)
+            return
         asked.answered()
         if active.rule.together is not None:
             key = tuple(names[k] for k in active.rule.key)
@@ -296,18 +297,32 @@ class _Search:
             if self.recorded is not None:
                 self.lefts[active.order, root.attrs] = self.recorded.left_side(active.query, row, "root")
             return
+        assert built is not None
         roots = [names["root" if i == 0 else f"root{i}"] for i in range(len(active.way.left))]
-        asked.listen()
-        built = self.run_rule(active.rule, lambda m: self.build(active, m, names), match)
-        if built is None:
-            self.refuse(active, "right side declines", row)
-            return
         self.report.work += 1 - REFUSED
-        asked.answered()
         lefts: list[Node | None] = [None] * len(roots)
         if self.recorded is not None:
             lefts = [self.recorded.left_side(active.query, row, f"root{i or ''}") for i in range(len(roots))]
         self.unite(active, roots, built, lefts)
+
+    def tried(self, given: tuple[_Active, Names]) -> tuple[str | None, list[Node] | None]:
+        """Why a match is refused, if it is; else the right sides, unless they are of many matches together.
+
+        What a refusal depends on is what its reason asked for, and nothing that was asked before.
+        """
+        active, names = given
+        asked, match = self.store.asked, Match(names, self.store)
+        for guard in active.rule.where:
+            self.guard = guard
+            asked.listen()
+            if not guard.holds(match):
+                return guard.name, None
+        self.guard = None
+        if active.rule.together is not None:
+            return None, None
+        asked.listen()
+        built = self.build(active, match, names)
+        return ("right side declines" if built is None else None), built
 
     def refuse(self, active: _Active, reason: str, row: tuple[int, ...] | None = None) -> None:
         """Count a refusal; of a ``row``, until what the rule's functions asked for is there."""

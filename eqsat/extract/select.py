@@ -177,7 +177,7 @@ class _Extraction:
             stream = self.streams[choice.tag]
             cost = choice.cost - least.get(choice.target, 0.0)
             cost += sum(least[need] * self.candidates.part(stream, need) for need in choice.needs if need in least)
-            choices.append(replace(choice, cost=cost))
+            choices.append(choice if cost == choice.cost else Choice(choice.target, choice.needs, cost, choice.tag))
         found = greedy(Problem(tuple(choices), problem.roots), self.budget.deadline)
         return None if found is None else solution_of(problem, found.chosen)
 

@@ -51,7 +51,7 @@ def map_strides(expr: Expr, change: Callable[[Strides], Strides], done: dict[int
             continue
         made = with_parts(e, [done[id(part)] for part in parts(e)])
         if isinstance(made, Load | Index):
-            made = replace(made, strides=change(made.strides))
+            made = made.at(made.offset, change(made.strides))
         done[id(e)] = made
     return done[id(expr)]
 

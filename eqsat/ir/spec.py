@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eqsat.forks import lazy
 
@@ -65,6 +66,11 @@ class Spec:
 
 def make_spec(a: Sequence[object], b: Sequence[object], out: Sequence[object]) -> Spec:
     """A normalized spec from any hashable labels; ``ValueError`` if it is not a plain contraction."""
+    return _normalized(tuple(a), tuple(b), tuple(out))
+
+
+@lru_cache(maxsize=4096)
+def _normalized(a: tuple[object, ...], b: tuple[object, ...], out: tuple[object, ...]) -> Spec:
     numbers: dict[object, int] = {}
     for label in (*out, *a, *b):
         numbers.setdefault(label, len(numbers))

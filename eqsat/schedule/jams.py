@@ -5,7 +5,6 @@ In a stencil a row of results reads rows that the next row of results reads, too
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from eqsat.cost.calibration import FUNCTION_SLOTS, JAMMED
@@ -40,7 +39,7 @@ def shifted(expr: Expr, axis: int, by: int) -> Expr:
     for e in unique(expr):
         made = with_parts(e, [done[id(part)] for part in parts(e)])
         if isinstance(made, Load | Index) and made.strides[axis]:
-            made = replace(made, offset=made.offset + by * made.strides[axis])
+            made = made.at(made.offset + by * made.strides[axis], made.strides)
         done[id(e)] = made
     return done[id(expr)]
 
@@ -59,7 +58,7 @@ def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
     """Positions of an axis at which a map may be taken at once, as neighbours share some of what they compute."""
 
     def size(count: int) -> float:
-        found = (e for e in together(kernel, axis, count) if isinstance(e, Load | Call))
+        found = (e for e in together(kernel, axis if count > 1 else None, count) if isinstance(e, Load | Call))
         return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in found)
 
     if 2 * AT_ONCE[0] > kernel.extents[axis] or not meet(kernel, axis):

@@ -82,6 +82,8 @@ class Scheduled:
 _memory: dict[object, Scheduled] = {}
 _MOST = 4096
 _prepared: dict[object, tuple[Problem, NestGraph]] = {}
+_placed: dict[int, tuple[KernelGroup, KernelGroup]] = {}
+"""By identity, for groups are long: each is held, so that no other one has its id."""
 _graphs: dict[tuple[Space, tuple[str, ...]], NestGraph] = {}
 MOST_TERMS = 50_000
 """Loop terms of the e-graphs that are remembered, at about 300 bytes each."""
@@ -150,6 +152,15 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     So the steps of an unrolled recurrence, each at its own offset, are scheduled once. Of a map that reads windows it
     stays how far apart they are, and which of its constants are equal: what neighbours share depends on it.
     """
+    found = _placed.get(id(group))  # it is asked for a group's bounds, e-graph and schedule, and to hash it takes long
+    if found is None or found[0] is not group:
+        if len(_placed) >= _MOST:
+            _placed.clear()
+        found = _placed[id(group)] = group, _anywhere(group)
+    return found[1]
+
+
+def _anywhere(group: KernelGroup) -> KernelGroup:
     stages = []
     beside = are_siblings(group)  # whether they read the same depends on where each starts
     for stage in group.stages:
@@ -167,9 +178,9 @@ def anywhere(group: KernelGroup) -> KernelGroup:
         ) -> Expr:
             match expr:
                 case Load() if isinstance(stage.sources[expr.operand], int) and not beside:
-                    return replace(expr, offset=expr.offset - starts.get(expr.operand, expr.offset))
+                    return expr.at(expr.offset - starts.get(expr.operand, expr.offset), expr.strides)
                 case Index() if id(expr) not in tests:
-                    return replace(expr, offset=0)
+                    return expr.at(0, expr.strides)
                 case Literal(_, dtype):
                     if expr.is_zero:  # masked loads leave it
                         return Literal(0, dtype)
