@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from eqsat.cost.roofline import Roofline
 from eqsat.deadline import NEVER, Deadline
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
+from eqsat.extract.budget import INFINITY
 from eqsat.extract.streams import Builder, Stream
 from eqsat.extract.terms import Read, Term
 from eqsat.ir.node import ConstArray
@@ -34,6 +36,9 @@ POOL = 10
 
 SLICES = 2
 """Slices of a product from which one kernel for all of them is considered."""
+
+_KEY = attrgetter("rank", "size", "uid")
+"""What streams are sorted by, best first."""
 
 
 class Candidates:
@@ -214,14 +219,14 @@ class Candidates:
                     continue
                 plan = self.plan.get(need)
                 if plan is None or stream.eclass in plan:
-                    return float("inf")
+                    return INFINITY
                 union.update(plan)
                 if need in self.shared:
                     union[need] = 0.0
             cost = self.unions[stream.needs] = sum(union.values())
         elif any(stream.eclass in self.plan.get(need, ()) for need in stream.needs if need not in stored):
-            return float("inf")
-        return stream.seconds + cost + self._parts(stream)
+            return INFINITY
+        return stream.seconds + cost + (self._parts(stream) if self.shared else 0.0)
 
     def _parts(self, stream: Stream) -> float:
         """What it pays for the parts of shared tensors that it reads."""
@@ -263,13 +268,12 @@ class Candidates:
             literal, small = ([s for s in plain if bool(s.reads) == reads][:1] for reads in (False, True))
             self.streams[c] = [*literal, read, *small]
             return known is None
-        kept = self._prune(found.values())
-        roots.sort(key=_key)
-        kernels = sorted([*found.values(), *roots], key=_key)
-        kernels = [s for s in kernels if s.rank < float("inf")]
+        ranked = sorted([s for s in found.values() if s.rank < INFINITY], key=_KEY)
+        kept = self._prune(ranked)
+        kernels = sorted([*ranked, *[s for s in roots if s.rank < INFINITY]], key=_KEY) if roots else ranked
         for stream in self._few_kernels(kernels):
             self.pool[c].setdefault(stream.uid, stream)
-        price = sum(self.plan[c].values()) if c in self.plan else float("inf")
+        price = sum(self.plan[c].values()) if c in self.plan else INFINITY
         if kernels and kernels[0].rank < price:
             best = kernels[0]
             plan = {c: best.seconds + self._parts(best)}
@@ -281,7 +285,7 @@ class Candidates:
             self.plan[c], price = plan, best.rank
         # A little more than its program: what has one user is better inlined there.
         read.rank = 0.0 if c in stored else price * (1 + 1e-6)
-        self.streams[c] = sorted([*kept, *self._stored(c, found.values(), kept)], key=_key)
+        self.streams[c] = sorted([*kept, *self._stored(c, ranked, kept)], key=_KEY)
         return known is None or [s.uid for s in known] != [s.uid for s in self.streams[c]]
 
     def _literal(self, node: ENode) -> bool:
@@ -303,18 +307,12 @@ class Candidates:
         if before is not None and before[0] == lists:  # the same objects
             return before[1]
         found: dict[int, Stream] = {}
-        tried: set[tuple[int, ...]] = set()
-        for choice in _combinations(lists, COMBINATIONS if len(lists) <= 3 else COMBINATIONS // 2):
-            key = tuple([s.uid for s in choice])
-            if key in tried:
-                continue
-            tried.add(key)
+        for choice in dict.fromkeys(_combinations(lists, COMBINATIONS if len(lists) <= 3 else COMBINATIONS // 2)):
             children = choice
             if len(operands) < len(node.children):
                 given = dict(zip(operands, choice, strict=True))
                 children = tuple([given[child] for child in node.children])
-                key = tuple([s.uid for s in children])
-            stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children, key)
+            stream = self.build.make(c, i, kind, node.op, node.attrs, self.types[c], children)
             if stream is not None:
                 found.setdefault(stream.uid, stream)
         streams = list(found.values())
@@ -341,13 +339,11 @@ class Candidates:
             kind = self.kinds[s.uid] = (frozenset([self.anchor[need] for need in s.needs]), core, s.core_map)
         return kind
 
-    def _prune(self, streams: Iterable[Stream]) -> list[Stream]:
+    def _prune(self, ranked: Iterable[Stream]) -> list[Stream]:
         """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once."""
         kinds: dict[tuple[object, ...], int] = {}
         kept: dict[bool, list[Stream]] = {False: [], True: []}
-        for s in sorted(streams, key=_key):
-            if s.rank == float("inf"):
-                break
+        for s in ranked:
             group = kept[s.core is not None]
             if len(group) == (ACCUMULATED if s.core is not None else ELEMENTS):
                 continue
@@ -359,12 +355,12 @@ class Candidates:
                 kinds[kind] = kinds.get(kind, 0) + 1
         return kept[False] + kept[True]
 
-    def _stored(self, c: int, streams: Iterable[Stream], kept: Sequence[Stream]) -> list[Stream]:
+    def _stored(self, c: int, ranked: Iterable[Stream], kept: Sequence[Stream]) -> list[Stream]:
         """The stream that reads what class ``c`` lies in memory as, unless it is kept already."""
         if c not in self.alias:
             return [self.build.read(c, self.types[c])]
-        stored = [s for s in streams if s.stored and s.rank < float("inf")]
-        return [] if not stored or any(s.stored for s in kept) else [min(stored, key=_key)]
+        best = next((s for s in ranked if s.stored), None)
+        return [] if best is None or any(s.stored for s in kept) else [best]
 
     def _few_kernels(self, ranked: Sequence[Stream]) -> list[Stream]:
         """The best few of different kinds, and the best ones over stored operands alone."""
@@ -393,10 +389,6 @@ class Candidates:
                 found = Term(stream.eclass, node.op, node.attrs, stream.type, children)
             self.terms[stream.uid] = found
         return found
-
-
-def _key(stream: Stream) -> tuple[float, int, int]:
-    return (stream.rank, stream.size, stream.uid)
 
 
 def _dominates(a: Stream, b: Stream) -> bool:

@@ -154,7 +154,7 @@ class Builder:
         self.roofline = roofline
         self.sizes = sizes
         self.free = free
-        self.made: dict[tuple[int, ...], Stream | None] = {}
+        self.made: dict[tuple[int | Stream, ...], Stream | None] = {}
         self.rows: dict[tuple[object, ...], int] = {}
 
     def read(self, eclass: int, type: TensorType) -> Stream:
@@ -177,10 +177,9 @@ class Builder:
         attrs: object,
         type: TensorType,
         children: tuple[Stream, ...],
-        uids: tuple[int, ...],
     ) -> Stream | None:
-        """The stream of an e-node over these operands (``uids``: theirs), or None where they do not fuse."""
-        key = (eclass, node, *uids)
+        """The stream of an e-node over these operands, or None where they do not fuse."""
+        key = (eclass, node, *children)
         if key in self.made:
             return self.made[key]
         uid = len(self.made)
@@ -348,6 +347,8 @@ class Builder:
         Of products of matrices none: their panels are copied.
         """
         across = [m for m in s.maps if m is not None and turned(m)]
+        if not across and s.core is None:
+            return 0.0
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
         lane = LANE_SLOTS * self.roofline.lanes(s.type.dtype)  # of a vector's time each
         if s.core is not None or s.guarded:

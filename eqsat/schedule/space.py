@@ -20,12 +20,14 @@ def space_of(problem: Problem, target: Target) -> Space:
     if not problem.rows:
         form = problem.stages[0]
         root = _product(form, None, target, facts) if form.contraction else _points(form, problem, target, (), facts)
-        _parallel_facts(form, facts)
+        if target.threads > 1:
+            _parallel_facts(form, facts)
         return Space(root, tuple(dict.fromkeys(facts)))
     blocks = row_blocks(problem, target)
     facts += chain("rows", problem.rows, blocks, levels=1)
     facts += ['(shared "rows")', '(shared "outer")', '(outermost "outer")']
-    facts += ['(splits "rows")', '(splits "outer")']
+    if target.threads > 1:
+        facts += ['(splits "rows")', '(splits "outer")']
     if problem.columns is not None:
         facts.append('(unlike "rows")')
     asking = asking_stage(problem, target)

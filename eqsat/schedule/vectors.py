@@ -94,7 +94,7 @@ def vector_facts(form: StageForm, problem: Problem, target: Target, again: Colle
             # What tiles take goes to the inside past the others, which stay in their order.
             if other != axis and (steps[axis] or not {axis, other} <= short):
                 facts.append(f'(points "{form.name(axis)}" "{form.name(other)}")')
-        if single and not form.reduced(axis):
+        if single and not form.reduced(axis) and target.threads > 1:
             facts.append(f'(splits "{form.name(axis)}")')
     nest = f"(Point {i})"
     for axis in reversed(list(extents)):
