@@ -194,14 +194,19 @@ class Engine:
         return {decode(row.inputs[0]): classes[row.output] for row in functions["Ref"].rows}
 
 
+MOST_KEPT = 4
+"""Engines that a thread keeps, of about 3 MB: programs are compiled with rules of several numerics in turn."""
+
+
 @contextmanager
 def engine_for(queries: Sequence[Query]) -> Iterator[Engine]:
-    """An engine without rows, the one that this thread used last if it was for the same queries."""
-    engine: Engine | None = kept().pop("engine", None)
-    if engine is not None and engine.queries is not queries:
-        engine.close()
-        engine = None
-    engine = engine or Engine(queries)
+    """An engine without rows, one that this thread has used before if that was for the same queries."""
+    idle: list[Engine] = kept().setdefault("engines", [])
+    engine = next((other for other in idle if other.queries is queries), None)
+    if engine is None:
+        engine = Engine(queries)
+    else:
+        idle.remove(engine)
     try:
         yield engine
         engine.forget()
@@ -209,5 +214,9 @@ def engine_for(queries: Sequence[Query]) -> Iterator[Engine]:
         engine.close()
         raise
     # One with a folder would leave that behind; and a rule's function may have saturated something itself.
-    if engine.folder is not None or kept().setdefault("engine", engine) is not engine:
+    if engine.folder is not None or any(other.queries is queries for other in idle):
         engine.close()
+        return
+    idle.append(engine)
+    while len(idle) > MOST_KEPT:
+        idle.pop(0).close()

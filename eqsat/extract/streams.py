@@ -179,7 +179,7 @@ class Builder:
         children: tuple[Stream, ...],
     ) -> Stream | None:
         """The stream of an e-node over these operands, or None where they do not fuse."""
-        key = (eclass, node, *children)
+        key: tuple[int | Stream, ...] = (eclass, node, *children)
         if key in self.made:
             return self.made[key]
         uid = len(self.made)
