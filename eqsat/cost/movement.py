@@ -40,7 +40,7 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
     """The same of lines at all sums of multiples of several distances in bytes, each with how many of it."""
     if not sets or math.prod([count for _, count in steps]) < ways:
         return False
-    if any(_alone(step // line, count, sets) >= ways for step, count in steps if step % line == 0):
+    if any(_in_one_set(step // line, count, sets) >= ways for step, count in steps if step % line == 0):
         return True
     starts = np.zeros(1, np.int64)
     for step, count in steps:
@@ -52,7 +52,7 @@ def crowds(steps: tuple[tuple[int, int], ...], sets: int, ways: int, line: int =
     return int(np.bincount(distinct % sets).max()) >= ways
 
 
-def _alone(step: int, count: int, sets: int) -> int:
+def _in_one_set(step: int, count: int, sets: int) -> int:
     """The most of so many lines, ``step`` lines apart, that are in one set."""
     return -(-count * math.gcd(sets, step) // sets) if step else 1
 

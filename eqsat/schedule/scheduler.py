@@ -84,6 +84,7 @@ _MOST = 4096
 _prepared: dict[object, tuple[Problem, NestGraph]] = {}
 _placed: dict[int, tuple[KernelGroup, KernelGroup]] = {}
 """By identity, for groups are long: each is held, so that no other one has its id."""
+_MOST_PLACED = 512
 _graphs: dict[tuple[Space, tuple[str, ...]], NestGraph] = {}
 MOST_TERMS = 50_000
 """Loop terms of the e-graphs that are remembered, at about 300 bytes each."""
@@ -154,7 +155,7 @@ def anywhere(group: KernelGroup) -> KernelGroup:
     """
     found = _placed.get(id(group))  # it is asked for a group's bounds, e-graph and schedule, and to hash it takes long
     if found is None or found[0] is not group:
-        if len(_placed) >= _MOST:
+        if len(_placed) >= _MOST_PLACED:
             _placed.clear()
         found = _placed[id(group)] = group, _anywhere(group)
     return found[1]
