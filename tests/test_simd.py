@@ -436,6 +436,55 @@ def test_memory(kind: str, lanes: int) -> None:
     same(got, want)
 
 
+@crossed(kind=list(KINDS), lanes=[1, 2, 4, 8, 16])
+def test_counts_that_code_does_not_know(kind: str, lanes: int) -> None:
+    """Of lanes whose number is an argument: none before, behind, or where there are fewer than none."""
+    vector, size = f"{kind}x{lanes}", np.dtype(KINDS[kind]).itemsize
+    text = f"""from eqsat_backends.numba_cpu.vectors.simd import loadn_{vector}, store, storen, word
+
+def access(args, tid, nt):
+    count = word(args, 2)
+    storen(word(args, 1) + {size * 3}, loadn_{vector}(word(args, 0), count), count)
+    store(word(args, 1) + {size * 40}, loadn_{vector}(word(args, 0), count))
+"""
+    run = compile_module(text, ("access",))["access"]
+    x, before = values(kind, np.random.default_rng(6), 20), values(kind, np.random.default_rng(7), 80)
+    for count in range(-3, lanes + 2):
+        got, want = before.copy(), before.copy()
+        call(run, x, got, words=(count,))
+        taken = min(max(count, 0), lanes)
+        want[3 : 3 + taken] = x[:taken]
+        want[40 : 40 + lanes] = np.where(np.arange(lanes) < taken, x[:lanes], np.zeros((), x.dtype))
+        same(got, want)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="forbids access to a page")
+@crossed(kind=["f32", "f64", "i8"], lanes=[4, 8, 16])
+def test_lanes_that_are_not_counted_are_not_touched(kind: str, lanes: int) -> None:
+    """The last elements before a page that nobody may read or write."""
+    vector, size = f"{kind}x{lanes}", np.dtype(KINDS[kind]).itemsize
+    text = f"""from eqsat_backends.numba_cpu.vectors.simd import loadn_{vector}, storen, word
+
+def access(args, tid, nt):
+    count = word(args, 1)
+    at = word(args, 0) + {size} * ({mmap.PAGESIZE // size} - count)
+    storen(at, loadn_{vector}(at, count), count)
+"""
+    run = compile_module(text, ("access",))["access"]
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    held = np.frombuffer(pages, np.uint8)
+    held[: mmap.PAGESIZE] = np.arange(mmap.PAGESIZE) % 251
+    libc = ctypes.CDLL(None, use_errno=True)
+    behind = ctypes.c_void_p(held.ctypes.data + mmap.PAGESIZE)
+    assert libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    try:
+        for count in range(1, lanes + 1):
+            call(run, held, words=(count,))
+        assert np.array_equal(held[: mmap.PAGESIZE], np.arange(mmap.PAGESIZE) % 251)
+    finally:
+        libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE)
+
+
 def test_many_stores_of_one_lane() -> None:
     """Masked, they took LLVM 13 s once it had unrolled the loops, and three times as many were not done in a minute."""
     text = """from eqsat_backends.numba_cpu.vectors.simd import splat_f64x8, store, storen, word

@@ -308,6 +308,18 @@ class Lanes(Flow):
             result.add_incoming(value, block)
         return result
 
+    def either(self, condition: Value, make: Callable[[], Value], otherwise: Callable[[], Value]) -> Value:
+        """What one of the two makes."""
+        found = []
+        with self.b.if_else(condition) as branches:
+            for branch, one in zip(branches, (make, otherwise), strict=True):
+                with branch:
+                    found.append((one(), self.b.block))
+        result = self.b.phi(found[0][0].type)
+        for value, block in found:
+            result.add_incoming(value, block)
+        return result
+
     def first(self, count: Value) -> Value:
         """The mask of the first ``count`` (i64) lanes."""
         narrow = self.b.trunc(count, I32)

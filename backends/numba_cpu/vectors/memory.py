@@ -56,16 +56,56 @@ def load_masked(e: Lanes, kind: str, address: Value, mask: Value) -> Value:
 
 def load_first(e: Lanes, kind: str, address: Value, count: Value) -> Value:
     """The first ``count`` elements, 0 in the other lanes."""
-    if not isinstance(count, ir.Constant) or masks_are_quick():
+    if masks_are_quick():
         return load_masked(e, kind, address, e.first(count))
+    if not isinstance(count, ir.Constant):
+        whole = e.b.icmp_signed(">=", count, ir.Constant(count.type, e.lanes))
+        return e.either(whole, lambda: load(e, kind, address), lambda: _load_parts(e, kind, address, count))
     result = e.const(kind, 0)
     for start, size in _pieces(e, count.constant):
-        vector, place = ir.VectorType(memory_type(kind), size), _behind(e, address, start * BYTES[kind])
-        part = _from_memory(e, kind, e.b.load(place, typ=vector, align=BYTES[kind]))
-        wide = e.shuffle(part, part, [min(lane, size - 1) for lane in range(e.lanes)])
+        part = _load_part(e, kind, _behind(e, address, start * BYTES[kind]), size)
         order = [e.lanes + lane - start if start <= lane < start + size else lane for lane in range(e.lanes)]
-        result = e.shuffle(result, wide, order)
+        result = e.shuffle(result, part, order)
     return result
+
+
+def _load_part(e: Lanes, kind: str, place: Value, size: int) -> Value:
+    """So many elements, in the first lanes of a vector."""
+    part = e.b.load(place, typ=ir.VectorType(memory_type(kind), size), align=BYTES[kind])
+    part = _from_memory(e, kind, part)
+    return e.shuffle(part, part, [min(lane, size - 1) for lane in range(e.lanes)])
+
+
+def _load_parts(e: Lanes, kind: str, address: Value, count: Value) -> Value:
+    """The first of fewer elements than there are lanes, in parts of powers of two, the last and smallest one first."""
+    result, size, count = e.const(kind, 0), 1, _positive(e, count)
+    while size < e.lanes:
+
+        def longer(size: int = size, behind: Value = result) -> Value:
+            part = _load_part(e, kind, _behind_larger(e, address, count, size, BYTES[kind]), size)
+            return e.shuffle(part, behind, [lane if lane < size else e.lanes + lane - size for lane in range(e.lanes)])
+
+        def as_it_is(found: Value = result) -> Value:
+            return found
+
+        result = e.either(_has(e, count, size), longer, as_it_is)
+        size *= 2
+    return result
+
+
+def _behind_larger(e: Lanes, address: Value, count: Value, size: int, nbytes: int) -> Value:
+    """A pointer behind the parts of ``count`` elements, of ``nbytes`` each, that are larger than ``size``."""
+    start = e.b.and_(count, ir.Constant(count.type, -2 * size))
+    return e.b.gep(pointer(e, address), [e.b.mul(start, ir.Constant(count.type, nbytes))], source_etype=_BYTE)
+
+
+def _positive(e: Lanes, count: Value) -> Value:
+    none = ir.Constant(count.type, 0)
+    return e.b.select(e.b.icmp_signed(">", count, none), count, none)
+
+
+def _has(e: Lanes, count: Value, size: int) -> Value:
+    return e.b.icmp_signed("!=", e.b.and_(count, ir.Constant(count.type, size)), ir.Constant(count.type, 0))
 
 
 def _behind(e: Lanes, address: Value, nbytes: int) -> Value:
@@ -107,6 +147,13 @@ def store_first(e: Lanes, address: Value, value: Value, count: Value) -> None:
         for start, size in _pieces(e, count.constant):
             part = e.shuffle(kept, kept, range(start, start + size))
             e.b.store(part, _behind(e, address, start * BYTES[kind]), align=BYTES[kind])
+    elif not masks_are_quick():
+        whole = e.b.icmp_signed(">=", count, ir.Constant(count.type, e.lanes))
+        with e.b.if_else(whole) as (all_of_them, some):
+            with all_of_them:
+                store(e, address, value)
+            with some:
+                _store_parts(e, address, value, count)
     elif kind == "b1" or kind in FLOATS or BYTES[kind] == 8:
         store(e, address, value, e.first(count))
     else:
@@ -115,6 +162,19 @@ def store_first(e: Lanes, address: Value, value: Value, count: Value) -> None:
                 _store_first_lane(e, address, value)
             with several:
                 store(e, address, value, e.first(count))
+
+
+def _store_parts(e: Lanes, address: Value, value: Value, count: Value) -> None:
+    """Store the first of fewer lanes than there are, in parts of powers of two, the largest one first."""
+    kept, size, count = to_memory(e, value), e.lanes // 2, _positive(e, count)
+    nbytes = BYTES[e.kind(value)]
+    while size:
+        there = _has(e, count, size)
+        with e.b.if_then(there):
+            place = _behind_larger(e, address, count, size, nbytes)
+            e.b.store(e.shuffle(kept, kept, range(size)), place, align=nbytes)
+        rest = e.shuffle(kept, kept, [(lane + size) % e.lanes for lane in range(e.lanes)])
+        kept, size = e.b.select(there, rest, kept), size // 2
 
 
 def _store_first_lane(e: Lanes, address: Value, value: Value) -> None:
