@@ -381,6 +381,8 @@ def _team(plan: Plan, options: SearchOptions, report: SearchReport, deadline: De
     cost = options.target.call(sum(trips for _, trips in kernels))
     if report.predicted * (options.threads - 1) > CLEARLY * cost:
         return plan.steps
+    groups = [step.group for step, _ in kernels]
+    prepare(groups, options.target.alone, disable=options.no_loops, deadline=deadline)
     found = {
         id(step): schedule(step.group, options.target.alone, disable=options.no_loops, deadline=deadline)
         for step, _ in kernels

@@ -286,9 +286,9 @@ class _Search:
         if self.store.value_of(root.attrs) is not None:
             self.refuse(active, "the tensor is a known number")  # nothing to gain, and endless ways to write it
             return
-        refusal, built = self.run_rule(active.rule, self.tried, (active, names))
-        if refusal is not None:
-            self.refuse(active, refusal, row)
+        held, built = self.run_rule(active.rule, self.tried, (active, names))
+        if not held or (built is None and active.rule.together is None):
+            self.refuse(active, "right side declines" if self.guard is None else self.guard.name, row)
             return
         asked.answered()
         if active.rule.together is not None:
@@ -305,8 +305,9 @@ class _Search:
             lefts = [self.recorded.left_side(active.query, row, f"root{i or ''}") for i in range(len(roots))]
         self.unite(active, roots, built, lefts)
 
-    def tried(self, given: tuple[_Active, Names]) -> tuple[str | None, list[Node] | None]:
-        """Why a match is refused, if it is; else the right sides, unless they are of many matches together.
+    def tried(self, given: tuple[_Active, Names]) -> tuple[bool, list[Node] | None]:
+        """Whether all guards hold (else ``guard`` is the one that does not), and the right sides, None if these decline
+        or are of many matches together.
 
         What a refusal depends on is what its reason asked for, and nothing that was asked before.
         """
@@ -316,13 +317,12 @@ class _Search:
             self.guard = guard
             asked.listen()
             if not guard.holds(match):
-                return guard.name, None
+                return False, None
         self.guard = None
         if active.rule.together is not None:
-            return None, None
+            return True, None
         asked.listen()
-        built = self.build(active, match, names)
-        return ("right side declines" if built is None else None), built
+        return True, self.build(active, match, names)
 
     def refuse(self, active: _Active, reason: str, row: tuple[int, ...] | None = None) -> None:
         """Count a refusal; of a ``row``, until what the rule's functions asked for is there."""

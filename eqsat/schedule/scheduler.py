@@ -320,8 +320,8 @@ def search_graph(
 ) -> tuple[Problem, NestGraph]:
     """A group in the terms of the search, and the saturated e-graph of its nests.
 
-    E-graphs are remembered: groups that differ in their functions alone have the same one, and most have the same for
-    all threads as for one.
+    E-graphs are remembered: groups that differ in their functions alone have the same one. That for one thread is
+    another than for several: it has no loops that threads share.
     """
     problem = problem_of(group, target)
     (graph,) = _graphs_of([space_of(problem, target)], disable, deadline)
