@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,6 +46,7 @@ from eqsat.schedule.phases import in_phases, phases, unguarded
 from eqsat.schedule.vector_cost import turned_loads
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing.emit import emit_group
+from tests.fenced import Fenced
 from tests.kernel_groups import machine, single
 from tests.sweeps import a_part, crossed
 
@@ -277,26 +277,6 @@ def test_costly_parts_in_a_guard_are_not_computed_elsewhere() -> None:
 
 
 # machine code that must not read outside
-
-PAGE = mmap.PAGESIZE
-
-
-class Fenced:
-    """float32 arrays between two pages that may not be read, at the first page's end or the last one's beginning."""
-
-    def __init__(self, size: int) -> None:
-        pages = -(-4 * size // PAGE)
-        self.map = mmap.mmap(-1, (pages + 2) * PAGE)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        self.ends = (self.address, self.address + (pages + 1) * PAGE)
-        for end in self.ends:
-            assert protect(ctypes.c_void_p(end), ctypes.c_size_t(PAGE), 0) == 0
-        self.size = size
-
-    def at(self, last: bool) -> np.ndarray:
-        start = self.ends[1] - 4 * self.size if last else self.ends[0] + PAGE
-        return np.ctypeslib.as_array((ctypes.c_float * self.size).from_address(start))
 
 
 def run(group: KernelGroup, buffers: Sequence[np.ndarray]) -> None:

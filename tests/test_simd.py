@@ -17,6 +17,7 @@ from eqsat.ir.types import DTYPES, TensorType, bool_
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.lanes import KIND, native_lanes
+from tests.fenced import Fenced
 from tests.sweeps import crossed
 
 KINDS = {kind: DTYPES[name].numpy.type for name, kind in KIND.items()}
@@ -466,23 +467,17 @@ def test_lanes_that_are_not_counted_are_not_touched(kind: str, lanes: int) -> No
     text = f"""from eqsat_backends.numba_cpu.vectors.simd import loadn_{vector}, storen, word
 
 def access(args, tid, nt):
-    count = word(args, 1)
-    at = word(args, 0) + {size} * ({mmap.PAGESIZE // size} - count)
+    count = word(args, 0)
+    at = word(args, 1) - {size} * count
     storen(at, loadn_{vector}(at, count), count)
 """
     run = compile_module(text, ("access",))["access"]
-    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-    held = np.frombuffer(pages, np.uint8)
-    held[: mmap.PAGESIZE] = np.arange(mmap.PAGESIZE) % 251
-    libc = ctypes.CDLL(None, use_errno=True)
-    behind = ctypes.c_void_p(held.ctypes.data + mmap.PAGESIZE)
-    assert libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    try:
-        for count in range(1, lanes + 1):
-            call(run, held, words=(count,))
-        assert np.array_equal(held[: mmap.PAGESIZE], np.arange(mmap.PAGESIZE) % 251)
-    finally:
-        libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE)
+    fenced = Fenced(256)
+    held = fenced.at(last=True).view(np.uint8)
+    held[:] = before = np.arange(held.size) % 251
+    for count in range(1, lanes + 1):
+        call(run, words=(count, held.ctypes.data + held.size))
+    assert np.array_equal(held, before)
 
 
 def test_many_stores_of_one_lane() -> None:

@@ -195,7 +195,7 @@ class Engine:
 
 
 MOST_KEPT = 4
-"""Engines that a thread keeps, of about 3 MB: programs are compiled with rules of several numerics in turn."""
+"""Engines that a thread keeps, of about 2 MB: programs are compiled with rules of several numerics in turn."""
 
 
 @contextmanager

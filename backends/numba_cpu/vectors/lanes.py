@@ -298,20 +298,18 @@ class Lanes(Flow):
 
     def usually(self, usual: Value, plain: Callable[[], Value], careful: Callable[[], Value]) -> Value:
         """What ``plain`` makes where all lanes are ``usual`` (a mask); else, for all of them, what ``careful`` does."""
-        found = []
-        with self.b.if_else(self.any(self.not_(usual)), likely=False) as branches:
-            for branch, make in zip(branches, (careful, plain), strict=True):
-                with branch:
-                    found.append((make(), self.b.block))
-        result = self.b.phi(found[0][0].type)
-        for value, block in found:
-            result.add_incoming(value, block)
-        return result
+        return self.either(self.any(self.not_(usual)), careful, plain, likely=False)
 
-    def either(self, condition: Value, make: Callable[[], Value], otherwise: Callable[[], Value]) -> Value:
-        """What one of the two makes."""
+    def either(
+        self,
+        condition: Value,
+        make: Callable[[], Value],
+        otherwise: Callable[[], Value],
+        likely: bool | None = None,
+    ) -> Value:
+        """What ``make`` makes if the condition holds, else what ``otherwise`` does. ``likely``: whether it mostly holds."""
         found = []
-        with self.b.if_else(condition) as branches:
+        with self.b.if_else(condition, likely=likely) as branches:
             for branch, one in zip(branches, (make, otherwise), strict=True):
                 with branch:
                     found.append((one(), self.b.block))
