@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from eqsat.cost.target import Moved
 from eqsat.ir.nest import MAPS, Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.decode import is_parallel
+from eqsat.schedule.forms import StageForm
 from eqsat.schedule.loop_price import (
     inner_seconds,
     join,
@@ -24,7 +25,7 @@ from eqsat.schedule.loop_price import (
 )
 from eqsat.schedule.phases import is_split
 from eqsat.schedule.price import Block, Pricer
-from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.problem import Problem
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
 

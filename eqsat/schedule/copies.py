@@ -14,7 +14,8 @@ from eqsat.cost import calibration as c
 from eqsat.cost.target import Target
 from eqsat.ir.contraction import is_accumulator
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
-from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.forms import StageForm
+from eqsat.schedule.problem import Problem
 from eqsat.schedule.tiles import round_up
 
 __all__ = ["fusible", "with_copies"]

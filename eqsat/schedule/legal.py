@@ -9,9 +9,10 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.ir.siblings import are_siblings
 from eqsat.schedule.copies import fusible
+from eqsat.schedule.forms import Factor, StageForm
 from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
-from eqsat.schedule.problem import Factor, Problem, StageForm, problem_of
+from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.sweeps import check_part
 from eqsat.schedule.tiles import MATRIX_REGISTERS, ceil_div, matrix_registers, round_up
 

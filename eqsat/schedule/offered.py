@@ -8,10 +8,11 @@ from eqsat.cost.calibration import FEW_ROWS
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import MAPS, PRODUCTS, Loop, Nest, Seq, TileOp, around, tiles
+from eqsat.schedule.forms import StageForm
 from eqsat.schedule.legal import check
 from eqsat.schedule.maps import check_nest
 from eqsat.schedule.phases import check_beside, combining, is_split, parts_of, phases
-from eqsat.schedule.problem import StageForm, problem_of
+from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
 from eqsat.schedule.vector_cost import lanes_of

@@ -11,7 +11,8 @@ from eqsat.cost.target import Moved, Target
 from eqsat.ir.kernel import Load
 from eqsat.ir.types import float32
 from eqsat.schedule.domain import rows_inside, step_inside
-from eqsat.schedule.problem import Factor, Problem, Source, StageForm, plain_axis
+from eqsat.schedule.forms import Factor, Source, StageForm
+from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.read_again import read_again
 from eqsat.schedule.standing import standing
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up, step_slots, tile_seconds, update_seconds

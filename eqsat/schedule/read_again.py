@@ -9,7 +9,8 @@ from eqsat.cost.calibration import AHEAD
 from eqsat.cost.movement import all_dependences, slots_of
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Kernel, Load, unconditional, unique
-from eqsat.schedule.problem import Problem, Source, StageForm
+from eqsat.schedule.forms import Source, StageForm
+from eqsat.schedule.problem import Problem
 
 
 def read_again(problem: Problem, target: Target) -> dict[int, dict[str, tuple[Load, ...]]]:

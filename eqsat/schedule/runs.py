@@ -16,9 +16,9 @@ from eqsat.cost import calibration as c
 from eqsat.cost.movement import slots_of
 from eqsat.ir.kernel import Call, unique
 from eqsat.ir.nest import Loop, Nest, Pack, Seq
+from eqsat.schedule.forms import Source
 from eqsat.schedule.maps import tile_of
 from eqsat.schedule.price import Pricer
-from eqsat.schedule.problem import Source
 from eqsat.schedule.sweeps import stage_nests
 from eqsat.schedule.tiles import ceil_div
 from eqsat.schedule.vector_cost import tile_slots

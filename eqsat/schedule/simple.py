@@ -9,10 +9,11 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp
 from eqsat.schedule.copies import with_copies
 from eqsat.schedule.decode import prepacked
+from eqsat.schedule.forms import StageForm
 from eqsat.schedule.phases import apart, beside, in_phases, with_combining
 from eqsat.schedule.plain import plain_nest
 from eqsat.schedule.price import Pricer
-from eqsat.schedule.problem import Problem, StageForm, problem_of
+from eqsat.schedule.problem import Problem, problem_of
 from eqsat.schedule.runs import Runs
 from eqsat.schedule.sweeps import arranged
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up

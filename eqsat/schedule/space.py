@@ -8,7 +8,8 @@ from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
 from eqsat.egraph.nests import Space
 from eqsat.schedule.domain import step_inside
-from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.forms import StageForm
+from eqsat.schedule.problem import Problem
 from eqsat.schedule.read_again import asking_stage, read_again
 from eqsat.schedule.tiles import best_tiles, ceil_div, evened, round_up, run_tile
 from eqsat.schedule.vectors import vector_facts

@@ -31,9 +31,10 @@ from eqsat.cost.calibration import (
 from eqsat.cost.movement import Access, Functions, all_dependences, crowds, slots_of, thrashes
 from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
+from eqsat.schedule.forms import StageForm
 from eqsat.schedule.jams import together, window_starts
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
-from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.problem import Problem
 from eqsat.schedule.standing import Standing
 from eqsat.schedule.tensorize import matches, tile_cost
 from eqsat.schedule.tiles import COMBINE, ceil_div

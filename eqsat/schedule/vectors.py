@@ -9,9 +9,10 @@ from functools import partial
 from eqsat.cost.movement import slots_of
 from eqsat.cost.target import Target, TileOpRow
 from eqsat.ir.kernel import Call, Kernel, Load, unique
+from eqsat.schedule.forms import StageForm
 from eqsat.schedule.jams import counts
 from eqsat.schedule.peel import may_peel
-from eqsat.schedule.problem import Problem, StageForm
+from eqsat.schedule.problem import Problem
 from eqsat.schedule.tensorize import matches, tile_sizes
 from eqsat.schedule.tiles import balanced, ceil_div, round_up
 from eqsat.schedule.vector_cost import AT_ONCE, body_slots, fresh, lanes_of, op_slots, tile_slots, turned_loads

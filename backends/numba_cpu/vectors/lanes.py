@@ -307,7 +307,7 @@ class Lanes(Flow):
         otherwise: Callable[[], Value],
         likely: bool | None = None,
     ) -> Value:
-        """What ``make`` makes if the condition holds, else what ``otherwise`` does. ``likely``: whether it mostly holds."""
+        """What ``make`` makes if the condition holds, else ``otherwise``. ``likely``: whether it mostly holds."""
         found = []
         with self.b.if_else(condition, likely=likely) as branches:
             for branch, one in zip(branches, (make, otherwise), strict=True):
