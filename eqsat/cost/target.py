@@ -195,6 +195,13 @@ class Target:
                 )
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.spaces, self.parallel, self.ports, self.vector_bits, self.registers, self.step, self.tiles))
+
+    def __hash__(self) -> int:
+        return self._hash  # every schedule is looked up by its target
+
+    @cached_property
     def caches(self) -> tuple[MemorySpace, ...]:
         """The bounded spaces that hold more than the one before: another never has what that one lacks."""
         found: list[MemorySpace] = []
