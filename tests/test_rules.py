@@ -203,6 +203,11 @@ def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -
         rewrite(a + b, b + a, id="bad", **arguments)  # type: ignore[arg-type]
 
 
+def test_an_unknown_class_of_numerics_is_refused() -> None:
+    with pytest.raises(ValueError, match="numerics is one of exact, reassociates, approximates, not 'fast'"):
+        rules.list("fast")  # type: ignore[arg-type]
+
+
 def test_left_side_must_be_a_pattern() -> None:
     with pytest.raises(RuleError, match="left side is a pattern, not float"):
         rewrite(3.0, a, id="bad")
@@ -270,6 +275,67 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "another shape": (lambda: rewrite(np.exp(a).sum(axis=0), np.exp(a), id="bad"), "the types differ in all programs"),
     "no type": (lambda: rewrite(np.exp(a), op("logical_not", a), id="bad"), "right side fails: logical_not is not"),
+    "a sum of another type": (lambda: np.sum(a, dtype=float), r"np\.sum in a pattern .* not dtype; .* x\.astype"),
+    "a type by place": (lambda: np.sum(a, 0, np.float64), r"np\.sum in a pattern takes axis and keepdims, not dtype"),
+    "a masked sum": (lambda: np.prod(a, where=b), r"np\.prod in .* not where"),
+    "a mean elsewhere": (lambda: np.mean(a, out=b), r"np\.mean in .* not out"),
+    "joined as another type": (lambda: np.concatenate([a, b], dtype=float), r"np\.concatenate in .* axis, not dtype"),
+    "one pattern joined": (lambda: rules.concat(a), "is of a sequence of patterns, not a"),
+    "nothing joined": (lambda: rules.concat([]), r"is of a sequence of patterns, not \[\]"),
+    "a truth value for axes": (lambda: a.sum(axis=True), r"reduce_sum in .* not \(True,\)"),
+    "a variable that keeps": (lambda: a.max(axis=0, keepdims=b), "keepdims is True or False in a pattern, not b"),
+    "cast to no type": (lambda: a.astype("flat32"), r"astype\('flat32'\) in a pattern"),
+    "a number too large": (lambda: a * 10**400, "no element type holds a number of 1329 bits"),
+    "an input": (lambda: op("input"), "unknown operator 'input' in a pattern"),
+    "no operator's name": (lambda: op(3, a), "unknown operator 3 in a pattern"),  # type: ignore[arg-type]
+    "variables without names": (lambda: tensors(""), "variables are named in a text of different names"),
+    "variables of one name": (lambda: numbers("p p"), "different names, such as 'a b', not 'p p'"),
+    "no name of a variable": (lambda: rules.attributes("1x"), "different names, such as 'a b', not '1x'"),
+    "a number of variables": (lambda: tensors(3), "different names, such as 'a b', not 3"),  # type: ignore[arg-type]
+    "whole of no sum": (lambda: rules.whole(a), r"only a sum can match among more terms, so that whole\(a\)"),
+    "an id that is a number": (lambda: rewrite(np.exp(a), a, id=3), "rule 3 .* an id is a text of one line"),  # type: ignore[arg-type]
+    "an id of two lines": (lambda: rewrite(np.exp(a), a, id="one\ntwo"), "an id is a text of one line"),
+    "a doc that is none": (lambda: rewrite(np.exp(a), a, id="bad", doc=3), "doc is a text, not 3"),  # type: ignore[arg-type]
+    "an algorithm that is none": (
+        lambda: rewrite(np.exp(a), a, id="bad", algorithm=3),  # type: ignore[arg-type]
+        "algorithm is a text, not 3",
+    ),
+    "an example that is none": (
+        lambda: rewrite(np.exp(a), a, id="bad", example=3),  # type: ignore[arg-type]
+        "example is a function, not 3",
+    ),
+    "an example of nothing": (
+        lambda: rewrite(np.exp(a), a, id="bad", example=lambda: None),  # type: ignore[arg-type, misc]
+        "its example takes one argument, a Maker",
+    ),
+    "a family of none": (lambda: rules.family([], id="bad"), "a family has at least one left side"),
+    "a family of left sides": (
+        lambda: rules.family([np.exp(a), a], id="bad"),  # type: ignore[list-item]
+        r"a family is a sequence of \(left side, right side\) pairs, not \[exp\(a\), a\]",
+    ),
+    "one left side together": (lambda: rules.rewrite_together(a, b, id="bad"), "found together is a sequence"),
+    "none together": (lambda: rules.rewrite_together([], [], id="bad"), "found together is a sequence"),
+    "a key of letters": (lambda: rules.gather(a * b, "a", lambda ms: None, id="bad"), "the key is a sequence of"),
+    "a key there is not": (
+        lambda: rules.gather(a * b, ["c"], lambda ms: None, id="bad"),
+        "key 'c' is no variable of the left side, which has a, b",
+    ),
+    "gathered by none": (
+        lambda: rules.gather(a * b, ["a"], 3, id="bad"),  # type: ignore[arg-type]
+        "together is a function, not 3",
+    ),
+    "gathered by a function of two": (
+        lambda: rules.gather(a * b, ["a"], lambda ms, n: None, id="bad"),  # type: ignore[arg-type, misc]
+        "its right side takes one argument, the matches",
+    ),
+    "sides that are no function": (
+        lambda: rules.for_each("odd", [], id="bad"),  # type: ignore[arg-type]
+        "the sides are a function of an operator's name",
+    ),
+    "sides that are no pairs": (
+        lambda: rules.for_each("odd", lambda name: [op(name, a)], id="bad"),  # type: ignore[list-item]
+        r"what is given for 'sin' is a sequence of \(left side, right side\) pairs",
+    ),
 }
 
 
@@ -287,7 +353,7 @@ def test_mistakes_are_refused_where_they_are_made(name: str) -> None:
 def test_rules_of_the_library_have_no_such_mistakes() -> None:
     """What is told at definition is told of users' rules alone: eqsat's are looked at here, not at each start."""
     for rule in RULES:
-        assert not list(mistakes(rule.ways, rule.where, rule.together)), rule
+        assert not list(mistakes(rule.ways, rule.where, rule.together, rule.example)), rule
 
 
 def test_what_a_guard_raises_names_rule_and_line() -> None:

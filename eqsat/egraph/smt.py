@@ -27,8 +27,9 @@ from eqsat.ir.sources import InputAttrs
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, TensorType, float64, int32, uint8
 from eqsat.rules.examples import Maker
-from eqsat.rules.pattern import NumberVar, Terms, Var, walk
+from eqsat.rules.pattern import NumberVar, Terms, Var
 from eqsat.rules.rule import Rule
+from eqsat.rules.walk import walk
 
 DTYPES = {"the reals": float64, "int32": int32, "uint8": uint8}
 """Over what laws are proved, and in which type their rules are tried for that."""

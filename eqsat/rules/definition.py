@@ -14,7 +14,8 @@ from typing import Any
 
 from eqsat.rules.examples import Maker
 from eqsat.rules.instantiate import fit, instantiate
-from eqsat.rules.pattern import Pattern, Sum, bound_names, walk
+from eqsat.rules.pattern import Pattern, Sum
+from eqsat.rules.walk import bound_names, walk
 
 PROGRAMS, ENOUGH = 60, 6
 """Random programs that a left side is tried to match, and of those that it does how many are looked at."""
@@ -22,12 +23,12 @@ EQUAL = ((3, 3), (1, 1), (2, 2, 2))
 """Shapes of further programs."""
 
 
-def wrong_signature(function: Callable[..., Any], what: str) -> str:
-    """Why a function cannot be called with one argument, the match."""
+def wrong_signature(function: Callable[..., Any], what: str, argument: str = "the match") -> str:
+    """Why a function cannot be called with one argument."""
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
-        return f"{what} takes one argument, {'the matches' if 'group' in what else 'the match'}: {error}"
+        return f"{what} takes one argument, {argument}: {error}"
     except ValueError:  # a builtin without a signature
         return ""
     return ""
@@ -37,18 +38,23 @@ def unknown_variable(function: Callable[..., Any], what: str, lefts: Sequence[Se
     """A variable that a function of the match reads, and none of the left sides binds, with its line."""
     if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
         return ""
-    bound = [name for left in lefts for pattern in left for name, _ in bound_names(pattern)]
-    if any(isinstance(part, Sum) for left in lefts for pattern in left for part in walk(pattern)):
-        bound += ["signs", "rest", "flip"]
+    bound = match_names(lefts)
     roots = {f"root{number or ''}" for left in lefts for number in range(len(left))}
     for name, line in _reads(function.__code__, function.__code__.co_varnames[0]):
         if not name.startswith("_") and name not in own and name not in roots and name not in bound:
-            has = ", ".join(dict.fromkeys(n for n in bound if not n.startswith("_"))) or "none"
             return (
                 f"{what} reads {name!r} at {function.__code__.co_filename}:{line}: the left side has no such variable "
-                f"(bound: {has})"
+                f"(bound: {', '.join(n for n in bound if not n.startswith('_')) or 'none'})"
             )
     return ""
+
+
+def match_names(lefts: Sequence[Sequence[Pattern]]) -> list[str]:
+    """The variables of a match of some left sides, besides its roots."""
+    bound = [name for left in lefts for pattern in left for name, _ in bound_names(pattern)]
+    if any(isinstance(part, Sum) for left in lefts for pattern in left for part in walk(pattern)):
+        bound += ["signs", "rest", "flip"]
+    return list(dict.fromkeys(bound))
 
 
 def _reads(code: CodeType, parameter: str) -> Iterator[tuple[str, int]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import itertools
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +17,11 @@ from eqsat.ir.defined import Applied
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import DType
+from eqsat.ir.types import DType, dtype_of
 from eqsat.ir.views import ViewMap
+from eqsat.rules.place import place
 
 Number = float | int | bool
-
-_INSIDE = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.path.dirname(__file__), np.__file__) if file
-)
 
 UFUNCS = {
     **{row.ufunc.__name__: row.name for row in OPS.values() if row.ufunc is not None},
@@ -40,6 +36,9 @@ UFUNCS = {
 
 REDUCTIONS = {"sum": "reduce_sum", "prod": "reduce_prod", "max": "reduce_max", "min": "reduce_min"}
 
+LARGEST = 1024
+"""Bits of the largest number that some element type holds, float64."""
+
 _fresh = itertools.count()
 
 
@@ -47,6 +46,8 @@ def _lift(value: object) -> Pattern:
     if isinstance(value, Pattern):
         return value
     if isinstance(value, (bool, int, float)):
+        if isinstance(value, int) and value.bit_length() > LARGEST:
+            raise RuleError(f"{place()}: no element type holds a number of {value.bit_length()} bits")
         return Literal(value)
     raise RuleError(f"{place()}: a pattern is made of pattern variables and numbers, not {type(value).__name__}")
 
@@ -154,29 +155,27 @@ class Pattern:
     def __invert__(self) -> Pattern:
         return op("logical_not", self)
 
-    def sum(self, axis: object = None, keepdims: bool = False) -> Pattern:
+    def sum(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
         return reduction("reduce_sum", self, axis, keepdims)
 
-    def prod(self, axis: object = None, keepdims: bool = False) -> Pattern:
+    def prod(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
         return reduction("reduce_prod", self, axis, keepdims)
 
-    def max(self, axis: object = None, keepdims: bool = False) -> Pattern:
+    def max(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
         return reduction("reduce_max", self, axis, keepdims)
 
-    def min(self, axis: object = None, keepdims: bool = False) -> Pattern:
+    def min(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
         return reduction("reduce_min", self, axis, keepdims)
 
     @property
     def mT(self) -> Pattern:
         return Swapped(self)
 
-    def mean(self, axis: object = None, keepdims: bool = False) -> Pattern:
-        return Mean(self, _fitting("reduce_sum", _axis(axis)), keepdims)
+    def mean(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
+        return Mean(self, _fitting("reduce_sum", _axis(axis)), _kept(keepdims))
 
     def astype(self, dtype: object) -> Pattern:
-        from eqsat.ir.types import dtype_of
-
-        return Apply("cast", (self,), dtype if isinstance(dtype, Attribute) else dtype_of(dtype))  # type: ignore[arg-type]
+        return Apply("cast", (self,), dtype if isinstance(dtype, Attribute) else _dtype(dtype))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Pattern:
         if method != "__call__" or options:
@@ -195,12 +194,13 @@ class Pattern:
         if name == "where":
             return op("where", *args)
         if name in (*REDUCTIONS, "amax", "amin", "mean"):
-            (x, *rest) = args
-            return getattr(x, name.removeprefix("a"))(*rest, **kwargs)  # type: ignore[no-any-return]
+            x, given = _of(func, args, kwargs, ("axis", "keepdims"))
+            return getattr(_lift(x), name.removeprefix("a"))(**given)  # type: ignore[no-any-return]
         if name == "matrix_transpose":
             return Swapped(_lift(args[0]))
         if name == "concatenate":
-            return concat(*args, **kwargs)  # type: ignore[arg-type]
+            parts, given = _of(func, args, kwargs, ("axis",))
+            return concat(parts, **given)
         raise RuleError(f"{place()}: np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
 
 
@@ -343,19 +343,25 @@ class Joined(Pattern):
 
 def tensors(names: str) -> Any:
     """Pattern variables for tensors: ``a, b = tensors("a b")``; a single name gives the variable itself."""
-    found = tuple(Var(name) for name in names.split())
-    return found[0] if len(found) == 1 else found
+    return _named(Var, names)
 
 
 def numbers(names: str) -> Any:
     """Pattern variables for numbers that are compile-time constants, also broadcast ones."""
-    found = tuple(NumberVar(name) for name in names.split())
-    return found[0] if len(found) == 1 else found
+    return _named(NumberVar, names)
 
 
 def attributes(names: str) -> Any:
     """Pattern variables for attributes: axes, index maps, specs."""
-    found = tuple(Attribute(name) for name in names.split())
+    return _named(Attribute, names)
+
+
+def _named(kind: Callable[[str], object], names: str) -> Any:
+    """Variables of names that guards and right sides can read as attributes of the match."""
+    each = names.split() if isinstance(names, str) else []
+    if not each or not all(map(str.isidentifier, each)) or len(set(each)) < len(each):
+        raise RuleError(f"{place()}: variables are named in a text of different names, such as 'a b', not {names!r}")
+    found = tuple(map(kind, each))
     return found[0] if len(found) == 1 else found
 
 
@@ -376,7 +382,8 @@ def signed(*terms: tuple[int, Pattern]) -> Pattern:
 
 def whole(pattern: Pattern) -> Pattern:
     """A sum that matches sums of just these terms, not longer ones."""
-    assert isinstance(pattern, Sum), "only a sum can match among more terms"
+    if not isinstance(pattern, Sum):
+        raise RuleError(f"{place()}: only a sum can match among more terms, so that whole({pattern!r}) says nothing")
     return Sum(pattern.terms, True)
 
 
@@ -386,10 +393,11 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     Raises ``RuleError``, with file and line, for a name that is neither in the table nor ``matmul``, for another
     number of tensors than it takes, and for an attribute of another type.
     """
-    if name != "matmul" and name not in OPS:
-        near = difflib.get_close_matches(name, OPS)
+    if name != "matmul" and (name not in OPS or name in LEAVES):
+        known = [known for known in OPS if known not in LEAVES]
+        near = difflib.get_close_matches(str(name), known)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise RuleError(f"{place()}: unknown operator {name!r} in a pattern; {hint}the table has {', '.join(OPS)}")
+        raise RuleError(f"{place()}: unknown operator {name!r} in a pattern; {hint}the table has {', '.join(known)}")
     arity = 2 if name == "matmul" else OPS[name].arity or OF_KIND.get(OPS[name].kind, len(args))
     if len(args) != arity:
         raise RuleError(f"{place()}: {name} takes {arity} tensor{'s' * (arity > 1)} in a pattern, not {len(args)}")
@@ -401,12 +409,16 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     return Apply(name, tuple(_lift(a) for a in args), _fitting(name, OPS[name].attrs if attrs is None else attrs))
 
 
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_axes(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(axis, int) for axis in value)
+    return isinstance(value, tuple) and all(map(_is_int, value))
 
 
 def _is_axis(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and _is_int(value) and value >= 0
 
 
 ATTRIBUTES: dict[str, tuple[str, Callable[[object], bool]]] = {
@@ -417,7 +429,7 @@ ATTRIBUTES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "gather": ("an axis, an int from the left", _is_axis),
     "softmax": ("an axis, an int from the left", _is_axis),
     "log_softmax": ("an axis, an int from the left", _is_axis),
-    "concat": ("an axis, which is an int", lambda value: isinstance(value, int)),
+    "concat": ("an axis, which is an int", _is_int),
     "reduce": ("axes, which are a tuple of ints", _is_axes),
 }
 """What an attribute is that is no variable, by operator or kind of operator."""
@@ -434,16 +446,11 @@ def _fitting(name: str, attrs: object) -> object:
     return attrs
 
 
+LEAVES = ("input", "const")
+"""What variables stand for."""
+
 OF_KIND = {"view": 1, "reduce": 1, "pad": 1, "contract": 2, "gather": 2}
 """How many tensors operators of a kind take."""
-
-
-def place() -> str:
-    """The file and line outside of this package and of NumPy that called into here."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def contract(a: object, b: object, spec: object) -> Pattern:
@@ -459,6 +466,8 @@ def view(x: object, map: object) -> Pattern:
 def concat(parts: Sequence[object], axis: object = 0) -> Pattern:
     """A concatenation of just these patterns (``Parts`` is one of any) along an axis: an int, which counts from the
     end where it is negative, or an attribute variable."""
+    if not isinstance(parts, (tuple, list)) or not parts:
+        raise RuleError(f"{place()}: a concatenation in a pattern is of a sequence of patterns, not {parts!r}")
     return Joined(tuple(_lift(part) for part in parts), _fitting("concat", axis))
 
 
@@ -470,47 +479,37 @@ def _axis(axis: object) -> object:
     return (axis,) if isinstance(axis, int) else tuple(axis) if isinstance(axis, (tuple, list)) else axis
 
 
+def _kept(keepdims: object) -> bool:
+    if not isinstance(keepdims, bool):
+        raise RuleError(f"{place()}: keepdims is True or False in a pattern, not {keepdims!r}")
+    return keepdims
+
+
+def _dtype(given: object) -> DType:
+    try:
+        return dtype_of(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise RuleError(f"{place()}: astype({given!r}) in a pattern: {error}") from error
+
+
+def _of(
+    func: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any], allowed: Sequence[str]
+) -> tuple[Any, dict[str, Any]]:
+    """The first argument of a call of one of NumPy's functions, and those of its options that patterns have.
+
+    ``RuleError`` for another option: a pattern would be of something else than what it says.
+    """
+    (_, first), *options = inspect.signature(func).bind(*args, **kwargs).arguments.items()
+    others = ", ".join(name for name, value in options if name not in allowed and value is not None)
+    if others:
+        raise RuleError(
+            f"{place()}: np.{func.__name__} in a pattern takes {' and '.join(allowed)}, not {others}; "
+            "of another element type it is of x.astype(…)"
+        )
+    return first, {name: value for name, value in options if name in allowed}
+
+
 def reduction(kind: str, x: object, axis: object = None, keepdims: bool = False) -> Pattern:
-    """A reduction over axes: an attribute variable, ints from the left, or None for any axes."""
+    """A reduction over axes: an attribute variable, ints, or None for any axes."""
     reduced = Apply(kind, (_lift(x),), _fitting(kind, _axis(axis)))
-    return Expanded(reduced) if keepdims else reduced
-
-
-def children(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The patterns directly inside one."""
-    if isinstance(pattern, Apply):
-        return pattern.args
-    if isinstance(pattern, Sum):
-        return tuple(term for _, term in pattern.terms)
-    if isinstance(pattern, Expanded):
-        return (pattern.reduced,)
-    if isinstance(pattern, (Mean, Swapped)):
-        return (pattern.x,)
-    if isinstance(pattern, Joined):
-        return pattern.parts
-    return ()
-
-
-def walk(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and everything inside it, outermost first."""
-    yield pattern
-    for inner in children(pattern):
-        yield from walk(inner)
-
-
-def bound_names(pattern: Pattern) -> list[tuple[str, str]]:
-    """Every use of a variable in a pattern, with its kind: tensor, number, attribute, terms or parts."""
-    found: list[tuple[str, str]] = []
-    for part in walk(pattern):
-        if isinstance(part, Var):
-            found.append((part.name, "tensor"))
-        elif isinstance(part, NumberVar):
-            found.append((part.name, "number"))
-        elif isinstance(part, Terms):
-            found.append((part.name, "terms"))
-        elif isinstance(part, Parts):
-            found += [(part.name, "parts"), (f"{part.name}_axis", "attribute")]
-        for attrs in (getattr(part, "attrs", None), getattr(part, "axes", None), getattr(part, "axis", None)):
-            if isinstance(attrs, Attribute):
-                found.append((attrs.name, "attribute"))
-    return list(dict.fromkeys(found))
+    return Expanded(reduced) if _kept(keepdims) else reduced

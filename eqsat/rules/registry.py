@@ -127,8 +127,10 @@ def _of_operators(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 def listed(numerics: Numerics | None = None) -> tuple[Rule, ...]:
     """The rules of the installed libraries (entry-point group ``eqsat.rules``) and those given to ``add``.
 
-    With ``numerics``, those at most that loose.
+    With ``numerics``, those at most that loose; ``ValueError`` for another class.
     """
+    if numerics is not None and numerics not in NUMERICS:
+        raise ValueError(f"numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
     rules = _of_operators((*_installed(), *(rule for rule, _ in _added.values())))
     if numerics is None:
         return rules

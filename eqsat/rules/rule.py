@@ -7,14 +7,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeGuard, cast
 
 from eqsat.contents import OWN
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.table import TRAITS, having
 from eqsat.rules.pattern import Literal as Number
-from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, bound_names, place
+from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, _lift
+from eqsat.rules.place import place
+from eqsat.rules.walk import bound_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -161,7 +163,12 @@ class Rule:
         return f"{self.id}: {left} {arrow} {right}{guards}"
 
 
-def mistakes(ways: Sequence[Way], guards: Sequence[Guard], together: Gather | None = None) -> Iterator[str]:
+def mistakes(
+    ways: Sequence[Way],
+    guards: Sequence[Guard],
+    together: Gather | None = None,
+    example: Callable[[Any], Any] | None = None,
+) -> Iterator[str]:
     """What is wrong with a rule's functions and types, as far as that can be told without an e-graph."""
     from eqsat.rules import definition
 
@@ -171,6 +178,10 @@ def mistakes(ways: Sequence[Way], guards: Sequence[Guard], together: Gather | No
     functions = [(guard.test, f"its guard {guard.name!r}", lefts) for guard in guards]
     if together is None:
         functions += [(way.right, "its right side", [way.left]) for way in ways if not isinstance(way.right, tuple)]
+    if together is not None:
+        yield from filter(None, [definition.wrong_signature(together, "its right side", "the matches")])
+    if example is not None:
+        yield from filter(None, [definition.wrong_signature(example, "its example", "a Maker")])
     for function, what, of in functions:
         yield from filter(None, [definition.wrong_signature(function, what)])
         yield from filter(None, [definition.unknown_variable(function, what, of, own)])
@@ -217,13 +228,28 @@ def _define(
     at = f"rule {name!r} ({file}:{line})"
     if not name:
         raise RuleError(f"{file}:{line}: a rule needs an id: assign it to a name or pass id=…")
+    if not isinstance(name, str) or not name.isprintable() or name != name.strip():
+        raise RuleError(f"{at}: an id is a text of one line, without spaces around it")
+    for what, text in (("doc", doc), ("algorithm", more.get("algorithm", ""))):
+        if not isinstance(text, str):
+            raise RuleError(f"{at}: {what} is a text, not {text!r}")
+    for what, function in (("example", example), ("together", more.get("together"))):
+        if function is not None and not callable(function):
+            raise RuleError(f"{at}: {what} is a function, not {function!r}")
     if numerics not in NUMERICS:
         raise RuleError(f"{at}: numerics is one of {', '.join(NUMERICS)}, not {numerics!r}")
     for way in ways:
         _check_way(way, at)
     guards = _guards(where, at)
+    if more.get("key"):
+        from eqsat.rules.definition import match_names
+
+        names = match_names([way.left for way in ways])
+        for key in more["key"]:
+            if key not in names:
+                raise RuleError(f"{at}: key {key!r} is no variable of the left side, which has {', '.join(names)}")
     if not ours:
-        for problem in mistakes(ways, guards, more.get("together")):
+        for problem in mistakes(ways, guards, more.get("together"), example):
             raise RuleError(f"{at}: {problem}")
     return Rule(name, tuple(ways), guards, numerics, doc, file, line, example=example, **more)
 
@@ -256,8 +282,6 @@ def _check_way(way: Way, at: str) -> None:
 
 
 def _side(right: object) -> tuple[Pattern, ...] | RightSide:
-    from eqsat.rules.pattern import _lift
-
     if isinstance(right, (tuple, list)):
         return tuple(_lift(r) for r in right)
     if isinstance(right, Pattern) or not callable(right):
@@ -307,7 +331,10 @@ def family(
     example: Callable[[Any], Any] | None = None,
 ) -> Rule:
     """One rule of several left sides, each with its right side: the same law for several operators."""
-    return _define(id, [Way((cast(Pattern, lhs),), _side(rhs)) for lhs, rhs in ways], where, numerics, doc, example)
+    made = _pairs(ways, "a family")
+    if not made:
+        raise RuleError(f"{place()}: a family has at least one left side")
+    return _define(id, made, where, numerics, doc, example)
 
 
 def for_each(
@@ -325,11 +352,25 @@ def for_each(
     """
     if trait not in TRAITS:
         raise RuleError(f"{place()}: a trait is one of {', '.join(TRAITS)}, not {trait!r}")
+    if not callable(sides):
+        raise RuleError(f"{place()}: the sides are a function of an operator's name, not {sides!r}")
     return _define(id, _ways(sides, having(trait)), where, numerics, doc, None, each=(trait, sides))
 
 
 def _ways(sides: Schema, names: Sequence[str]) -> list[Way]:
-    return [Way((cast(Pattern, lhs),), _side(rhs)) for name in names for lhs, rhs in sides(name)]
+    return [way for name in names for way in _pairs(sides(name), f"what is given for {name!r}")]
+
+
+def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(given, (tuple, list))
+
+
+def _pairs(given: object, what: str) -> list[Way]:
+    """Ways of (left side, right side) pairs; ``RuleError`` for anything else."""
+    pairs = [pair for pair in given if _is_list(pair) and len(pair) == 2] if _is_list(given) else []
+    if not _is_list(given) or len(pairs) < len(given):
+        raise RuleError(f"{place()}: {what} is a sequence of (left side, right side) pairs, not {given!r}")
+    return [Way((cast(Pattern, lhs),), _side(rhs)) for lhs, rhs in pairs]
 
 
 def spread(rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -358,6 +399,8 @@ def rewrite_together(
     ``rhs``: as many patterns, or a function of the match that returns as many nodes; the matched tensors are
     ``root``, ``root1``, ``root2``….
     """
+    if not _is_list(lhs) or not lhs:
+        raise RuleError(f"{place()}: what is found together is a sequence of patterns, not {lhs!r}")
     return _define(id, [Way(cast(tuple[Pattern, ...], tuple(lhs)), _side(rhs))], where, numerics, doc, example)
 
 
@@ -376,6 +419,8 @@ def gather(
 
     ``together`` gets two or more matches, in a fixed order, and returns a node for each (or None to decline).
     """
+    if isinstance(key, str) or not isinstance(key, Sequence):
+        raise RuleError(f"{place()}: the key is a sequence of variables' names, not {key!r}")
 
     def single(match: Match) -> None:
         return None
