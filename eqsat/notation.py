@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ShapeError
+from eqsat.errors import OptionError, ShapeError
 from eqsat.frontends import registry
 from eqsat.frontends.contractions import einsum_nodes
 from eqsat.frontends.convert import constant, known_dtype
@@ -110,6 +110,8 @@ def _output_axes(shape: Any, element: Callable[..., Any]) -> list[Axis]:
     extents = shape_of(shape)
     if any(n < 0 for n in extents):
         raise ShapeError(f"eqsat.compute: shape {extents} has a negative extent", LINE.get())
+    if not callable(element):
+        raise ShapeError(f"eqsat.compute: an element is a function of its axes, not {element!r}", LINE.get())
     parameters = inspect.signature(element).parameters
     names = list(parameters)
     if names and parameters[names[-1]].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -170,6 +172,8 @@ def op(fn: Callable[..., Any] | None = None, *, name: str = "") -> Callable[...,
         from eqsat.operators import named
 
         return named(fn, name)
+    if not callable(fn):
+        raise OptionError(f"an operator is a function of arrays, not {fn!r}", user_line())
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -216,8 +216,8 @@ def elementwise(
     reference = reference or ufunc
     traits = frozenset(t for t, has in zip(TRAITS, (odd, even, increasing, decreasing), strict=True) if has)
     low, high = _interval(domain)
-    if not tolerance >= 0:
-        raise OptionError(f"the tolerance is 0 or more, not {tolerance!r}", user_line())
+    if not (isinstance(tolerance, (int, float, np.number)) and 0 <= tolerance < np.inf):
+        raise OptionError(f"the tolerance is a number, 0 or more, not {tolerance!r}", user_line())
     if ufunc is not None and not isinstance(ufunc, np.ufunc):
         raise OptionError(
             f"ufunc= is one of NumPy's or SciPy's, not {ufunc!r}; give reference= what is none", user_line()

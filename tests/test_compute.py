@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat
-from eqsat.errors import BoundsError, ConcretizationError, EqsatError, ShapeError, UnsupportedDTypeError
+from eqsat.errors import (
+    BoundsError,
+    ConcretizationError,
+    EqsatError,
+    OptionError,
+    ShapeError,
+    UnsupportedDTypeError,
+)
 from eqsat.frontends.trace import run_by_reference, trace
 from tests.sweeps import a_part
 
@@ -223,6 +230,8 @@ REFUSED: list[tuple[Any, type[EqsatError], str]] = [
     (lambda x: eqsat.compute((2,), lambda i: x[x[i]]), UnsupportedDTypeError, "integer"),
     (lambda x: eqsat.compute((2,), lambda i: np.sort(x[i])), EqsatError, "elementwise"),
     (lambda x: eqsat.axis(-1), ShapeError, "negative extent"),
+    (lambda x: eqsat.compute((2,), x), ShapeError, "an element is a function of its axes"),
+    (lambda x: eqsat.op(3), OptionError, "an operator is a function of arrays, not 3"),  # type: ignore[arg-type]
 ]
 
 

@@ -179,7 +179,7 @@ def writing(x: Any) -> Any:
         ("one of NumPy's or SciPy's", lambda x: x, {"ufunc": abs}),
         ("f\\(1e\\+300\\)", lambda x: x, {"reference": lambda x: x * 2, "domain": (1e300, 1.1e300)}),
         *(("the lower one first", lambda x: x, {"domain": d}) for d in ((3, 1), (np.nan, 1), "ab", (1, 2, 3), 5)),
-        *(("0 or more", lambda x: x, {"tolerance": t}) for t in (-1, np.nan)),
+        *(("0 or more", lambda x: x, {"tolerance": t}) for t in (-1, np.nan, np.inf, "x")),
         *(("one of Python's", lambda x: x, {"name": name}) for name in ("a b", "class", 5, "", 'a"b')),
         ("arguments are known", 3, {}),
         ("arguments are known", max, {}),
