@@ -85,9 +85,12 @@ GRID = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 HARD = (
     *(np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 5e-324, -1e-300, 1e300, 1.2e308, 1.7e308),
     *(1e-45, 1.2e-38, 2.5e38, 3.3e38, -3.4e38),
+    *(1 + 2.0**-11 + 2.0**-30, -1 - 2.0**-8 - 2.0**-40),  # rounded twice, to float32 first, they are other ones
 )
 WRAPS = (2**30, 46341, 3037000500)
 """Integers whose sums or squares leave a type of 32 or 64 bits."""
+TIES = (2**11 + 1, 2**24 + 1, 2**53 + 1, 2**60 + 2**36 + 1)
+"""Integers half way between two floats of 16, 32 and 64 bits, and one that is only after it was rounded to 64."""
 
 Regime = Literal_["ordinary", "grid", "positive", "wide", "nan", "lone", "infinite", "hard"]
 """Values of examples: normally distributed; of a few numbers, so that many are equal or 0; positive; of either sign
@@ -421,12 +424,14 @@ def _number(value: float, dtype: DType) -> float | int:
 
 
 def _integers(rng: np.random.Generator, type: TensorType, regime: Regime) -> np.ndarray:
-    """Small integers, and with them those that wrap around when they are added, multiplied or negated."""
+    """Small integers, and with them those that wrap around when they are added, multiplied or negated, and some that
+    floats round."""
     dtype = type.dtype.numpy
     if regime in ("grid", "positive"):
         return rng.integers(-2 if regime == "grid" else 1, 3 if regime == "grid" else 6, type.shape).astype(dtype)
     limits = np.iinfo(dtype)
-    hard = (limits.min, limits.min + 1, limits.max, limits.max - 1, *(n for n in WRAPS if n <= limits.max))
+    others = [n for n in (*WRAPS, *TIES) if n <= limits.max]
+    hard = (limits.min, limits.min + 1, limits.max, limits.max - 1, *others)
     small = rng.integers(-5, 6, type.shape).astype(dtype)
     return np.where(rng.random(type.shape) < 0.6, small, rng.choice(np.array(hard, dtype), type.shape))
 

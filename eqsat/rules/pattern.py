@@ -257,6 +257,8 @@ class Apply(Pattern):
         inside = ", ".join(map(repr, self.args))
         if isinstance(self.attrs, Applied):
             return self.attrs.call(list(map(repr, self.args)))
+        if isinstance(self.attrs, DType):
+            return f"{inside}.astype({self.attrs.name})"
         return f"{self.op}({inside})" if self.attrs is None else f"{self.op}({inside}, {self.attrs!r})"
 
 

@@ -53,6 +53,16 @@ def is_float(m: Match) -> bool:
     return bool(m.root.dtype.is_float)
 
 
+def of_integers(m: Match) -> bool:
+    """the tensor is of integers"""
+    return m.a.dtype.kind == "int"
+
+
+def of_doubles(m: Match) -> bool:
+    """the tensor is of float64"""
+    return m.a.dtype.bits == 64 and m.a.dtype.is_float
+
+
 def is_integer(m: Match) -> bool:
     """the element type is an integer"""
     return m.root.dtype.kind == "int"
@@ -232,4 +242,24 @@ UNSOUND = (
         "bounds the wrong way round only",
     ),
     Unsound(rewrite(np.exp(a) - 1, a, id="m.expm1_of_tiny"), "right for tiny values only"),
+    Unsound(
+        rewrite(
+            a.astype("float64").astype("float32"),
+            a.astype("float32"),
+            where=of_integers,
+            id="m.integers_rounded_once",
+            numerics="exact",
+        ),
+        "integers past 2**53 that are rounded twice only",
+    ),
+    Unsound(
+        rewrite(
+            a.astype("float32").astype("float16"),
+            a.astype("float16"),
+            where=of_doubles,
+            id="m.doubles_rounded_once",
+            numerics="exact",
+        ),
+        "numbers next to a tie only",
+    ),
 )
