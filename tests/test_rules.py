@@ -287,7 +287,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "cast to no type": (lambda: a.astype("flat32"), r"astype\('flat32'\) in a pattern"),
     "a number too large": (lambda: a * 10**400, "no element type holds a number of 1329 bits"),
     "an input": (lambda: op("input"), "unknown operator 'input' in a pattern"),
-    "no operator's name": (lambda: op(3, a), "unknown operator 3 in a pattern"),  # type: ignore[arg-type]
+    "no operator's name": (lambda: op(["exp"], a), r"unknown operator \['exp'\] in a pattern"),  # type: ignore[arg-type]
     "variables without names": (lambda: tensors(""), "variables are named in a text of different names"),
     "variables of one name": (lambda: numbers("p p"), "different names, such as 'a b', not 'p p'"),
     "no name of a variable": (lambda: rules.attributes("1x"), "different names, such as 'a b', not '1x'"),

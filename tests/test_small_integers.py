@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat import nn
+from eqsat.egraph.saturate import saturate
+from eqsat.extract.select import extract
+from eqsat.ir import build
 from eqsat.ir.contraction import DOTS, dot_of, product_of
 from eqsat.ir.kernel import Acc, Call, Kernel, KernelGroup, Load, Operand, Stage
 from eqsat.ir.nest import Loop, TileOp
-from eqsat.ir.types import DType, dtype_of, float32, int32, uint16
+from eqsat.ir.types import DType, TensorType, dtype_of, float32, int32, uint16
+from eqsat.plan.lower import lower
+from eqsat.rules import select
 from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.printing import contract, contract_printer
 from eqsat_backends.numba_cpu.printing.emitted import PackSpec
@@ -24,6 +29,7 @@ from eqsat_backends.numba_cpu.tiles import dots
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine
 from tests.test_contract import run
+from tests.test_extract import RATES
 from tests.test_tiles import call
 
 NOTHING: frozenset[str] = frozenset()
@@ -228,3 +234,16 @@ def test_casts_of_bytes_are_padded_with_infinities(dtype: type) -> None:
     x = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
     fn = eqsat.optimize(lambda x: nn.max_pool1d(x.astype(dtype), (3,), padding=1, layout="NLC"), strict=True)
     np.testing.assert_array_equal(fn(x), x[1:2].astype(dtype))
+
+
+@pytest.mark.parametrize("slots", [1.0, 12.0])
+def test_what_has_no_tile_is_not_preferred_to_dot_products_in_steps(slots: float) -> None:
+    """Nor where a processor takes more slots for four products of bytes than for four of floats: as integers of 32
+    bits they would be multiplied one by one."""
+    x = build.input_node(0, TensorType((3136, 256), dtype_of("uint8")))
+    w = build.input_node(1, TensorType((256, 64), dtype_of("int8")))
+    product = build.matmul(*(build.cast(factor, int32) for factor in (x, w)))
+    rates = replace(RATES, dots={"float32": 1.0, "float64": 1.0, "int16·int16": 2.0, "uint8·int8": slots})
+    egraph = saturate([build.call("maximum", product, build.scalar(0, product))], rules=select(), const=frozenset([w]))
+    (best, *_) = extract(egraph, rates, seconds=10.0, lowers=lambda term: lower(term) is not None)
+    assert {read.type.dtype.name for kernel in best.kernels for read in kernel.reads()} == {"uint8", "int8"}

@@ -27,6 +27,7 @@ from eqsat.cost.calibration import (
     RUN_SLOTS,
     SEVERAL_ROWS,
     SHUFFLE_SLOTS,
+    UNTILED,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
 from eqsat.extract.walks import VECTOR, broadcast_points, every_second, in_blocks, run_of, turned, view_points
@@ -299,11 +300,15 @@ class Builder:
             return False  # register tiles read in place, or what was copied in blocks: guards are stored first
         s.multiply_adds = float(math.prod(extents.values()))
         computed = [a.slots, b.slots]
-        if a.narrow is not None and b.narrow is not None and min(rows, cols) > 1:
-            dot = narrow_dot(a.narrow[0], b.narrow[0], s.type.dtype, a.narrow[2], self.roofline.dots)
-            if dot is not None:  # casts that tiles see through
-                s.multiply_adds *= self.roofline.dots.get(dot.element.name, 1.0) / dot.depth
-                computed = [a.narrow[1], b.narrow[1]]
+        if min(rows, cols) > 1:
+            dots, dot = self.roofline.dots, None
+            if a.narrow is not None and b.narrow is not None:
+                dot = narrow_dot(a.narrow[0], b.narrow[0], s.type.dtype, a.narrow[2], dots)
+                computed = computed if dot is None else [a.narrow[1], b.narrow[1]]  # casts that tiles see through
+            if dot is not None:
+                s.multiply_adds *= dots.get(dot.element.name, 1.0) / dot.depth
+            elif dots and s.type.dtype.name not in dots:
+                s.multiply_adds *= UNTILED
         # Operands with arithmetic have to be packed, once per panel of the other one.
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:

@@ -14,8 +14,8 @@ from typing import Any
 
 from eqsat.rules.examples import Maker
 from eqsat.rules.instantiate import fit, instantiate
-from eqsat.rules.pattern import Pattern, Sum
-from eqsat.rules.walk import bound_names, walk
+from eqsat.rules.pattern import Pattern
+from eqsat.rules.walk import match_names
 
 PROGRAMS, ENOUGH = 60, 6
 """Random programs that a left side is tried to match, and of those that it does how many are looked at."""
@@ -47,14 +47,6 @@ def unknown_variable(function: Callable[..., Any], what: str, lefts: Sequence[Se
                 f"(bound: {', '.join(n for n in bound if not n.startswith('_')) or 'none'})"
             )
     return ""
-
-
-def match_names(lefts: Sequence[Sequence[Pattern]]) -> list[str]:
-    """The variables of a match of some left sides, besides its roots."""
-    bound = [name for left in lefts for pattern in left for name, _ in bound_names(pattern)]
-    if any(isinstance(part, Sum) for left in lefts for pattern in left for part in walk(pattern)):
-        bound += ["signs", "rest", "flip"]
-    return list(dict.fromkeys(bound))
 
 
 def _reads(code: CodeType, parameter: str) -> Iterator[tuple[str, int]]:

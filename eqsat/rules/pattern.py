@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -395,7 +395,7 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     Raises ``RuleError``, with file and line, for a name that is neither in the table nor ``matmul``, for another
     number of tensors than it takes, and for an attribute of another type.
     """
-    if name != "matmul" and (name not in OPS or name in LEAVES):
+    if not isinstance(name, str) or (name != "matmul" and (name not in OPS or name in LEAVES)):
         known = [known for known in OPS if known not in LEAVES]
         near = difflib.get_close_matches(str(name), known)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -411,7 +411,7 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     return Apply(name, tuple(_lift(a) for a in args), _fitting(name, OPS[name].attrs if attrs is None else attrs))
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -420,7 +420,7 @@ def _is_axes(value: object) -> bool:
 
 
 def _is_axis(value: object) -> bool:
-    return isinstance(value, int) and _is_int(value) and value >= 0
+    return _is_int(value) and value >= 0
 
 
 ATTRIBUTES: dict[str, tuple[str, Callable[[object], bool]]] = {

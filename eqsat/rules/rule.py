@@ -16,7 +16,7 @@ from eqsat.ir.table import TRAITS, having
 from eqsat.rules.pattern import Literal as Number
 from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, _lift
 from eqsat.rules.place import place
-from eqsat.rules.walk import bound_names
+from eqsat.rules.walk import bound_names, match_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -178,7 +178,7 @@ def mistakes(
     functions = [(guard.test, f"its guard {guard.name!r}", lefts) for guard in guards]
     if together is None:
         functions += [(way.right, "its right side", [way.left]) for way in ways if not isinstance(way.right, tuple)]
-    if together is not None:
+    else:
         yield from filter(None, [definition.wrong_signature(together, "its right side", "the matches")])
     if example is not None:
         yield from filter(None, [definition.wrong_signature(example, "its example", "a Maker")])
@@ -242,8 +242,6 @@ def _define(
         _check_way(way, at)
     guards = _guards(where, at)
     if more.get("key"):
-        from eqsat.rules.definition import match_names
-
         names = match_names([way.left for way in ways])
         for key in more["key"]:
             if key not in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eqsat.rules.pattern import (
     Apply,
@@ -58,3 +58,11 @@ def bound_names(pattern: Pattern) -> list[tuple[str, str]]:
             if isinstance(attrs, Attribute):
                 found.append((attrs.name, "attribute"))
     return list(dict.fromkeys(found))
+
+
+def match_names(lefts: Sequence[Sequence[Pattern]]) -> list[str]:
+    """The variables of a match of some left sides, besides its roots."""
+    bound = [name for left in lefts for pattern in left for name, _ in bound_names(pattern)]
+    if any(isinstance(part, Sum) for left in lefts for pattern in left for part in walk(pattern)):
+        bound += ["signs", "rest", "flip"]
+    return list(dict.fromkeys(bound))
