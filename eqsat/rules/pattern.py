@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from eqsat.ir.defined import Applied
 from eqsat.ir.joins import PadAttrs
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
-from eqsat.ir.types import DType, dtype_of
+from eqsat.ir.types import DType
 from eqsat.ir.views import ViewMap
+from eqsat.rules.options import element_type, kept, numpy_call
 from eqsat.rules.place import place
 
 Number = float | int | bool
@@ -172,10 +172,10 @@ class Pattern:
         return Swapped(self)
 
     def mean(self, axis: object = None, *, keepdims: bool = False) -> Pattern:
-        return Mean(self, _fitting("reduce_sum", _axis(axis)), _kept(keepdims))
+        return Mean(self, _fitting("reduce_sum", _axis(axis)), kept(keepdims))
 
     def astype(self, dtype: object) -> Pattern:
-        return Apply("cast", (self,), dtype if isinstance(dtype, Attribute) else _dtype(dtype))
+        return Apply("cast", (self,), dtype if isinstance(dtype, Attribute) else element_type(dtype))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Pattern:
         if method != "__call__" or options:
@@ -194,12 +194,12 @@ class Pattern:
         if name == "where":
             return op("where", *args)
         if name in (*REDUCTIONS, "amax", "amin", "mean"):
-            x, given = _of(func, args, kwargs, ("axis", "keepdims"))
+            x, given = numpy_call(func, args, kwargs, ("axis", "keepdims"))
             return getattr(_lift(x), name.removeprefix("a"))(**given)  # type: ignore[no-any-return]
         if name == "matrix_transpose":
             return Swapped(_lift(args[0]))
         if name == "concatenate":
-            parts, given = _of(func, args, kwargs, ("axis",))
+            parts, given = numpy_call(func, args, kwargs, ("axis",))
             return concat(parts, **given)
         raise RuleError(f"{place()}: np.{name} cannot stand in a pattern; use eqsat.rules.op with the operator's name")
 
@@ -481,37 +481,7 @@ def _axis(axis: object) -> object:
     return (axis,) if isinstance(axis, int) else tuple(axis) if isinstance(axis, (tuple, list)) else axis
 
 
-def _kept(keepdims: object) -> bool:
-    if not isinstance(keepdims, bool):
-        raise RuleError(f"{place()}: keepdims is True or False in a pattern, not {keepdims!r}")
-    return keepdims
-
-
-def _dtype(given: object) -> DType:
-    try:
-        return dtype_of(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise RuleError(f"{place()}: astype({given!r}) in a pattern: {error}") from error
-
-
-def _of(
-    func: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any], allowed: Sequence[str]
-) -> tuple[Any, dict[str, Any]]:
-    """The first argument of a call of one of NumPy's functions, and those of its options that patterns have.
-
-    ``RuleError`` for another option: a pattern would be of something else than what it says.
-    """
-    (_, first), *options = inspect.signature(func).bind(*args, **kwargs).arguments.items()
-    others = ", ".join(name for name, value in options if name not in allowed and value is not None)
-    if others:
-        raise RuleError(
-            f"{place()}: np.{func.__name__} in a pattern takes {' and '.join(allowed)}, not {others}; "
-            "of another element type it is of x.astype(…)"
-        )
-    return first, {name: value for name, value in options if name in allowed}
-
-
 def reduction(kind: str, x: object, axis: object = None, keepdims: bool = False) -> Pattern:
     """A reduction over axes: an attribute variable, ints, or None for any axes."""
     reduced = Apply(kind, (_lift(x),), _fitting(kind, _axis(axis)))
-    return Expanded(reduced) if _kept(keepdims) else reduced
+    return Expanded(reduced) if kept(keepdims) else reduced
