@@ -16,8 +16,8 @@ from bench.worker import WorkerError
 from bench.workload import Workload
 from eqsat.cost.machine import Machine
 
-PAUSE = 0.1
-"""Seconds between peers that use several threads (see ``interleaved``)."""
+PAUSE = 0.2
+"""Seconds between peers that use several threads (see ``interleaved``): OpenBLAS's spin for 2**28 cycles."""
 
 
 @dataclass

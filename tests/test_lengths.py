@@ -21,6 +21,7 @@ from eqsat.plan import sized
 from eqsat.plan.sized import Misfit, fitted
 from eqsat.plan.texts import Known, named
 from eqsat_backends.numba_cpu.printing.sizes import reading
+from tests.reports import one_line
 from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
@@ -77,7 +78,7 @@ def test_attention_over_a_cache_that_grows() -> None:
     assert f.cache_info().misses == VALUES + 1  # and one program for all others
     assert lengths_of(f, *cache(99)) == (LEAST * RATIO, LEAST * RATIO**2 - 1)
     assert f.source(*cache(100)) == f.source(*cache(102)) and "size_0" in f.source(*cache(100))
-    assert "lengths of 64 to 255" in str(f.explain(*cache(101)))
+    assert "lengths of 64 to 255" in one_line(f.explain(*cache(101)))
     check(f, lambda n: (normal(2, 16), normal(n, 2, 16).swapaxes(0, 1), normal(2, 2 * n, 16)[:, ::2]), [90, 91])
     with ThreadPoolExecutor(4) as pool:
         for args, got in [(a, pool.submit(f, *a)) for a in map(cache, range(110, 122))]:

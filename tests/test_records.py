@@ -27,6 +27,7 @@ from eqsat.plan.plan import KernelStep
 from eqsat.schedule import schedule
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import DESK, gemm
+from tests.reports import one_line
 from tests.test_nest_json import GROUPS, deep, nests_of
 
 
@@ -220,14 +221,14 @@ def test_explain_says_that_a_nest_was_measured(own_cache: Path) -> None:
     _, record = slow_but_recorded(compiled())
     records.write(record)
     report = eqsat.optimize(layer, threads=1).explain(*ARGS)
-    text = " ".join(str(report).split())  # lines are broken where the figures' widths want it
+    text = one_line(report)
     assert f"chosen by measurement: {1e3 * record.nests[0][1]:.3g} ms when tuned, predicted " in text
     assert report.steps[0].tuned == record.nests[0][1] and json.loads(report.to_json())["steps"][0]["tuned"]
     step = steps_of(compiled())[0]
     drawn = nests_of(step.group, 60, machine_model.load())
     foreign = next(nest for nest in drawn if nest not in dict(record.nests))
     records.write(replace(record, nests=((foreign, 1e-6),)))
-    text = " ".join(str(eqsat.optimize(layer, threads=1).explain(*ARGS)).split())
+    text = one_line(eqsat.optimize(layer, threads=1).explain(*ARGS))
     assert "1 µs when tuned, not among those that the model offers" in text
     assert steps_of(compiled())[0].nest == foreign
 

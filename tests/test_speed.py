@@ -18,7 +18,7 @@ from eqsat.compiled import Compiled
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.loop import of_loop
 from eqsat.plain import PlainProgram
-from eqsat.speed import CLEAR, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
+from eqsat.speed import CLEAR, IDLE, LEAST, LONG, MARGIN, RUNS, SECONDS, TURNS, Speed, compared
 from eqsat.verify.estimate import plain_seconds, reference_seconds
 from tests.programs import PROGRAMS
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ("program", "loses"), [(2.0, True), (MARGIN * 1.01, True), (MARGIN * 0.99, False), (0.5, False)]
 )
 def test_who_is_slower_by_the_margin_loses(clock: Clock, program: float, loses: bool) -> None:
-    found = compared(clock.run("program", program * 1e-4), clock.run("plain", 1e-4), None)
+    found = compared(clock.run("program", program * 1e-4), clock.run("plain", 1e-4), None, 1)
     assert found is not None and found.loses == loses
     assert (found.program, found.plain) == pytest.approx((program * 1e-4, 1e-4))
     rounds = 1 + TURNS * (program * CLEAR > 1)
@@ -60,18 +60,18 @@ def test_who_is_slower_by_the_margin_loses(clock: Clock, program: float, loses: 
 
 def test_what_one_timing_does_not_tell_is_timed_again(clock: Clock) -> None:
     slow_at_first = [1.2e-4] * RUNS
-    found = compared(clock.run("program", *slow_at_first, 0.9e-4), clock.run("plain", 1e-4), None)
+    found = compared(clock.run("program", *slow_at_first, 0.9e-4), clock.run("plain", 1e-4), None, 1)
     assert found is not None and not found.loses
-    found = compared(clock.run("program", 1.1e-4), clock.run("plain", *slow_at_first, 1e-4), None)
+    found = compared(clock.run("program", 1.1e-4), clock.run("plain", *slow_at_first, 1e-4), None, 1)
     assert found is not None and found.loses
     clock.runs.clear()
     disturbed = clock.run("program", *[5e-4] * RUNS, 0.2e-4)  # after which it is clear
-    assert compared(disturbed, clock.run("plain", 1e-4), None) == Speed(pytest.approx(0.2e-4), pytest.approx(1e-4))
+    assert compared(disturbed, clock.run("plain", 1e-4), None, 1) == Speed(pytest.approx(0.2e-4), pytest.approx(1e-4))
     assert clock.runs.count("plain") == 2 * RUNS
 
 
 def test_the_best_run_counts(clock: Clock) -> None:
-    found = compared(clock.run("program", 1e-3, 5e-4, 2e-4, 9e-4), clock.run("plain", 7e-4, 3e-4, 8e-4), None)
+    found = compared(clock.run("program", 1e-3, 5e-4, 2e-4, 9e-4), clock.run("plain", 7e-4, 3e-4, 8e-4), None, 1)
     assert found is not None and (found.program, found.plain) == pytest.approx((2e-4, 3e-4))
 
 
@@ -79,24 +79,53 @@ def test_long_runs_are_few(clock: Clock) -> None:
     for seconds, runs in ((0.3 * SECONDS, 4), (SECONDS, 2), (LONG, 2), (1.1 * LONG, 1)):
         for program, plain, one in ((seconds, 100 * seconds, "program"), (seconds / 100, seconds, "plain")):
             clock.runs.clear()
-            assert compared(clock.run("program", program), clock.run("plain", plain), None) is not None
+            assert compared(clock.run("program", program), clock.run("plain", plain), None, 1) is not None
             assert clock.runs.count(one) == runs
     clock.runs.clear()
-    assert compared(clock.run("program", 1.1 * LONG), clock.run("plain", 1.1 * LONG), None) is not None
+    assert compared(clock.run("program", 1.1 * LONG), clock.run("plain", 1.1 * LONG), None, 1) is not None
     assert clock.runs == ["program", "plain"]  # however near
 
 
 def test_the_first_run_of_the_function_may_tell(clock: Clock) -> None:
-    found = compared(clock.run("program", 0.01), clock.run("plain", 0.2), 0.2)
+    found = compared(clock.run("program", 0.01), clock.run("plain", 0.2), 0.2, 1)
     assert found == Speed(pytest.approx(0.01), 0.2) and not found.loses
     assert "plain" not in clock.runs
-    near = compared(clock.run("program", 0.01), clock.run("plain", 0.005), 0.02)  # a cold run takes longer
+    near = compared(clock.run("program", 0.01), clock.run("plain", 0.005), 0.02, 1)  # a cold run takes longer
     assert near is not None and near.loses
 
 
 def test_what_a_call_costs_is_not_timed(clock: Clock) -> None:
-    assert compared(clock.run("program", 0.9 * LEAST), clock.run("plain", 1e-9), None) is None
+    assert compared(clock.run("program", 0.9 * LEAST), clock.run("plain", 1e-9), None, 1) is None
     assert "plain" not in clock.runs
+
+
+@pytest.mark.parametrize("first", [None, 1.1 * LONG])
+def test_threads_of_blas_sleep_before_a_program_of_threads_loses(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, first: float | None
+) -> None:
+    """Of NumPy's last run they spin, and take turns with those of the program."""
+    spinning, waited = True, []
+
+    def plain() -> None:
+        nonlocal spinning
+        spinning, clock.now = True, clock.now + 0.03
+
+    def program() -> None:
+        clock.now += 0.034 if spinning else 0.017
+
+    def wait(seconds: float) -> None:
+        nonlocal spinning
+        spinning = False
+        waited.append(seconds)
+
+    monkeypatch.setattr(speed, "wait", wait)
+    found = compared(program, plain, first, 2)
+    assert found == Speed(pytest.approx(0.017), pytest.approx(0.03)) and waited == [IDLE]
+    spinning = True
+    found = compared(program, plain, first, 1)
+    assert found is not None and found.loses and waited == [IDLE], "one thread has a core of its own"
+    waited.clear()
+    assert compared(clock.run("program", 1e-3), clock.run("plain", 5e-3), 6e-3, 2) and not waited, "it is clear"
 
 
 def test_a_function_that_raises_is_not_timed(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +133,7 @@ def test_a_function_that_raises_is_not_timed(clock: Clock, caplog: pytest.LogCap
         raise ValueError("assignment destination is read-only")
 
     with caplog.at_level(logging.INFO, "eqsat"):
-        assert compared(clock.run("program", 1e-3), plain, None) is None
+        assert compared(clock.run("program", 1e-3), plain, None, 1) is None
     assert "read-only" in caplog.text
 
 
@@ -114,7 +143,9 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[Speed | None]:
     monkeypatch.setenv(speed.ENVIRONMENT_VARIABLE, "1")
     found: list[Speed | None] = []
 
-    def compare(program: Callable[[], object], plain: Callable[[], object], first: float | None) -> Speed | None:
+    def compare(
+        program: Callable[[], object], plain: Callable[[], object], first: float | None, threads: int
+    ) -> Speed | None:
         for _ in range(2):
             program()
             plain()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import eqsat
 from eqsat.errors import ConcretizationError, EqsatError, EqsatWarning, OptionError, ShapeError, UnsupportedDTypeError
+from tests.reports import one_line
 from tests.sweeps import a_part
 
 QUICK: Any = {"cache": False, "backend": "numpy"}
@@ -242,7 +243,7 @@ def test_each_branch_is_compiled_by_itself() -> None:
             np.testing.assert_array_equal(f(-x)["negative"], x)
     assert len(runs) == made, "compiled programs run"
     assert f.cache_info().misses == 2 and f.cache_info().currsize == 1
-    assert "the value True" in str(f.explain(x)) and "the value False" in str(f.explain(-x))
+    assert "the value True" in one_line(f.explain(x)) and "the value False" in one_line(f.explain(-x))
     with pytest.raises(ConcretizationError, match="truth value"):
         eqsat.optimize(f.fn, strict=True, **QUICK)(x)
 

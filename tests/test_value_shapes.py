@@ -15,6 +15,7 @@ import eqsat
 from eqsat.errors import EqsatWarning, UnsupportedOpError
 from eqsat.frontends.value_shapes import Fitted, shapes_code
 from eqsat.paths import MOST_PATHS
+from tests.reports import one_line
 from tests.sweeps import a_part
 
 QUICK: dict[str, Any] = {"backend": "numpy", "cache": False, "check_speed": False}
@@ -122,7 +123,7 @@ def test_compiled_programs_are_kept_by_shape() -> None:
         held(f, fn, x)
     assert f.cache_info().misses == 2
     assert f.explain(three).plain is None
-    assert "np.nonzero of the shape (3,)" in str(f.explain(three))
+    assert "np.nonzero of the shape (3,)" in one_line(f.explain(three))
     with pytest.raises(UnsupportedOpError, match="depends on values"):
         eqsat.optimize(fn, strict=True, **QUICK)(two)
 

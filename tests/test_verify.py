@@ -36,6 +36,7 @@ from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat.verify.ties import nearly_right
 from eqsat_backends.numba_cpu.printing.emitted import Emitted
+from tests.reports import one_line
 from tests.sweeps import a_part
 
 a, b = tensors("a b")
@@ -410,7 +411,7 @@ def test_kernel_that_cannot_be_generated(
     assert "no kernel could be generated" in caplog.text
     assert _kinds(f, x, w) <= ({"stages", "kernel"} if most else {"reference"})
     words = "one kernel per stage" if most else "through the NumPy reference"
-    assert words in str(f.explain(x, w))
+    assert words in one_line(f.explain(x, w))
     again = eqsat.optimize(softmax_of_product)  # such a plan is not kept
     np.testing.assert_allclose(again(x, w), softmax_of_product(x, w), rtol=1e-5, atol=1e-7)
     assert not again.compile(x, w).cached and _kinds(again, x, w) == {"kernel"}
@@ -439,7 +440,7 @@ def test_operators_that_run_through_the_reference() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert not np.shares_memory(found, x)
     assert "reference" in _kinds(f, x)
-    assert "through the NumPy reference" in str(f.explain(x))
+    assert "through the NumPy reference" in one_line(f.explain(x))
 
 
 @given(
