@@ -141,7 +141,7 @@ def _search(
         if node in const:
             assembly.constants[number] = node
             assembly.constant_of[node] = number
-    regions = cut(graph, const)
+    regions = cut(graph, const, looped=looped)
     deadline.check("cutting the program")
     report.regions += len(regions)
     found: dict[str, Found] = {}

@@ -306,11 +306,15 @@ def _narrowed(guard: Guarded, bounds: Bounds) -> tuple[Bounds, Bounds]:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A buffer: C-contiguous, 64-byte aligned, ``size`` elements. ``const``: known at compile time."""
+    """A buffer: C-contiguous, 64-byte aligned, ``size`` elements.
+
+    ``const``: known at compile time. ``again``: of a loop's trip, written to be read in this one or the next.
+    """
 
     dtype: DType
     size: int
     const: bool = False
+    again: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LINE = 64
+PAGE = 4096
+LARGE = 16 * PAGE
+"""Bytes of a buffer that has a place in a page of its own."""
+APART, PLACES = 704, 5
+"""Bytes from the place of one such buffer to that of the next, and how many there are before the first comes again; the
+arena itself begins where results do. A load waits for earlier stores to the same place in any page: ten five-point means
+of 1024² float32, from one buffer into the other and back, took 19.2 ms at one place (first Zen)."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +31,29 @@ def assign(lifetimes: Mapping[int, Lifetime]) -> tuple[dict[int, int], int]:
     ("Efficient Memory Management for Deep Neural Net Inference", 2020).
     """
     offsets: dict[int, int] = {}
+    large = -1
     placed: list[tuple[int, int, Lifetime]] = []
     for name, life in sorted(lifetimes.items(), key=lambda item: (-item[1].nbytes, item[1].first, item[0])):
         size = -(-life.nbytes // LINE) * LINE
-        at = 0
+        place = None
+        if size >= LARGE:
+            large += 1
+            place = large % PLACES * APART + APART
+        at = _from(0, place)
         for start, end, other in sorted(placed, key=lambda p: p[0]):
             if other.first > life.last or other.last < life.first:
                 continue
             if start - at >= size:
                 break
-            at = max(at, end)
+            at = max(at, _from(end, place))
         offsets[name] = at
         placed.append((at, at + size, life))
     return offsets, max((end for _, end, _ in placed), default=0)
+
+
+def _from(offset: int, place: int | None) -> int:
+    """The first offset from this one on that is so far into a page."""
+    return offset if place is None else offset + (place - offset) % PAGE
 
 
 def lifetimes(steps: Sequence[tuple[Sequence[int], Sequence[int]]], nbytes: Mapping[int, int]) -> dict[int, Lifetime]:

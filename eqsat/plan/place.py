@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.extract.terms import Read, Selection, Term
@@ -73,6 +73,8 @@ def place(region: Region, found: Found, assembly: Assembly, lowered: dict[Term, 
             assembly.add(number, step.reads, step)
             continue
         for kernel, given in zip(low.kernels, low.reads, strict=True):
+            if region.looped:
+                kernel = replace(kernel, out=replace(kernel.out, again=True))
             reads = tuple(number_of(r.eclass) for r in given)
             assembly.pieces.append(Piece(number, kernel, reads, whole=len(low.kernels) == 1))
     for node, eclass in zip(region.outputs, found.selection.outputs, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,13 +32,14 @@ LONGEST = 1024
 class Region:
     """A part of a program: ``graph`` in canonical form, and the program's nodes its inputs and outputs stand for.
 
-    ``const[i]``: input ``i`` of the graph is known when the program is compiled.
+    ``const[i]``: input ``i`` of the graph is known when the program is compiled. ``looped``: a part of a loop's body.
     """
 
     graph: Graph
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     const: tuple[bool, ...]
+    looped: bool = False
 
     def key(self) -> str:
         return f"{self.graph.key()}:{''.join('c' if c else 'v' for c in self.const)}"
@@ -83,10 +84,10 @@ def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
     return known
 
 
-def cut(graph: Graph, const: frozenset[Node]) -> list[Region | LoopRegion]:
+def cut(graph: Graph, const: frozenset[Node], *, looped: bool = False) -> list[Region | LoopRegion]:
     """The program's regions in order; their outputs are the cut tensors and the program's outputs.
 
-    Loops are regions of their own.
+    Loops are regions of their own. ``looped``: the program is a loop's body.
     """
     known = constant_nodes(graph, const)
     order = [n for n in graph.nodes() if n.op != "input" and n not in known]
@@ -117,7 +118,7 @@ def cut(graph: Graph, const: frozenset[Node]) -> list[Region | LoopRegion]:
         if behind - first > SMALL:
             ends = _cut_positions(order, first, behind, users, last)
         for end in ends:
-            regions.append(_region(order[start : end + 1], graph, known, last, end))
+            regions.append(replace(_region(order[start : end + 1], graph, known, last, end), looped=looped))
             start = end + 1
     return regions
 

@@ -66,6 +66,8 @@ class Pricer:
         """Stages whose second factor comes from the outermost space, once, past a few rows."""
         self.resident = {False: self.standing.variable, True: self.standing.known}
         """By whether operands are constant: the caches that they are in when the kernel starts."""
+        self.missed = self._missed()
+        """By cache, the part of operands that are not constant which is read from further away."""
 
     def free(self, stage: int) -> frozenset[tuple[int, str]]:
         """The factors of a stage that come packed from compile time."""
@@ -155,7 +157,14 @@ class Pricer:
             return 0.0 if written else 1.0
         if self.resident[self.problem.const[index]][cache]:
             return 0.0
-        return 2.0 if written else 1.0
+        return (2.0 if written else 1.0) * (1.0 if self.problem.const[index] else self.missed[cache])
+
+    def _missed(self) -> tuple[float, ...]:
+        """All of them; of a loop's kernel the last cache keeps what it holds from trip to trip, as no more passes it."""
+        *near, last = [1.0] * len(self.target.caches)
+        if any(form.kernel.out.again for form in self.problem.stages):
+            last = max(0.0, 1.0 - self.target.holds(self.target.caches[-1]) / max(1, sum(self.problem.sizes)))
+        return (*near, last)
 
     def tile(self, stage: int, m: int, n: int, k: int, a: bool, b: bool) -> float | None:
         """Seconds of a register tile with its share of the epilogue, or None when it cannot read a factor in place."""
