@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
 from eqsat.plan.group import PRODUCTS, Grouping, Piece, PlacedGroup, Price
 from eqsat.plan.lower import lower
-from eqsat.plan.memory import Lifetime, assign
+from eqsat.plan.memory import LARGE, PAGE, PLACES, Lifetime, assign
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing
@@ -440,6 +442,24 @@ def test_arena_keeps_living_buffers_apart(buffers: list[tuple[int, int, int]]) -
         for b, other in lives.items():
             if a < b and one.first <= other.last and other.first <= one.last:
                 assert offsets[a] + one.nbytes <= offsets[b] or offsets[b] + other.nbytes <= offsets[a]
+
+
+@given(st.lists(st.tuples(st.integers(1, 99), st.integers(0, 3), st.integers(0, 3)), max_size=12))
+def test_large_buffers_have_places_of_their_own_in_a_page(buffers: list[tuple[int, int, int]]) -> None:
+    """Else loads of one wait for stores to another: neither the next ones nor a result, which begins where arenas do."""
+    lives = {n: Lifetime(LARGE // 32 * size, first, first + more) for n, (size, first, more) in enumerate(buffers)}
+    offsets, total = assign(lives)
+    large = [n for n, life in lives.items() if life.nbytes >= LARGE]
+    assert total <= sum(life.nbytes + PAGE for life in lives.values())
+    for a, one in lives.items():
+        for b, other in lives.items():
+            if a < b and one.first <= other.last and other.first <= one.last:
+                assert offsets[a] + one.nbytes <= offsets[b] or offsets[b] + other.nbytes <= offsets[a]
+    places = Counter(offsets[n] % PAGE for n in large)
+    assert 0 not in places and len(places) == min(len(large), PLACES)
+    assert not places or max(places.values()) - min(places.values()) <= 1
+    ends = sorted([0, *places, PAGE])
+    assert all(b - a >= 9 * 64 for a, b in pairwise(ends))
 
 
 def test_nodes_survive_json() -> None:

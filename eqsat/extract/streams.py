@@ -9,9 +9,8 @@ return None where operands do not combine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from eqsat.cost.calibration import (
     ARG_SLOTS,
@@ -30,7 +29,19 @@ from eqsat.cost.calibration import (
     UNTILED,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
-from eqsat.extract.walks import VECTOR, broadcast_points, every_second, in_blocks, run_of, turned, view_points
+from eqsat.extract.walks import (
+    VECTOR,
+    broadcast,
+    broadcast_points,
+    every_second,
+    in_blocks,
+    one,
+    run_of,
+    through,
+    turned,
+    unique,
+    view_points,
+)
 from eqsat.ir import views
 from eqsat.ir.contraction import CASTS, narrow_dot
 from eqsat.ir.joins import PadAttrs
@@ -53,9 +64,6 @@ median of 25 has 10,949 of 227 different ones."""
 GUARDED_PARTS = 4
 """Parts of a concatenation that is inlined: each point tests for all of them."""
 
-compose = views.compose
-broadcast = lru_cache(maxsize=8192)(views.broadcast)
-
 
 @dataclass(slots=True, eq=False)
 class Stream:
@@ -71,6 +79,7 @@ class Stream:
     ``owners``: of a core that is a product of matrices, for each axis of its result, the elements from one position to
     the next, the positions of all axes that the same factor has, and the slots of copies where they are columns.
     ``apart``: of a core that is none, for each axis the elements to the next position and the slots lost along it.
+    ``parts``: the numbers of all that is inlined in it, once they were asked for.
     """
 
     uid: int
@@ -97,6 +106,7 @@ class Stream:
     narrow: tuple[DType, float, str] | None = None
     owners: tuple[tuple[int, int, float], ...] = ()
     apart: tuple[tuple[int, float], ...] = ()
+    parts: frozenset[int] | None = None
 
     @property
     def is_read(self) -> bool:
@@ -118,31 +128,18 @@ def merge_reads(streams: Sequence[Stream], sizes: dict[int, float]) -> dict[int,
     return merged
 
 
-def _unique(maps: Iterable[ViewMap | None]) -> tuple[ViewMap | None, ...]:
-    return tuple(dict.fromkeys(maps))
-
-
-def _through(maps: tuple[ViewMap | None, ...], outer: ViewMap) -> tuple[ViewMap | None, ...] | None:
-    """Every map seen through ``outer``; None where one does not compose."""
-    out: list[ViewMap | None] = []
-    for inner in maps:
-        both = outer if inner is None else compose(inner, outer)
-        if both is None:
-            return None
-        out.append(both)
-    return _unique(out)
-
-
 def _shares(size: int, children: Sequence[Stream]) -> bool:
     """Whether the operators of a large term are few, for it has most of them several times."""
     if size > MAX_TREE:
         return False
-    found, stack = {child.uid for child in children}, list(children)
-    while stack and len(found) < MAX_SIZE:
-        fresh = {child.uid: child for child in stack.pop().children if child.uid not in found}
-        found.update(fresh)
-        stack.extend(fresh.values())
-    return len(found) < MAX_SIZE
+    return len(frozenset().union(*map(_parts, children))) < MAX_SIZE
+
+
+def _parts(stream: Stream) -> frozenset[int]:
+    """The numbers of a stream and of all that is inlined in it."""
+    if stream.parts is None:
+        stream.parts = frozenset((stream.uid,)).union(*map(_parts, stream.children))
+    return stream.parts
 
 
 class Builder:
@@ -228,7 +225,7 @@ class Builder:
                 s.work.update(child.work)
                 maps.extend(child.maps)
                 continue
-            seen = _through(child.maps, broadcast(child.type.shape, s.type.shape))
+            seen = through(child.maps, broadcast(child.type.shape, s.type.shape))
             if seen is None:
                 return False
             maps.extend(seen)
@@ -241,21 +238,21 @@ class Builder:
         s.work[s.uid] = self.roofline.slots(op) * terms * s.type.size
         if op in CASTS:
             s.narrow = s.children[0].type.dtype, s.children[0].slots, op
-        s.maps = _unique(maps)
+        s.maps = unique(maps)
         s.reads = merge_reads(s.children, self.sizes)
         return True
 
     def _view(self, s: Stream, op: str, attrs: object) -> bool:
         assert isinstance(attrs, ViewMap)
         (child,) = s.children
-        maps = _through(child.maps, attrs)
+        maps = through(child.maps, attrs)
         if maps is None:
             return False
         s.maps = maps
         if child.core is not None:
             if not attrs.is_one_to_one(child.type.size):
                 return False
-            s.core_map = attrs if child.core_map is None else compose(child.core_map, attrs)
+            s.core_map = attrs if child.core_map is None else views.compose(child.core_map, attrs)
             if s.core_map is None:
                 return False
             s.core, s.multiply_adds, s.core_slots = child.core, child.multiply_adds, child.core_slots
@@ -443,8 +440,8 @@ class Builder:
                 wide = views.lifted(inner, shape, start)
                 if wide is None or turned(inner):
                     return False
-                maps.append(wide)
-        s.maps, s.guarded = _unique(maps), True
+                maps.append(one(wide))
+        s.maps, s.guarded = unique(maps), True
         for child in s.children:
             s.work.update(child.work)
         s.work[s.uid] = GUARD_SLOTS * max(len(axes), len(s.children) - 1) * s.type.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from eqsat.ir import views
@@ -11,6 +11,30 @@ from eqsat.ir.views import ViewMap
 
 VECTOR = 8
 """Elements of a run from which it is read by vectors, whatever their width."""
+
+
+broadcast = lru_cache(maxsize=8192)(views.broadcast)
+
+
+@lru_cache(maxsize=1 << 16)
+def one(map: ViewMap) -> ViewMap:
+    """Of equal maps the same object: they are compared a million times in the search of a few steps of a stencil."""
+    return map
+
+
+def unique(maps: Iterable[ViewMap | None]) -> tuple[ViewMap | None, ...]:
+    return tuple(dict.fromkeys(maps))
+
+
+def through(maps: Sequence[ViewMap | None], outer: ViewMap) -> tuple[ViewMap | None, ...] | None:
+    """Every map seen through ``outer``; None where one does not compose."""
+    out: list[ViewMap | None] = []
+    for inner in maps:
+        both = outer if inner is None else views.compose(inner, outer)
+        if both is None:
+            return None
+        out.append(one(both))
+    return unique(out)
 
 
 @lru_cache(maxsize=8192)

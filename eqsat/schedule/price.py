@@ -160,7 +160,7 @@ class Pricer:
         return (2.0 if written else 1.0) * (1.0 if self.problem.const[index] else self.missed[cache])
 
     def _missed(self) -> tuple[float, ...]:
-        """All of them; of a loop's kernel the last cache keeps what it holds from trip to trip, as no more passes it."""
+        """All of them; of a loop's kernel, the last cache keeps what it holds from trip to trip."""
         *near, last = [1.0] * len(self.target.caches)
         if any(form.kernel.out.again for form in self.problem.stages):
             last = max(0.0, 1.0 - self.target.holds(self.target.caches[-1]) / max(1, sum(self.problem.sizes)))

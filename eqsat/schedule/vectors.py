@@ -220,9 +220,9 @@ def _streamable(form: StageForm, problem: Problem, target: Target, axis: str, la
     """Whether whole vectors of results lie at multiples of their size, and nothing of the group reads them again.
 
     Behind long arithmetic they go out one by one, which takes longer, and there is nothing to gain where arithmetic
-    hides the traffic: tanh of 10 M took 22 ms past the caches and 10 through them, a·b + c 15 and 20. What a loop's trip
-    writes is read soon: ten five-point means of 3 MB took 1.5 ms through the caches and 2.8 past them, of 13 MB 9.8 and
-    10.9, of 32 MB 22 and 24 (first Zen, whose last cache has 8 MB).
+    hides the traffic: tanh of 10 M took 22 ms past the caches and 10 through them, a·b + c 15 and 20. What a trip of a
+    loop writes is read soon: ten five-point means of 3 MB took 1.5 ms through the caches and 2.8 past them, of 13 MB
+    9.8 and 10.9, of 32 MB 22 and 24 (first Zen, whose last cache has 8 MB).
     """
     kernel = form.kernel
     if kernel.out.again:
