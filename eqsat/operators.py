@@ -250,7 +250,8 @@ def _as_floats(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         dtype = _computed_in(name, args)
         wide = float32 if dtype.bits < 32 else dtype
         found = function(*(np.asarray(a, wide.numpy) for a in args))
-        return found if wide == dtype else np.asarray(found).astype(dtype.numpy)
+        found = found if wide == dtype else np.asarray(found).astype(dtype.numpy)
+        return found[()] if isinstance(found, np.ndarray) else found  # without axes a scalar, as of NumPy's ufuncs
 
     return run
 

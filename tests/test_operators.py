@@ -97,6 +97,21 @@ def test_types_are_the_same_on_arrays_and_in_programs() -> None:
         smoothed(1.0, width=2.0)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_without_axes_they_give_scalars_as_ufuncs_do(dtype: type) -> None:
+    """A reshaped one is then an array of its own, in programs as on arrays."""
+
+    def filled(x: Any) -> Any:
+        y = cauchy(x)
+        y.reshape(1, -1).fill(3)
+        return y
+
+    x = np.array(1, dtype)
+    assert isinstance(cauchy(x), np.generic) and cauchy(x).dtype == np.sqrt(x).dtype
+    assert isinstance(cauchy(x[()]), np.generic) and isinstance(cauchy(x.reshape(1)), np.ndarray)
+    assert eqsat.optimize(filled, strict=True)(x) == filled(x) == cauchy(x)
+
+
 def test_floats_of_16_bits_are_rounded_once() -> None:
     """On arrays as in programs: step by step in float16, small results of 1 - 1/(1 + x) had one digit or none."""
     x = np.random.default_rng(1).uniform(-2, 2, (8, 8, 8, 8)).astype(np.float16)

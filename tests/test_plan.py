@@ -446,7 +446,7 @@ def test_arena_keeps_living_buffers_apart(buffers: list[tuple[int, int, int]]) -
 
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(0, 3), st.integers(0, 3)), max_size=12))
 def test_large_buffers_have_places_of_their_own_in_a_page(buffers: list[tuple[int, int, int]]) -> None:
-    """Else loads of one wait for stores to another: neither the next ones nor a result, which begins where arenas do."""
+    """Else loads of one wait for stores to another, or to a result, which begins where arenas do."""
     lives = {n: Lifetime(LARGE // 32 * size, first, first + more) for n, (size, first, more) in enumerate(buffers)}
     offsets, total = assign(lives)
     large = [n for n, life in lives.items() if life.nbytes >= LARGE]

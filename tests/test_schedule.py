@@ -33,6 +33,7 @@ from eqsat.ir.kernel import (
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
 from eqsat.ir.types import DType, float32, float64
+from eqsat.plan.policy import ScheduledPrice
 from eqsat.schedule import (
     LoopRule,
     ScheduleError,
@@ -441,6 +442,27 @@ def test_results_that_go_out_as_pieces_of_rows_are_paid_once_each() -> None:
 def test_tiles_ask_for_rows_of_the_first_factor_that_no_private_cache_holds(size: int) -> None:
     found = show(schedule(gemm(size, size, size, dtype=float64), target_of(DESK)).nest)
     assert ("fma(m=14,n=16,k=504,prefetch=3" in found) == (size > 1000), found
+
+
+def side_by_side(count: int) -> KernelGroup:
+    """Products of equal extents, of two small matrices each, with their position and rows in common."""
+    first, second = Load(0, 0, (3, 15, 0, 1), float32), Load(1, 0, (36, 0, 18, -6), float32)
+    operands, out = (Operand(float32, 2520, const=True), Operand(float32, 180)), Operand(float32, 1680)
+    body = Call("mul", (first, second), float32)
+    kernel = Kernel((5, 168, 2, 3), 3, "sum", body, Acc(float32), operands, out, 0, (2, 10, 1))
+    results = tuple(range(2, 2 + count))
+    stages = tuple(Stage(kernel, (0, 1), result) for result in results)
+    return KernelGroup(stages, 2, (*operands, *[out] * count), results)
+
+
+def test_a_group_with_too_many_nests_is_left_apart() -> None:
+    """Those of a transposed convolution of six kernels: no nest of them all was made before the e-graph was large."""
+    target = target_of(machine(registers=16, width=32), 2)
+    price = ScheduledPrice(target)
+    assert math.isfinite(price.seconds(side_by_side(2)))
+    with pytest.raises(ScheduleError, match="more than 50,000 forms of its loops"):
+        schedule(side_by_side(6), target)
+    assert price.seconds(side_by_side(6)) == math.inf
 
 
 def test_threads_share_what_is_large_and_leave_what_is_small() -> None:

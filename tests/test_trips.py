@@ -42,7 +42,7 @@ def test_what_a_trip_writes_stays_in_the_caches() -> None:
     options = SearchOptions(select(), TARGET, 5.0)
 
     def nest(fn: Callable[..., Any], trips: int) -> tuple[str, float]:
-        plan = search(trace(fn, [x]).graph, frozenset(), SMALL, options, tell)
+        plan = search(trace(fn, (x,)).graph, frozenset(), SMALL, options, tell)
         assert [repeat.trips for repeat in plan.repeats] == [trips] * (trips > 1)
         (step,) = plan.steps
         assert isinstance(step, KernelStep) and step.chosen is not None

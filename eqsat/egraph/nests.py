@@ -152,6 +152,9 @@ class NestGraph:
         return tuple(sorted(found))
 
 
+LIMIT = 50_000
+"""Loop terms of an e-graph of nests from which it grows no further."""
+
 ROUNDS = 1000
 """Rounds of loop rules at most: those of the library settle in about a dozen, a user's may never."""
 TOGETHER = 32
@@ -169,14 +172,14 @@ class Space:
 def saturate_nests(
     rules: Sequence[tuple[str, str]],
     spaces: Sequence[Space],
-    limit: int = 50_000,
+    limit: int = LIMIT,
     deadline: Deadline = NEVER,
 ) -> list[NestGraph]:
     """Saturate each space under the rules, several in one e-graph, and read the e-graphs back.
 
     ``rules``: (id, egglog text) pairs; the text refers to its ruleset as ``{ruleset}``. Past ``limit`` loop terms of a
     space, or ``ROUNDS`` rounds, no further one is run: what there is by then are nests of the same computation, so a
-    search over it is only less thorough.
+    search over it is only less thorough; of several products together there may be none yet that can run.
 
     Raises ``ValueError``, naming the rules, when egglog refuses them.
     """

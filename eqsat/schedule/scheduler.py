@@ -14,7 +14,7 @@ from eqsat.cost.calibration import CLEARLY, ROWS_APART
 from eqsat.cost.movement import work
 from eqsat.cost.target import Moved, Target
 from eqsat.deadline import NEVER, Deadline
-from eqsat.egraph.nests import Matches, NestGraph, Space, saturate_nests
+from eqsat.egraph.nests import LIMIT, Matches, NestGraph, Space, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import Expr, Guarded, Index, KernelGroup, Literal, Load, Stage, rewrite_kernel
 from eqsat.ir.nest import Nest, show
@@ -104,7 +104,8 @@ def schedule(
 
     Raises:
         OutOfTime: past ``deadline``.
-        ScheduleError: the group breaks what ``KernelGroup`` promises (see ``eqsat.schedule.problem``).
+        ScheduleError: the group breaks what ``KernelGroup`` promises (see ``eqsat.schedule.problem``), or has too many
+            nests to find one.
         ValueError: an unknown rule id, or disabled rules without which no nest can be run (tensorize, vectorize,
             and pack where a factor cannot be read in place).
     """
@@ -223,6 +224,10 @@ def _schedule(
                 ranked[nest] = (seconds, entry, on)
     if not ranked and disable:
         raise OptionError(f"no loop nest runs group {group.name!r} without the disabled rules {', '.join(disable)}")
+    if not ranked and graph.size > LIMIT:
+        raise ScheduleError(
+            f"group {group.name!r} has more than {LIMIT:,} forms of its loops: none was found that runs"
+        )
     if not ranked:
         raise ValueError(f"no loop nest runs group {group.name!r}; this is a fault of the loop rules")
     order = sorted(ranked, key=lambda nest: (ranked[nest][0], show(nest)))
