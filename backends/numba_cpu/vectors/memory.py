@@ -178,10 +178,8 @@ def _store_parts(e: Lanes, address: Value, value: Value, count: Value) -> None:
 
 
 def _store_first_lane(e: Lanes, address: Value, value: Value) -> None:
-    """As a vector of one: LLVM makes one vector of scalars that are stored side by side, and computes all lanes of each
-    for it (four rows' norms took four roots of 8 lanes, 17.3 ms for 13.0 on the first Zen)."""
-    kept = to_memory(e, value)
-    e.b.store(e.shuffle(kept, kept, [0]), pointer(e, address), align=BYTES[e.kind(value)])
+    lane = e.b.extract_element(to_memory(e, value), ir.Constant(I32, 0))
+    e.b.store(lane, pointer(e, address), align=BYTES[e.kind(value)])
 
 
 def element(e: Lanes, kind: str, address: Value) -> Value:
