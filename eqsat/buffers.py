@@ -20,7 +20,7 @@ ALIGNED_BYTES = 256 << 10
 """Results from this size on are given 64-byte aligned memory."""
 
 CACHE_LINE = 64
-_PAGE = 4096
+PAGE = 4096
 _HUGE_PAGE = 2 << 20
 _START = 1536
 """Where in a page large blocks begin: away from where the arrays of other allocators and their rows do.
@@ -29,7 +29,7 @@ A load waits for earlier stores to the same place in any page, and more so acros
 4096 × 1024 from an array 16 bytes behind a boundary, as NumPy's are, took 1.52 ms into one at a boundary, 1.26 so.
 Half a page is a row of 512 float32: 8192 × 512 took 1.42 ms there, 1.18 here as at a boundary.
 """
-_PLACED = 16 * _PAGE
+PLACED = 16 * PAGE
 """Least bytes of a block that begins there."""
 
 
@@ -37,7 +37,7 @@ def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE, purpose: str = "a bu
     """Uninitialized uint8 array of ``nbytes`` at a multiple of ``alignment`` (a power of two).
 
     From 2 MiB on it is a private mapping on huge pages, where the system grants them: first-touch and TLB misses
-    otherwise show in kernels that stream. From ``_PLACED`` on it begins at ``_START`` in a page.
+    otherwise show in kernels that stream. From ``PLACED`` on it begins at ``_START`` in a page.
 
     Raises:
         MemoryError: the system does not give that much; it says how much, and what for (``purpose``).
@@ -53,9 +53,9 @@ def aligned_bytes(nbytes: int, alignment: int = CACHE_LINE, purpose: str = "a bu
         raw = np.frombuffer(mapping, np.uint8)
         boundary = _HUGE_PAGE
     else:
-        boundary = max(alignment, _PAGE if nbytes >= _PLACED else 1)
+        boundary = max(alignment, PAGE if nbytes >= PLACED else 1)
         raw = np.empty(nbytes + boundary, np.uint8)
-    shift = _START if boundary >= _PAGE and _START % alignment == 0 else 0
+    shift = _START if boundary >= PAGE and _START % alignment == 0 else 0
     start = (shift - raw.ctypes.data) % boundary
     return raw[start : start + nbytes]
 
@@ -74,7 +74,7 @@ class Shelf:
     """Makes arrays that are held together, one behind the other in blocks of huge pages.
 
     A network's weights, each smaller than some huge pages, otherwise lie on thousands of ordinary ones, more than the
-    TLB holds. Pages that no array reaches are not touched. From ``_PLACED`` bytes on arrays begin at ``_START`` in a
+    TLB holds. Pages that no array reaches are not touched. From ``PLACED`` bytes on arrays begin at ``_START`` in a
     page; smaller ones, and those of a block and more, have memory of their own. A block lives as long as any of its
     arrays. Not for several threads at once.
     """
@@ -85,9 +85,9 @@ class Shelf:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialized C-contiguous array at a multiple of 64 bytes. Raises ``MemoryError``."""
         nbytes = math.prod(shape) * dtype.itemsize
-        if not _PLACED <= nbytes < _SHELF:
+        if not PLACED <= nbytes < _SHELF:
             return aligned_empty(shape, dtype)
-        room = -(-nbytes // _PAGE) * _PAGE
+        room = -(-nbytes // PAGE) * PAGE
         if room > self._left.size:
             self._left = aligned_bytes(_SHELF, purpose=_named(shape, dtype))
         here, self._left = self._left[:nbytes], self._left[room:]
@@ -191,7 +191,7 @@ class Recycler:
                 for start in range(0, nbytes.size, _STRETCH):
                     if left.is_set():
                         return
-                    nbytes[start : start + _STRETCH : _PAGE] = 0
+                    nbytes[start : start + _STRETCH : PAGE] = 0
         except MemoryError as error:  # the program itself says so where it needs them
             log.info("memory for results: %s", error)
 

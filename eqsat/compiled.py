@@ -176,7 +176,7 @@ class Compiled:
             progress("time: beside NumPy")
             deadline.check("timing the function itself")
             with plain.runs(self.traced) as (function, given):
-                speed = compared(partial(self._whole_call, examples, given), function, first, self.threads)
+                speed = compared(partial(self._whole_call, examples, given), function, first, self.team)
             record.report["speeds"] = dict([*speeds.items(), (marks[-1], speed and astuple(speed))][-MOST_MARKS:])
         self.speed = self._speed(record, marks[-1])
         if self.cached and not missing and not timing:

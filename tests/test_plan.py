@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eqsat.buffers import PAGE, PLACED
 from eqsat.extract.terms import Read, Term
 from eqsat.ir import Graph, build
 from eqsat.ir.composite import composite, expand
@@ -27,7 +28,7 @@ from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
 from eqsat.plan.group import PRODUCTS, Grouping, Piece, PlacedGroup, Price
 from eqsat.plan.lower import lower
-from eqsat.plan.memory import LARGE, PAGE, PLACES, Lifetime, assign
+from eqsat.plan.memory import PLACES, Lifetime, assign
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing
@@ -447,9 +448,9 @@ def test_arena_keeps_living_buffers_apart(buffers: list[tuple[int, int, int]]) -
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(0, 3), st.integers(0, 3)), max_size=12))
 def test_large_buffers_have_places_of_their_own_in_a_page(buffers: list[tuple[int, int, int]]) -> None:
     """Else loads of one wait for stores to another, or to a result, which begins where arenas do."""
-    lives = {n: Lifetime(LARGE // 32 * size, first, first + more) for n, (size, first, more) in enumerate(buffers)}
+    lives = {n: Lifetime(PLACED // 32 * size, first, first + more) for n, (size, first, more) in enumerate(buffers)}
     offsets, total = assign(lives)
-    large = [n for n, life in lives.items() if life.nbytes >= LARGE]
+    large = [n for n, life in lives.items() if life.nbytes >= PLACED]
     assert total <= sum(life.nbytes + PAGE for life in lives.values())
     for a, one in lives.items():
         for b, other in lives.items():

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eqsat.buffers import PAGE, PLACED
+
 LINE = 64
-PAGE = 4096
-LARGE = 16 * PAGE
-"""Bytes of a buffer that has a place in a page of its own."""
 APART, PLACES = 704, 5
-"""Bytes from the place of one such buffer to that of the next, and how many there are before the first comes again;
-where the arena begins is that of results. A load waits for earlier stores to the same place in any page: ten five-point
-means of 1024² float32, from one buffer into another and back, took 19.2 ms at one place, 7.4 at two (first Zen)."""
+"""Bytes from the place in a page of one large buffer (from ``PLACED`` bytes on) to that of the next, and how many there
+are before the first comes again; where the arena begins is that of results.
+
+A load waits for earlier stores to the same place in any page: ten five-point means of 1024² float32, from one buffer
+into another and back, took 19.2 ms at one place, 7.4 at two (first Zen).
+"""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Lifetime:
 def assign(lifetimes: Mapping[int, Lifetime]) -> tuple[dict[int, int], int]:
     """Offsets of the buffers (multiples of 64 bytes) and the arena's size.
 
-    Largest first, each at the lowest offset free during its life: Pisarchyk and Lee's greedy by size
-    ("Efficient Memory Management for Deep Neural Net Inference", 2020).
+    Largest first, each at the lowest offset free during its life, large ones at the lowest of their place: Pisarchyk
+    and Lee's greedy by size ("Efficient Memory Management for Deep Neural Net Inference", 2020).
     """
     offsets: dict[int, int] = {}
     large = -1
@@ -36,7 +38,7 @@ def assign(lifetimes: Mapping[int, Lifetime]) -> tuple[dict[int, int], int]:
     for name, life in sorted(lifetimes.items(), key=lambda item: (-item[1].nbytes, item[1].first, item[0])):
         size = -(-life.nbytes // LINE) * LINE
         place = None
-        if size >= LARGE:
+        if size >= PLACED:
             large += 1
             place = large % PLACES * APART + APART
         at = _from(0, place)
