@@ -91,6 +91,19 @@ class _Leaf:
 _Draft = _Leaf | Literal | Acc | tuple[str, tuple["_Draft", ...], DType, object]
 
 
+def _opposites_first(node: Term, args: Sequence[_Draft]) -> list[tuple[_Draft, int]]:
+    """The terms of a sum with their signs, those with both signs before others, which they would swallow.
+
+    So cos(y) + (x - x) is no (cos(y) + x) - x, which is 0 for large x. The canonical order has them side by side.
+    """
+    assert isinstance(node.attrs, tuple)
+    signs: dict[int, set[int]] = {}
+    for child, sign in zip(node.children, node.attrs, strict=True):
+        signs.setdefault(child.eclass, set()).add(sign)
+    order = sorted(range(len(args)), key=lambda n: len(signs[node.children[n].eclass]) == 1)
+    return [(args[n], node.attrs[n]) for n in order]
+
+
 class _Lowering:
     """One kernel in the making: axis groups are the result's axes, then the reduced ones."""
 
@@ -198,8 +211,9 @@ class _Lowering:
         dtype = node.type.dtype
         if node.op == "add_n":
             assert isinstance(node.attrs, tuple)
-            total: _Draft = args[0] if node.attrs[0] > 0 else ("neg", (args[0],), dtype, None)
-            for sign, arg in zip(node.attrs[1:], args[1:], strict=True):
+            (first, sign), *rest = _opposites_first(node, args)
+            total: _Draft = first if sign > 0 else ("neg", (first,), dtype, None)
+            for arg, sign in rest:
                 total = ("add" if sign > 0 else "sub", (total, arg), dtype, None)
             return total
         return (node.op, tuple(args), dtype, None if node.op == "cast" else node.attrs)
