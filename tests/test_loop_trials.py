@@ -27,8 +27,9 @@ def normal(*shape: int) -> Array:
 
 
 def pair(x: Array, y: Array, table: Array) -> tuple[Array, Array]:
+    """Each row counts with two factors: what a trip adds and the one before took off would cancel, wherever it is read."""
     for t in range(90):
-        x, y = np.tanh(y + table[t]), x * np.float32(0.9) - table[t + 1]
+        x, y = np.tanh(y + table[t]), x * np.float32(0.9) - np.float32(0.7) * table[t + 1]
     return x, y
 
 
