@@ -27,7 +27,7 @@ def normal(*shape: int) -> Array:
 
 
 def pair(x: Array, y: Array, table: Array) -> tuple[Array, Array]:
-    """Each row counts with two factors: what a trip adds and the one before took off would cancel, wherever it is read."""
+    """Rows count with two factors: with one, what a trip adds cancels what the one before took off, wherever it is."""
     for t in range(90):
         x, y = np.tanh(y + table[t]), x * np.float32(0.9) - np.float32(0.7) * table[t + 1]
     return x, y
