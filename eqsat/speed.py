@@ -30,8 +30,8 @@ TURNS = 3
 """How often: their best runs count."""
 
 IDLE = 0.2
-"""Seconds after which threads of BLAS that have nothing to do sleep: those of OpenBLAS spin for about 0.13 s (first Zen,
-2 GHz), on cores that a program of several threads wants too (one on two cores took 34 ms, and 17 when they slept)."""
+"""Seconds after which threads of BLAS that have nothing to do sleep: those of OpenBLAS spin for about 0.13 s (first
+Zen), on cores that a program of several threads wants too (one on two cores took 34 ms, and 17 when they slept)."""
 
 MARGIN = 1.03
 """How much slower a program is that loses: what lies between depends on the noise of the timing."""
