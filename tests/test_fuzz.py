@@ -342,6 +342,17 @@ def test_rounding_to_a_type_that_a_step_has_only_inside_is_seen() -> None:
     assert noise(one_step("np.tanh(v0) * 0.3", "np.arange(40.0)"))[0].max() < 1e-14
 
 
+def test_what_a_loop_makes_of_the_number_of_its_trip_is_seen_to_round() -> None:
+    """Of bytes, sines of float16, which no array that the loop is given shows."""
+    body = "lambda trip, x: 0.5 * x + 0.5 * {}(np.sin(trip.astype({})))"
+    coarse, fine = (
+        one_step(f"eqsat.fori_loop(0, 7, {body.format('np.tanh', of)}, v0)", "np.array(0.3)")
+        for of in ("np.uint8", "np.float64")
+    )
+    assert noise(coarse)[0] > 1e-5
+    assert noise(fine)[0] < 1e-14
+
+
 def test_products_in_bfloat16_are_drawn_where_none_rounds() -> None:
     """Also where the reference has wider numbers; what multiplies other ones is caught."""
     inputs = [("float32", (1, 2), 1, False), ("int8", (1, 2), 0, False), ("float32", (1, 2), 0, False)]

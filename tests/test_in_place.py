@@ -7,6 +7,7 @@ import pickle
 import random
 import threading
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -437,6 +438,25 @@ def test_containers_of_arguments_that_are_changed() -> None:
     for _ in range(3):
         assert f(*ours) is None is step(*theirs)
         same([*ours[0].values(), *ours[1]], [*theirs[0].values(), *theirs[1]])
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("write", [lambda a, x: np.copyto(a.ravel(), x), lambda a, x: np.put(a, [1, 3], x)])
+def test_windows_show_what_is_written_behind_them(known: bool, write: Callable[[Any, Any], None]) -> None:
+    """Also where no argument is in the array before: NumPy's windows belong to no array that owns memory."""
+
+    def program(x: Any) -> Any:
+        a = np.zeros((3, 4)) + (2 if known else x)
+        windows = np.lib.stride_tricks.sliding_window_view(a, 2, axis=1)
+        write(a, x)
+        return windows, windows[..., ::2]
+
+    x = np.array(5.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = eqsat.optimize(program, **QUICK)(x)
+    for one, right in zip(got, program(x), strict=True):
+        np.testing.assert_array_equal(one, right)
 
 
 def test_what_shares_memory_with_a_changed_argument_is_numpys() -> None:

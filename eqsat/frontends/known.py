@@ -113,7 +113,8 @@ def _arrays(operands: Any) -> list[TracedArray]:
     return found
 
 
-def _owner(array: np.ndarray) -> Any:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+def _owner(array: Any) -> Any:
+    """What a view's elements belong to; of windows that NumPy strides, what is between is no array."""
+    while (base := getattr(array, "base", None)) is not None:
+        array = base
     return array

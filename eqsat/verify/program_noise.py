@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from eqsat.verify.programs import REFERENCE, Array, Program, Step, in_numbers, modules, operators, with_numbers
 from eqsat.verify.rounding import sum_reach
+from eqsat.verify.stand_ins import LOOPS
 
 NOISE_RUNS = 3
 _SUMS = frozenset({np.matmul, np.einsum, np.dot, np.inner, np.vdot, np.tensordot, np.convolve})
@@ -155,12 +156,22 @@ def _operators() -> dict[str, Any]:
     return {name: in_floats(o.__wrapped__) if o.definition.elementwise else o for name, o in found}
 
 
+def _names(moves: _Moves) -> dict[str, Any]:
+    """What steps call. The number of a loop's trip moves as arrays do: what functions make of it is rounded, too."""
+
+    def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any) -> Any:
+        return LOOPS.fori_loop(lower, upper, lambda trip, value: body(moving(trip, moves), value), init)
+
+    loops = SimpleNamespace(**{**vars(LOOPS), "fori_loop": fori_loop})
+    return {**modules(), **_operators(), **REFERENCE, "eqsat": loops}
+
+
 def _types(program: Program) -> tuple[dict[str, float], list[float], frozenset[str]]:
     """Units of each value and of the coarsest type that each step computes with, and the values that are views."""
     moves = _Moves(0)
     values: dict[str, Any] = {name: moving(array, moves) for name, array in program.arrays().items()}
     views, inside = set(), []
-    scope = {**modules(), **_operators(), **REFERENCE, **values}
+    scope = {**_names(moves), **values}
     for step in program.steps:
         moves.coarsest = 0.0
         exec(step.text, scope)
@@ -184,7 +195,7 @@ def _evaluated(
     values: dict[str, Any] = {
         name: moving(in_numbers(array, DOUBLE, COMPLEX), moves) for name, array in program.arrays().items()
     }
-    names = {**modules(), **_operators(), **REFERENCE}
+    names = _names(moves)
     for step, code, least in zip(program.steps, codes, inside, strict=True):
         moves.unit = _unit(step, units, least)
         shared = step.arguments if step.name in views else step.changes
