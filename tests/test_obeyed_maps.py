@@ -23,7 +23,7 @@ from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
 from tests.kernel_groups import machine, reduction
 from tests.sweeps import crossed
-from tests.test_loops import operands, run, single
+from tests.test_loops import call, operands, run, single
 
 HOST = machine()
 NARROW = machine(l1=1 << 10, l2=4 << 10, l3=16 << 10, registers=16, width=16)
@@ -165,6 +165,35 @@ def test_unrolled_vectors_are_those_of_the_tile() -> None:
         source = emit(group, nest).source
         assert len(re.findall(r"= load_f32x16\(", source)) == vectors
         check_runs(group, nest, 0, 2)
+
+
+@crossed(
+    together=[2, 3, 4, 12], lanes=[1, 4, 16],
+    case=[("sum", float32, 1, 1), ("prod", float64, 1, 1), ("max", float32, 1, 1), ("min", float64, 2, 1),
+          ("sum", float64, 1, 3)],
+)  # fmt: skip
+def test_neighbours_are_finished_side_by_side(together: int, lanes: int, case: tuple[str, DType, int, int]) -> None:
+    """Lanes of several rows are combined into one vector, where the results and what epilogues read lie so."""
+    combine, dtype, step, store = case
+    rows = 14
+    body = call("sub", Load(0, 0, (21, 1), dtype), Load(1, 2, (0, 1), dtype))
+    end = call("add", call("mul", Acc(dtype), Load(2, 1, (step, 0), dtype)), Load(1, 0, (0, 0), dtype))
+    sizes = [(dtype, 21 * rows), (dtype, 24), (dtype, step * rows + 1)]
+    group = single((rows, 21), 1, combine, body, sizes, end, (store,))
+    group = with_result(group, store * rows)
+    tile = TileOp("reduce", (("p0", together), ("r0", lanes)), lanes=lanes)
+    nest = Loop("p0", rows, together, Loop("r0", 21, lanes, tile))
+    source = emit(group, nest).source
+    assert (f"{combine}_each" in source) == (lanes > 1 and step == store == 1)
+    check_runs(group, nest, rows + together, 1)
+
+
+def with_result(group: KernelGroup, size: int) -> KernelGroup:
+    """A group of one kernel, whose result lies in so many elements."""
+    (stage,), (*inputs, out) = group.stages, group.operands
+    made = replace(out, size=size)
+    stages = (replace(stage, kernel=replace(stage.kernel, out=made)),)
+    return replace(group, stages=stages, operands=(*inputs, made))
 
 
 def test_results_go_past_the_caches_where_the_tile_says_so() -> None:

@@ -16,7 +16,7 @@ from eqsat.ir.table import OPS
 from eqsat.ir.types import DTYPES, TensorType, bool_
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.vectors.lanes import KIND, native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import EACH, KIND, native_lanes
 from tests.fenced import Fenced
 from tests.sweeps import crossed
 
@@ -499,6 +499,27 @@ def fill(args, tid, nt):
     want = np.ones((6, 35, 17))
     want[:, :34, 8:] = 0
     same(got, want)
+
+
+@crossed(kind=["f32", "f64", "i32", "i64", "u8", "i16"], lanes=[2, 4, 8, 16])
+def test_lanes_of_several_vectors_are_combined_side_by_side(kind: str, lanes: int) -> None:
+    """As the lanes of each vector by itself, with NaN and infinities; NumPy's extremes."""
+    size, vector, names = np.dtype(KINDS[kind]).itemsize, f"{kind}x{lanes}", ("sum", "prod", "max", "min")
+    for count in (n for n in EACH if n <= lanes):
+        used = {f"{name}_{how}" for name in names for how in ("lanes", f"each{count}")}
+        text = f"from eqsat_backends.numba_cpu.vectors.simd import load_{vector}, store, word, {', '.join(used)}\n\n"
+        text += "def each(args, tid, nt):\n"
+        text += "".join(f"    v{i} = load_{vector}(word(args, 0) + {size * lanes * i})\n" for i in range(count))
+        several = ", ".join(f"v{i}" for i in range(count))
+        for n, name in enumerate(names):
+            text += f"    store(word(args, 1) + {size * lanes * n}, {name}_each{count}({several}))\n"
+            for i in range(count):
+                text += f"    store(word(args, 2) + {size * lanes * (n * count + i)}, {name}_lanes(v{i}))\n"
+        x = values(kind, np.random.default_rng(count), count * lanes).reshape(count, lanes)
+        got, alone = np.zeros((4, lanes), x.dtype), np.zeros((4, count, lanes), x.dtype)
+        call(compile_module(text, ("each",))["each"], x, got, alone)
+        np.testing.assert_array_equal(got[:, :count], alone[:, :, 0])
+        np.testing.assert_array_equal(got[2:, :count], [x.max(axis=1), x.min(axis=1)])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="forbids access to a page")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eqsat.cost.target import TileOpRow
-from eqsat.ir.kernel import Kernel
+from eqsat.ir.kernel import Kernel, Load, unique
 from eqsat.ir.nest import MAPS, Loop, Nest, TileOp, show
 from eqsat.schedule.peel import may_peel
 from eqsat.schedule.tensorize import Match, matches
 
-__all__ = ["axes_of", "check_nest", "check_turns", "match_of", "tile_of"]
+__all__ = ["axes_of", "check_nest", "check_turns", "match_of", "side_by_side", "tile_of"]
 
 
 def axes_of(kernel: Kernel, shared: int = 0) -> dict[str, int]:
@@ -106,6 +106,18 @@ def check_turns(loop: Loop, part: bool = False) -> None:
         )
     if loop.cyclic and not loop.parallel:
         raise ValueError(f"threads do not share the loop over {loop.axis}, whose steps they take in turns")
+
+
+def side_by_side(kernel: Kernel, axis: int) -> bool:
+    """Whether results of neighbours along an axis lie side by side, so that one vector may have them all.
+
+    Lanes are combined first: not where positions of extremes are, or single bits.
+    """
+    if axis >= kernel.parallel or kernel.store_strides[axis] != 1:
+        return False
+    if kernel.combine in ("argmax", "argmin") or kernel.body.dtype.kind == "bool":
+        return False
+    return all(e.strides[axis] in (0, 1) for e in unique(kernel.epilogue) if isinstance(e, Load))
 
 
 def match_of(

@@ -149,6 +149,12 @@ def _own_lane(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes.Lanes, "across", across)
 
 
+def _neighbours_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Horizontal reductions of neighbours whose results change places."""
+    sound = lanes.Lanes.across_each
+    patch.setattr(lanes.Lanes, "across_each", lambda self, combine, rows: sound(self, combine, rows[::-1]))
+
+
 def _remainder_short(patch: pytest.MonkeyPatch) -> None:
     """The last vector of a row has a lane too few."""
     sound = lanes.Lanes.first
@@ -235,7 +241,8 @@ KERNEL_FAULTS = (
     Fault("a guard ends a step early", in_expressions(_ends_early), lambda x: np.pad(x, 2) + 1, (LARGE,)),
     Fault("a shifted row ends early", in_expressions(_ends_early), lambda x: np.roll(x, 3, 1) - x, (LARGE,)),
     Fault("a loop forgets its first step", _first_forgotten, lambda x: np.pad(x, ((0, 0), (1, 0))) * 2, (LARGE,)),
-    Fault("the wrong lane in a horizontal sum", _own_lane, lambda x: x.sum(axis=1), (LARGE,)),
+    Fault("the wrong lane in a horizontal sum", _own_lane, lambda x: x.sum(), (LARGE,)),
+    Fault("sums of neighbours change places", _neighbours_swapped, lambda x: abs(x - x[0]).sum(axis=1), (LARGE,)),
     Fault("the last vector lacks a lane", _remainder_short, lambda x: np.exp(x) + x.sum(), (X,)),
     Fault("a fused multiply-add loses part of its addend", _sum_of_two, np.exp, (X,)),
     Fault("a coefficient of exp is off by 1e-4", _coefficient("_EXP", "f32", 1e-4), np.exp, (LARGE,)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from eqsat.ir.kernel import Combine
 from eqsat.ir.types import DType, int64
 from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.scopes import Value
+from eqsat_backends.numba_cpu.vectors.lanes import EACH
 
-__all__ = ["FUNCTION", "Accumulator", "identity_of"]
+__all__ = ["FUNCTION", "Accumulator", "across_each", "identity_of"]
 
 FUNCTION = {"sum": "accumulate", "prod": "mul", "max": "maximum", "min": "minimum"}
 """SIMD functions that combine."""
@@ -123,3 +126,19 @@ class Accumulator:
         """Position 0 where nothing was beyond the identity: then all values equal it."""
         unset, zero = self.p.literal(_UNSET, int64), self.p.literal(0, int64)
         return self.p.call("where", self.p.call("eq", place, unset), zero, place, dtype=int64)
+
+
+def across_each(accumulators: Sequence[Accumulator]) -> Value:
+    """Of each accumulator all copies and lanes combined, the results side by side in the first lanes.
+
+    Binds it in the innermost scope. No positions; as many accumulators as lanes and as ``EACH`` has, at most.
+    """
+    one = accumulators[0]
+    for accumulator in accumulators:
+        accumulator.fold()
+    count = next(n for n in EACH if n >= len(accumulators))
+    names = [accumulator.names[0] for accumulator in accumulators]
+    names += names[-1:] * (count - len(names))
+    name = one.p.fresh(one.combine)
+    one.p.bind(name, f"{one.combine}_each{count}({', '.join(names)})")
+    return Value(name, one.dtype, frozenset((name,)), False)

@@ -19,15 +19,16 @@ from eqsat.ir.axes import merged
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
-from eqsat.schedule.maps import axes_of, check_nest, tile_of
+from eqsat.schedule.maps import axes_of, check_nest, side_by_side, tile_of
 from eqsat.schedule.peel import Peeling
 from eqsat.schedule.read_again import ahead_loads
-from eqsat_backends.numba_cpu.printing.accumulators import Accumulator
+from eqsat_backends.numba_cpu.printing.accumulators import Accumulator, across_each
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, View, affine
 from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
+from eqsat_backends.numba_cpu.vectors.lanes import EACH
 
 if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.printing.nests import Rows
@@ -386,8 +387,14 @@ class Walk:
     def _finish(self, totals: Totals) -> None:
         """Epilogues of whole reductions, and their stores."""
         rows = self.rows
-        for row, beside in enumerate(self._beside() if len(totals) > 1 or self._jams() else ["0"]):
+        positions = self._beside() if len(totals) > 1 or self._jams() else ["0"]
+        together = [s for s in totals[0] if len(positions) > 1 and self._side_by_side(s)]
+        for s in together:
+            self._finish_each(s, [row[s] for row in totals], positions)
+        for row, beside in enumerate(positions):
             for s, total in totals[row].items():
+                if s in together:
+                    continue
                 kernel = rows.stages[s].kernel
                 if self.vector is not None and self.vector < self.kept:
                     for copy, (position, count) in enumerate(self._chunks()):
@@ -406,6 +413,23 @@ class Walk:
                     rows.store_extreme(s, total.extreme(), here[: kernel.parallel], None, None)
                 if kernel.parallel == rows.shared:
                     rows.live[s] = value
+
+    def _side_by_side(self, s: int) -> bool:
+        """Whether neighbours whose lanes are combined are finished together."""
+        if self.other is None or self.p.lanes < EACH[0] or (self.vector is not None and self.vector < self.kept):
+            return False
+        return side_by_side(self.rows.stages[s].kernel, self.other)
+
+    def _finish_each(self, s: int, totals: Sequence[Accumulator], positions: Sequence[str]) -> None:
+        """The epilogues and the store of neighbours, a vector of them at a time."""
+        rows, kernel, most = self.rows, self.rows.stages[s].kernel, min(self.p.lanes, EACH[-1])
+        for first in range(0, len(totals), most):
+            some = totals[first : first + most]
+            here = self._results(kernel, positions[first], "0")
+            count = str(len(some)) if len(some) < self.p.lanes else None
+            view = View(here, self.other, rows.rule(s), count, across_each(some))
+            value = self.p.value(kernel.epilogue, view)
+            rows.store(s, value, here[: kernel.parallel], self.other, count)
 
     def _jams(self) -> bool:
         return self.other is not None and self.other < self.kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -52,6 +52,8 @@ def _element(dtype: DType) -> Any:
 ELEMENTS: dict[str, Any] = {KIND[d.name]: _element(d) for d in STORED}
 BYTES = {KIND[d.name]: d.itemsize for d in STORED}
 """Bytes of one element in memory."""
+EACH = (2, 4, 8)
+"""Vectors whose lanes may be combined side by side, see :meth:`Lanes.across_each`."""
 
 _KINDS = {(type(element), str(element)): kind for kind, element in ELEMENTS.items()}
 
@@ -417,6 +419,29 @@ class Lanes(Flow):
             step //= 2
         return value
 
+    def across_each(self, combine: Callable[[Lanes, Value, Value], Value], rows: Sequence[Value]) -> Value:
+        """Combine all lanes of each row pairwise, as :meth:`across` does; row r's result is in lane r, for a start.
+
+        Halves down to registers of 128 bits, across which no shuffle goes; from there on two rows share a vector. There
+        are a power of two of rows, as many as lanes at most. What is in the other lanes is undefined.
+        """
+        e, narrow = self, list(rows)
+        while e.lanes * BYTES[self.kind(rows[0])] > 16:
+            half = Lanes(self.b, e.lanes // 2)
+            narrow, e = [combine(half, *e.chunks(half.lanes, v)) for v in narrow], half
+        segment = e.lanes
+        while segment > 1:
+            near = [i for i in range(e.lanes) if i % segment < segment // 2]
+            far = [i + segment // 2 for i in near]
+            pairs = [(v, v, 0) for v in narrow] if len(narrow) == 1 else [(a, b, e.lanes) for a, b in _twos(narrow)]
+            narrow = [
+                combine(e, *(e.shuffle(a, b, [*half, *(i + behind for i in half)]) for half in (near, far)))
+                for a, b, behind in pairs
+            ]
+            segment //= 2
+        made = self.join(narrow)
+        return self.shuffle(made, made, [min(i, made.type.count - 1) for i in range(self.lanes)])
+
     def transposed(self, rows: list[Value]) -> list[Value]:
         """As many rows as there are lanes, transposed by perfect shuffles.
 
@@ -436,5 +461,10 @@ class Lanes(Flow):
         """Pieces of equal size, put together again."""
         while len(parts) > 1:
             size = parts[0].type.count
-            parts = [self.shuffle(a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [self.shuffle(a, b, range(2 * size)) for a, b in _twos(parts)]
         return parts[0]
+
+
+def _twos(values: Sequence[Value]) -> Iterator[tuple[Value, Value]]:
+    """An even number of values by twos."""
+    return zip(values[::2], values[1::2], strict=True)

@@ -22,6 +22,7 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``prefetch(address)``          ask for the cache line there; any address will do
 ``scatter(address, v, step)``  elements ``step`` bytes apart; ``scattern(address, v, step, n)``
 ``sum_lanes(v)``               all lanes combined pairwise, result in every lane; also prod, max, min
+``sum_each4(v, w, x, y)``      the same of each, v's in lane 0, w's in lane 1, …; also of 2 and 8
 ``running_sum(v)``             each lane with all before it; also prod, max, min. ``last(v)``: the last in every lane
 ``argmax_lanes(v, i)``         the i that goes with the extreme (the first NaN if any; ties: least i)
 ``beyond_max(x, best)``        mask: x replaces best in a running argmax; also ``beyond_min``
@@ -56,6 +57,7 @@ from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
 from eqsat_backends.numba_cpu.vectors.flow import I32, I64
 from eqsat_backends.numba_cpu.vectors.lanes import (
     BYTES,
+    EACH,
     ELEMENTS,
     FLOATS,
     KIND,
@@ -428,6 +430,10 @@ def _across(name: str, combine: Build) -> Build:
     return build
 
 
+def _across_each(combine: Build) -> Build:
+    return lambda e, *rows: e.across_each(combine, rows)
+
+
 def _running(combine: Build) -> Build:
     def build(e: Lanes, v: Value) -> Value:
         for step in (1 << k for k in range(e.lanes.bit_length() - 1)):
@@ -442,6 +448,10 @@ last = define("last", 1, _same, lambda e, v: e.shuffle(v, v, [e.lanes - 1] * e.l
 for _name, _combine in _COMBINES.items():
     globals()[f"running_{_name}"] = define(f"running_{_name}", 1, _same, _running(FUNCTIONS[_combine].build))
     globals()[f"{_name}_lanes"] = define(f"{_name}_lanes", 1, _same, _across(_name, FUNCTIONS[_combine].build))
+    for _count in EACH:
+        globals()[f"{_name}_each{_count}"] = define(
+            f"{_name}_each{_count}", _count, _same, _across_each(FUNCTIONS[_combine].build)
+        )
 for _name, _op in (("max", ">"), ("min", "<")):
     globals()[f"beyond_{_name}"] = define(
         f"beyond_{_name}", 2, lambda x, best: Vector("b1", x.lanes) if x == best else None, _beyond(_op)
