@@ -33,6 +33,7 @@ from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
 from eqsat.schedule.forms import StageForm
 from eqsat.schedule.jams import together, window_starts
+from eqsat.schedule.overlaps import Overlap, overlap
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.standing import Standing
@@ -86,11 +87,14 @@ def _slots(
     jammed = together(kernel, other, count)
     exprs = jammed or tuple(unique(kernel.body))
     of = all_dependences(rank, *exprs)
+    rows = shared_rows(kernel, axis, vectors, other, count)
+    fewer = 1.0 if rows is None else rows.read(count)
     for expr in exprs:
         if not isinstance(expr, Load | Call | Index | Guarded):
             continue
         depends = of[id(expr)]
-        times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1)
+        shared = fewer if other in depends and isinstance(expr, Call | Guarded) else 1.0
+        times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1) * shared
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
         match expr:
             case Call(fn):
@@ -104,6 +108,13 @@ def _slots(
                 each = _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
                 total += times * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
     return total
+
+
+def shared_rows(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> Overlap | None:
+    """How windows of neighbours overlap, where a tile of vectors along ``axis`` combines what they share once."""
+    if axis is None or axis >= kernel.parallel or other is None or count < 2:
+        return None
+    return overlap(kernel, other, vectors * count)
 
 
 @lru_cache(maxsize=4096)
@@ -213,7 +224,9 @@ def tile_slots(
         return slots + vectors * count * finish
     product = isinstance(kernel.body, Call) and kernel.body.fn == "mul" and kernel.body.dtype.is_float
     fused = kernel.combine == "sum" and product  # multiplies and adds at once
-    slots += vectors * count * (sum(COMBINE[combine] for combine in form.combines) - fused)
+    rows = shared_rows(kernel, at, vectors, beside, count)
+    combined = vectors * count * (1.0 if rows is None else rows.combined(count))
+    slots += combined * (sum(COMBINE[combine] for combine in form.combines) - fused)
     if form.siblings:  # what registers do not hold is loaded and stored
         kept = vectors * (1 if other and form.reduced(other) else count) * len(form.combines)
         slots += 1.5 * max(0, kept - _held(target))

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eqsat import nn
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Kernel, KernelGroup, Literal, Load
 from eqsat.plan.stages import rewrite_kernel
-from eqsat_backends.numba_cpu.printing import emit, emitted, printer
+from eqsat_backends.numba_cpu.printing import emit, emitted, overlaps, printer
 from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
 from eqsat_backends.numba_cpu.vectors import lanes, vmath
 from tests.mutants.fault import IDS, LARGE, Apply, B, D, Fault, S, T, W, X
@@ -155,6 +156,12 @@ def _neighbours_swapped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes.Lanes, "across_each", lambda self, combine, rows: sound(self, combine, rows[::-1]))
 
 
+def _row_short(patch: pytest.MonkeyPatch) -> None:
+    """Rows of windows that neighbours share lack their last element."""
+    sound = overlaps._combined
+    patch.setattr(overlaps, "_combined", lambda walk, s, values: sound(walk, s, values[:-1] or values))
+
+
 def _remainder_short(patch: pytest.MonkeyPatch) -> None:
     """The last vector of a row has a lane too few."""
     sound = lanes.Lanes.first
@@ -243,6 +250,7 @@ KERNEL_FAULTS = (
     Fault("a loop forgets its first step", _first_forgotten, lambda x: np.pad(x, ((0, 0), (1, 0))) * 2, (LARGE,)),
     Fault("the wrong lane in a horizontal sum", _own_lane, lambda x: x.sum(), (LARGE,)),
     Fault("sums of neighbours change places", _neighbours_swapped, lambda x: abs(x - x[0]).sum(axis=1), (LARGE,)),
+    Fault("rows of windows lack an element", _row_short, lambda x: nn.max_pool2d(x[None, None], 3, 1, 1), (LARGE,)),
     Fault("the last vector lacks a lane", _remainder_short, lambda x: np.exp(x) + x.sum(), (X,)),
     Fault("a fused multiply-add loses part of its addend", _sum_of_two, np.exp, (X,)),
     Fault("a coefficient of exp is off by 1e-4", _coefficient("_EXP", "f32", 1e-4), np.exp, (LARGE,)),

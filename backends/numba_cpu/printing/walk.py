@@ -24,6 +24,7 @@ from eqsat.schedule.peel import Peeling
 from eqsat.schedule.read_again import ahead_loads
 from eqsat_backends.numba_cpu.printing.accumulators import Accumulator, across_each
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
+from eqsat_backends.numba_cpu.printing.overlaps import combine_rows, overlaps
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, View, affine
 from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
@@ -198,7 +199,7 @@ class Walk:
         if unit > 1:
             self._at(axis, str(end), extent - end, body)
 
-    def _chunks(self) -> list[tuple[str, str | None]]:
+    def chunks(self) -> list[tuple[str, str | None]]:
         """Position of the first lane, and how many lanes are in use (None: all), of each vector of the tile."""
         if self.vector is None:
             return [("0", None)]
@@ -208,7 +209,7 @@ class Walk:
             found.append((_behind(first, offset), str(left - offset) if left - offset < lanes else None))
         return found
 
-    def _beside(self) -> list[str]:
+    def beside(self) -> list[str]:
         """Positions of the axis of which the tile takes several."""
         if self.other is None:
             return ["0"]
@@ -230,18 +231,18 @@ class Walk:
             self.tiles.print(totals)
             return
         jammed = totals is not None and self.other is not None and self.other >= self.kept
-        chunks = self._chunks()
+        chunks = self.chunks()
         if jammed:
             assert totals is not None
             for s, (copy, (position, count)) in itertools.product(self.reductions, enumerate(chunks)):
-                values = [self._value(s, self.here(b, position), count) for b in self._beside()]
+                values = [self.value(s, self.here(b, position), count) for b in self.beside()]
                 rows = self.rows.accumulator(s, len(values))
                 for name, value in zip(rows.names, values, strict=True):
                     self.p.bind(name, rows.first(value, count).name)
                 rows.fold()
                 totals[0][s].merge_value(copy, rows.names[0])
             return
-        for row, b in enumerate(self._beside()):
+        for row, b in enumerate(self.beside()):
             for copy, (position, count) in enumerate(chunks):
                 self.point(self.here(b, position), count, copy, totals[row] if totals else {})
 
@@ -257,7 +258,7 @@ class Walk:
         for s in self.members:
             if self.prefetches[s] and copy * self.p.lanes * self.kernel.body.dtype.itemsize % LINE == 0:
                 self._next_row(s, here)
-            value = self._value(s, here, count, rule)
+            value = self.value(s, here, count, rule)
             if s in sums:
                 view = View(here, self.vector, self.rows.rule(s), count)
                 lanes = count if self.vector is None or self.vector >= self.kept else None  # others are not stored
@@ -268,7 +269,7 @@ class Walk:
                 vector = self.vector if self.vector is not None and self.vector < kernel.parallel else None
                 self.rows.store(s, value, here[: kernel.parallel], vector, count, self.streams[s])
 
-    def _value(self, s: int, here: tuple[str, ...], count: str | None, rule: LoadRule | None = None) -> Value:
+    def value(self, s: int, here: tuple[str, ...], count: str | None, rule: LoadRule | None = None) -> Value:
         kernel = self.rows.stages[s].kernel
         return self.p.value(kernel.body, View(here, self.vector, rule or self.rows.rule(s), count))
 
@@ -292,9 +293,9 @@ class Walk:
 
     def totals(self) -> Totals:
         """Accumulators of what the tile takes at once."""
-        beside = len(self._beside()) if self.other is not None and self.other < self.kept else 1
+        beside = len(self.beside()) if self.other is not None and self.other < self.kept else 1
         if self.vector is not None and self.vector < self.kept:
-            copies = len(self._chunks())
+            copies = len(self.chunks())
         elif self.tile.name == "transpose":
             copies = min(COPIES, self.p.lanes)
         else:
@@ -311,6 +312,10 @@ class Walk:
             cells.each(lambda: self._finish(cells.load()))
             return
         totals = self.totals()
+        if found := overlaps(self, nest):
+            combine_rows(self, found, totals)
+            self._finish(totals)
+            return
         if not self._begin(nest, totals):
             start_totals(totals)
         if not self.empty:
@@ -330,7 +335,7 @@ class Walk:
         every = [total for row in totals for total in row.values()]
         if isinstance(nest, Loop) or self.empty or self.tile.name != "reduce" or any(t.positional for t in every):
             return False
-        if self.vector is None or any(len(t.names) > len(self._chunks()) for t in every):
+        if self.vector is None or any(len(t.names) > len(self.chunks()) for t in every):
             return False
         for total in every:
             total.unset.update(range(len(total.names)))
@@ -387,7 +392,7 @@ class Walk:
     def _finish(self, totals: Totals) -> None:
         """Epilogues of whole reductions, and their stores."""
         rows = self.rows
-        positions = self._beside() if len(totals) > 1 or self._jams() else ["0"]
+        positions = self.beside() if len(totals) > 1 or self._jams() else ["0"]
         together = [s for s in totals[0] if len(positions) > 1 and self._side_by_side(s)]
         for s in together:
             self._finish_each(s, [row[s] for row in totals], positions)
@@ -397,7 +402,7 @@ class Walk:
                     continue
                 kernel = rows.stages[s].kernel
                 if self.vector is not None and self.vector < self.kept:
-                    for copy, (position, count) in enumerate(self._chunks()):
+                    for copy, (position, count) in enumerate(self.chunks()):
                         here = self._results(kernel, beside, position)
                         view = View(here, self.vector, rows.rule(s), count, total.vector(copy))
                         value = self.p.value(kernel.epilogue, view)
