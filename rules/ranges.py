@@ -25,7 +25,9 @@ def reciprocal_exists(m: Match, node: Node, depth: int = DEPTH) -> bool:
         size = np.abs(np.asarray(value if array is None else array.array, np.float64))
         return bool(((size >= LEAST) | (size == 0)).all())
     # A root's exponent is half as large.
-    return bool(m.forms(node, "sqrt")) or at_least(m, node, depth) or _sum_of_shifted_exp(m, node)
+    if m.forms(node, "sqrt") or any(not x.dtype.is_float for _, (x,) in m.forms(node, "cast")):
+        return True
+    return at_least(m, node, depth) or _sum_of_shifted_exp(m, node)
 
 
 def at_least(m: Match, node: Node, depth: int = DEPTH) -> bool:

@@ -14,7 +14,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.ir import build
 from eqsat.ir.build import call
 from eqsat.ir.node import Node
-from eqsat.ir.types import float32
+from eqsat.ir.types import float32, float64, int32
 from eqsat.rules.examples import Maker
 
 TINY = np.array([1e-40, 1e-45, 3e38, 1.0], np.float32)
@@ -85,6 +85,9 @@ DIVISORS: dict[str, tuple[Callable[[Node, Node], Node], bool]] = {
     "at most a number": (lambda x, r: call("minimum", r, _number(1, r)), False),
     "a softmax's sum": (lambda x, r: _softmax_sum(x), True),
     "a sum of exponentials": (lambda x, r: build.reduce("reduce_sum", call("exp", x), (1,), keepdims=True), False),
+    "integers": (lambda x, r: build.cast(build.cast(r, int32), float32), True),
+    "doubles": (lambda x, r: build.cast(build.cast(r, float64), float32), False),
+    "known integers": (lambda x, r: build.cast(build.const(np.array([[1], [2], [-3], [0]])), float32), True),
     "known numbers": (lambda x, r: build.const(np.array([[1], [2], [-3], [0]], np.float32)), True),
     "known numbers, one tiny": (lambda x, r: build.const(np.array([[1], [2], [-3], [1e-40]], np.float32)), False),
 }
