@@ -192,7 +192,8 @@ def _adaptive(name: str, x: Images, output_size: Any, op: str) -> tuple[Node, li
     """What the operator makes of the windows of adaptive pooling, and how many elements these have along each axis.
 
     Window i of m is elements ``floor(i·n/m)`` to ``ceil((i + 1)·n/m)``. Where m divides n that is a reshape; elsewhere
-    windows are filled up to the longest one, with their last element, which a sum leaves out.
+    windows are filled up to the longest one, with their last element, which a sum leaves out. Of such axes the outer
+    ones are done first: what is left is rows.
     """
     rank = len(x.spatial)
     wanted = output_size if isinstance(output_size, (tuple, list)) else [output_size] * rank
@@ -203,23 +204,27 @@ def _adaptive(name: str, x: Images, output_size: Any, op: str) -> tuple[Node, li
     given = [n if m is None else m for n, m in zip(x.extents, wanted, strict=True)]
     sizes = per_axis(name, "output_size", given, rank, 1)
     node, counts = x.node, list[np.ndarray]()
-    inner: list[int] = []
-    for axis, m in reversed(list(zip(x.spatial, sizes, strict=True))):
+    for axis, m in zip(x.spatial, sizes, strict=True):
         n = x.node.shape[axis]
         starts, ends = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
-        lengths, longest = ends - starts, int((ends - starts).max())
-        counts.append(lengths)
-        places = starts[:, None] + np.arange(longest)
+        counts.append(ends - starts)
         if n % m:
-            node = build.gather(node, build.const(np.minimum(places, ends[:, None] - 1)), axis)
-        else:
-            node = build.reshape(node, (*node.shape[:axis], m, longest, *node.shape[axis + 1 :]))
-        if n % m and op == "reduce_sum":
-            kept = constant(places < ends[:, None])
-            rest = [1] * (node.type.ndim - axis - 2)
-            node = call("where", build.reshape(kept, (m, longest, *rest)), node, build.scalar(0, node))
-        inner = [axis + 1, *(a + 1 for a in inner)]
-    return build.reduce(op, node, inner), counts[::-1]
+            node = _filled_up(node, axis, starts, ends, op)
+    whole = [(axis, m) for axis, m in zip(x.spatial, sizes, strict=True) if x.node.shape[axis] % m == 0]
+    for axis, m in reversed(whole):
+        node = build.reshape(node, (*node.shape[:axis], m, node.shape[axis] // m, *node.shape[axis + 1 :]))
+    return (build.reduce(op, node, [axis + n + 1 for n, (axis, _) in enumerate(whole)]) if whole else node), counts
+
+
+def _filled_up(node: Node, axis: int, starts: np.ndarray, ends: np.ndarray, op: str) -> Node:
+    """Windows from ``starts`` to ``ends`` of one axis, filled up to the longest one, as one number each."""
+    places = starts[:, None] + np.arange(int((ends - starts).max()))
+    node = build.gather(node, build.const(np.minimum(places, ends[:, None] - 1)), axis)
+    if op == "reduce_sum":
+        kept = constant(places < ends[:, None])
+        rest = [1] * (node.type.ndim - axis - 2)
+        node = call("where", build.reshape(kept, (*places.shape, *rest)), node, build.scalar(0, node))
+    return build.reduce(op, node, [axis + 1])
 
 
 def _adaptive_avg(name: str, rank: int, input: Any, output_size: Any, layout: str | None) -> TracedArray:
