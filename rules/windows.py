@@ -58,7 +58,7 @@ def overlapping(m: Match) -> bool:
     """windows have several axes, and overlap along one of them so far that half as many elements are combined
 
     With 3 × 3 windows a third less is, but neighbours share rows of them without storing any (see
-    ``eqsat.schedule.overlaps``), and what one reduction has stored the next loads in other vectors.
+    ``eqsat.schedule.shared_rows``), and what one reduction has stored the next loads in other vectors.
     """
     last = _last(m)
     if last is None:

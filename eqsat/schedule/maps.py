@@ -10,7 +10,7 @@ from eqsat.ir.nest import MAPS, Loop, Nest, TileOp, show
 from eqsat.schedule.peel import may_peel
 from eqsat.schedule.tensorize import Match, matches
 
-__all__ = ["axes_of", "check_nest", "check_turns", "match_of", "side_by_side", "tile_of"]
+__all__ = ["adjoining", "axes_of", "check_nest", "check_turns", "match_of", "tile_of"]
 
 
 def axes_of(kernel: Kernel, shared: int = 0) -> dict[str, int]:
@@ -108,7 +108,7 @@ def check_turns(loop: Loop, part: bool = False) -> None:
         raise ValueError(f"threads do not share the loop over {loop.axis}, whose steps they take in turns")
 
 
-def side_by_side(kernel: Kernel, axis: int) -> bool:
+def adjoining(kernel: Kernel, axis: int) -> bool:
     """Whether results of neighbours along an axis lie side by side, so that one vector may have them all.
 
     Lanes are combined first: not where positions of extremes are, or single bits.

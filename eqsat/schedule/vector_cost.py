@@ -33,9 +33,9 @@ from eqsat.cost.target import Target
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unconditional, unique
 from eqsat.schedule.forms import StageForm
 from eqsat.schedule.jams import together, window_starts
-from eqsat.schedule.overlaps import Overlap, overlap
 from eqsat.schedule.peel import Held, held, runs, seams, settled, unrolled
 from eqsat.schedule.problem import Problem
+from eqsat.schedule.shared_rows import SharedRows, shared_rows
 from eqsat.schedule.standing import Standing
 from eqsat.schedule.tensorize import matches, tile_cost
 from eqsat.schedule.tiles import COMBINE, ceil_div
@@ -87,13 +87,12 @@ def _slots(
     jammed = together(kernel, other, count)
     exprs = jammed or tuple(unique(kernel.body))
     of = all_dependences(rank, *exprs)
-    rows = shared_rows(kernel, axis, vectors, other, count)
-    fewer = 1.0 if rows is None else rows.read(count)
+    read = _read(kernel, axis, vectors, other, count)
     for expr in exprs:
         if not isinstance(expr, Load | Call | Index | Guarded):
             continue
         depends = of[id(expr)]
-        shared = fewer if other in depends and isinstance(expr, Call | Guarded) else 1.0
+        shared = read if other in depends and isinstance(expr, Call | Guarded) else 1.0
         times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1) * shared
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
         match expr:
@@ -110,11 +109,17 @@ def _slots(
     return total
 
 
-def shared_rows(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> Overlap | None:
-    """How windows of neighbours overlap, where a tile of vectors along ``axis`` combines what they share once."""
-    if axis is None or axis >= kernel.parallel or other is None or count < 2:
+def rows_in(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> SharedRows | None:
+    """What neighbours along ``other`` share of their windows in a tile of vectors along ``axis``."""
+    if axis is None or axis >= kernel.parallel or other is None:
         return None
-    return overlap(kernel, other, vectors * count)
+    return shared_rows(kernel, other, count, vectors * count)
+
+
+def _read(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> float:
+    """The part of a body's values that is computed, of those that move along ``other``."""
+    rows = rows_in(kernel, axis, vectors, other, count)
+    return 1.0 if rows is None else rows.read(count)
 
 
 @lru_cache(maxsize=4096)
@@ -145,12 +150,14 @@ def _guards(
             times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
             times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
             masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
+            select = times * _selection(guard, axis)
             if not last:  # positions that share a test, of those in straight code
+                select *= _read(kernel, axis, vectors, other, count) if other in depends else 1.0
                 along = [(other, count)] if other is not None else []
                 inner = kernel.extents[kernel.parallel :]
                 along += enumerate(inner, kernel.parallel) if math.prod(inner) <= STRAIGHT else ()
                 masks /= math.prod(n for a, n in along if not guard.index.strides[a])
-            found.append((held(guard, kernel), last, times * _selection(guard, axis), times * masks))
+            found.append((held(guard, kernel), last, select, times * masks))
     return tuple(found)
 
 
@@ -224,7 +231,7 @@ def tile_slots(
         return slots + vectors * count * finish
     product = isinstance(kernel.body, Call) and kernel.body.fn == "mul" and kernel.body.dtype.is_float
     fused = kernel.combine == "sum" and product  # multiplies and adds at once
-    rows = shared_rows(kernel, at, vectors, beside, count)
+    rows = rows_in(kernel, at, vectors, beside, count)
     combined = vectors * count * (1.0 if rows is None else rows.combined(count))
     slots += combined * (sum(COMBINE[combine] for combine in form.combines) - fused)
     if form.siblings:  # what registers do not hold is loaded and stored

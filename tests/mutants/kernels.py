@@ -12,7 +12,7 @@ import pytest
 from eqsat import nn
 from eqsat.ir.kernel import Acc, Call, Expr, Guarded, Kernel, KernelGroup, Literal, Load
 from eqsat.plan.stages import rewrite_kernel
-from eqsat_backends.numba_cpu.printing import emit, emitted, overlaps, printer
+from eqsat_backends.numba_cpu.printing import emit, emitted, printer, shared_rows
 from eqsat_backends.numba_cpu.tiles import micro_kernels as tiles
 from eqsat_backends.numba_cpu.vectors import lanes, vmath
 from tests.mutants.fault import IDS, LARGE, Apply, B, D, Fault, S, T, W, X
@@ -158,8 +158,8 @@ def _neighbours_swapped(patch: pytest.MonkeyPatch) -> None:
 
 def _row_short(patch: pytest.MonkeyPatch) -> None:
     """Rows of windows that neighbours share lack their last element."""
-    sound = overlaps._combined
-    patch.setattr(overlaps, "_combined", lambda walk, s, values: sound(walk, s, values[:-1] or values))
+    sound = shared_rows._combined
+    patch.setattr(shared_rows, "_combined", lambda walk, s, values: sound(walk, s, values[:-1] or values))
 
 
 def _remainder_short(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from eqsat_backends.numba_cpu.printing.printer import Printer
 from eqsat_backends.numba_cpu.printing.scopes import Value
 from eqsat_backends.numba_cpu.vectors.lanes import EACH
 
-__all__ = ["FUNCTION", "Accumulator", "across_each", "identity_of"]
+__all__ = ["FUNCTION", "Accumulator", "across_rows", "identity_of"]
 
 FUNCTION = {"sum": "accumulate", "prod": "mul", "max": "maximum", "min": "minimum"}
 """SIMD functions that combine."""
@@ -128,7 +128,7 @@ class Accumulator:
         return self.p.call("where", self.p.call("eq", place, unset), zero, place, dtype=int64)
 
 
-def across_each(accumulators: Sequence[Accumulator]) -> Value:
+def across_rows(accumulators: Sequence[Accumulator]) -> Value:
     """Of each accumulator all copies and lanes combined, the results side by side in the first lanes.
 
     Binds it in the innermost scope. No positions; as many accumulators as lanes and as ``EACH`` has, at most.

@@ -19,14 +19,14 @@ from eqsat.ir.axes import merged
 from eqsat.ir.kernel import Kernel
 from eqsat.ir.nest import Loop, Nest, TileOp
 from eqsat.schedule.domain import column_of
-from eqsat.schedule.maps import axes_of, check_nest, side_by_side, tile_of
+from eqsat.schedule.maps import adjoining, axes_of, check_nest, tile_of
 from eqsat.schedule.peel import Peeling
 from eqsat.schedule.read_again import ahead_loads
-from eqsat_backends.numba_cpu.printing.accumulators import Accumulator, across_each
+from eqsat_backends.numba_cpu.printing.accumulators import Accumulator, across_rows
 from eqsat_backends.numba_cpu.printing.cells import Cells, Totals, keeps_scratch, merge_totals, start_totals
-from eqsat_backends.numba_cpu.printing.overlaps import combine_rows, overlaps
 from eqsat_backends.numba_cpu.printing.printer import Access, LoadRule, View, affine
 from eqsat_backends.numba_cpu.printing.scopes import Value
+from eqsat_backends.numba_cpu.printing.shared_rows import combine_rows, rows_of
 from eqsat_backends.numba_cpu.printing.transposed import COPIES, Transposed
 from eqsat_backends.numba_cpu.tiles.tile_ops import registered
 from eqsat_backends.numba_cpu.vectors.lanes import EACH
@@ -312,7 +312,7 @@ class Walk:
             cells.each(lambda: self._finish(cells.load()))
             return
         totals = self.totals()
-        if found := overlaps(self, nest):
+        if found := rows_of(self, nest):
             combine_rows(self, found, totals)
             self._finish(totals)
             return
@@ -391,50 +391,57 @@ class Walk:
 
     def _finish(self, totals: Totals) -> None:
         """Epilogues of whole reductions, and their stores."""
-        rows = self.rows
         positions = self.beside() if len(totals) > 1 or self._jams() else ["0"]
-        together = [s for s in totals[0] if len(positions) > 1 and self._side_by_side(s)]
-        for s in together:
-            self._finish_each(s, [row[s] for row in totals], positions)
-        for row, beside in enumerate(positions):
-            for s, total in totals[row].items():
-                if s in together:
-                    continue
-                kernel = rows.stages[s].kernel
+        for s in totals[0]:
+            each = [row[s] for row in totals]
+            if len(positions) > 1 and self._in_one_vector(s):
+                self._finish_together(s, each, positions)
+                continue
+            for total, beside in zip(each, positions, strict=True):
                 if self.vector is not None and self.vector < self.kept:
-                    for copy, (position, count) in enumerate(self.chunks()):
-                        here = self._results(kernel, beside, position)
-                        view = View(here, self.vector, rows.rule(s), count, total.vector(copy))
-                        value = self.p.value(kernel.epilogue, view)
-                        kept = here[: kernel.parallel]
-                        rows.store(s, value, kept, self.vector, count, self.streams[s])
-                        if s in rows.extremes:
-                            rows.store_extreme(s, total.best(copy), kept, self.vector, count)
-                    continue
-                here = self._results(kernel, beside, "0")
-                value = rows.finish(s, total, here[: kernel.parallel])
-                rows.store(s, value, here[: kernel.parallel], None, None)
-                if s in rows.extremes:
-                    rows.store_extreme(s, total.extreme(), here[: kernel.parallel], None, None)
-                if kernel.parallel == rows.shared:
-                    rows.live[s] = value
+                    self._finish_vectors(s, total, beside)
+                else:
+                    self._finish_lanes(s, total, beside)
 
-    def _side_by_side(self, s: int) -> bool:
-        """Whether neighbours whose lanes are combined are finished together."""
-        if self.other is None or self.p.lanes < EACH[0] or (self.vector is not None and self.vector < self.kept):
-            return False
-        return side_by_side(self.rows.stages[s].kernel, self.other)
+    def _finish_vectors(self, s: int, total: Accumulator, beside: str) -> None:
+        """Vectors of results."""
+        rows, kernel = self.rows, self.rows.stages[s].kernel
+        for copy, (position, count) in enumerate(self.chunks()):
+            here = self._results(kernel, beside, position)
+            view = View(here, self.vector, rows.rule(s), count, total.vector(copy))
+            value = self.p.value(kernel.epilogue, view)
+            kept = here[: kernel.parallel]
+            rows.store(s, value, kept, self.vector, count, self.streams[s])
+            if s in rows.extremes:
+                rows.store_extreme(s, total.best(copy), kept, self.vector, count)
 
-    def _finish_each(self, s: int, totals: Sequence[Accumulator], positions: Sequence[str]) -> None:
-        """The epilogues and the store of neighbours, a vector of them at a time."""
+    def _finish_lanes(self, s: int, total: Accumulator, beside: str) -> None:
+        """One result, of all lanes."""
+        rows, kernel = self.rows, self.rows.stages[s].kernel
+        here = self._results(kernel, beside, "0")[: kernel.parallel]
+        value = rows.finish(s, total, here)
+        rows.store(s, value, here, None, None)
+        if s in rows.extremes:
+            rows.store_extreme(s, total.extreme(), here, None, None)
+        if kernel.parallel == rows.shared:
+            rows.live[s] = value
+
+    def _finish_together(self, s: int, totals: Sequence[Accumulator], positions: Sequence[str]) -> None:
+        """Results of neighbours, of all lanes of each, a vector at a time. Parts of vectors are not streamed."""
         rows, kernel, most = self.rows, self.rows.stages[s].kernel, min(self.p.lanes, EACH[-1])
         for first in range(0, len(totals), most):
             some = totals[first : first + most]
             here = self._results(kernel, positions[first], "0")
             count = str(len(some)) if len(some) < self.p.lanes else None
-            view = View(here, self.other, rows.rule(s), count, across_each(some))
+            view = View(here, self.other, rows.rule(s), count, across_rows(some))
             value = self.p.value(kernel.epilogue, view)
             rows.store(s, value, here[: kernel.parallel], self.other, count)
+
+    def _in_one_vector(self, s: int) -> bool:
+        """Whether results of neighbours, of all lanes of each, are finished together."""
+        if self.other is None or self.p.lanes < EACH[0] or (self.vector is not None and self.vector < self.kept):
+            return False
+        return adjoining(self.rows.stages[s].kernel, self.other)
 
     def _jams(self) -> bool:
         return self.other is not None and self.other < self.kept

@@ -1,21 +1,26 @@
-"""Windows that overlap: rows that neighbours share are combined once, and results are those of the interpreter."""
+"""Rows of windows that neighbours share are combined once, and results are those of the interpreter."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import eqsat
 from eqsat import nn
-from eqsat.ir.kernel import Kernel, KernelGroup, Load
+from eqsat.ir.kernel import Guarded, Index, Kernel, KernelGroup, Literal, Load, Stage
 from eqsat.ir.nest import Loop, Nest, TileOp
-from eqsat.ir.types import DType, float32, float64, int32
-from eqsat.schedule.overlaps import Overlap, overlap
-from eqsat.schedule.vector_cost import shared_rows
+from eqsat.ir.types import DType, float32, float64, int32, int64
+from eqsat.schedule import vector_cost
+from eqsat.schedule.problem import problem_of
+from eqsat.schedule.shared_rows import SharedRows, shared_rows
+from eqsat.schedule.vector_cost import rows_in, tile_slots
 from eqsat_backends.numba_cpu.printing.loops import emit
+from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
+from tests.kernel_groups import machine
 from tests.sweeps import crossed
 from tests.test_loops import call, single
 from tests.test_obeyed_maps import check_runs
@@ -58,6 +63,8 @@ def test_windows_of_neighbours_are_the_interpreters(
     """By rows or by columns first, with dilation, and rows that no other neighbour shares."""
     dtype, square, step, apart, together, lanes = kind
     group = windows(taps, step, apart, combine, dtype, square)
+    share = shared_rows(kernel_of(group), 0, together, together * max(1, lanes // 16))
+    assert (share is None) == (step == taps[0] or apart > 1)
     check_runs(group, by_rows(taps, together, lanes, inside=step == 1), together, 1)
 
 
@@ -70,18 +77,66 @@ def test_a_row_that_neighbours_share_is_combined_once() -> None:
     assert "in range(0, 3)" not in kept
 
 
-def test_overlap_of_windows() -> None:
+def test_rows_that_neighbours_share() -> None:
     kernel = kernel_of(windows((3, 3), 1, 1, "sum", float32))
-    assert overlap(kernel, 0, 4) == Overlap(axis=2, step=1, rows=3, row=3)
-    assert overlap(kernel, 1, 4) == Overlap(axis=3, step=1, rows=3, row=3)
-    assert overlap(kernel_of(windows((3, 3), 2, 1, "sum", float32)), 0, 4) == Overlap(2, 2, 3, 3)
-    assert overlap(kernel_of(windows((2, 2), 2, 1, "sum", float32)), 0, 4) is None
-    assert overlap(kernel_of(windows((3, 3), 1, 2, "sum", float32)), 0, 4) is None
-    assert overlap(kernel_of(windows((3, 3), 1, 1, "argmax", float32)), 0, 4) is None
-    assert overlap(kernel, 0, 400) is None, "too much for straight code"
-    assert shared_rows(kernel, 1, 1, 0, 1) is None, "there is no neighbour"
-    one = Overlap(2, 1, 3, 3)
-    assert math.isclose(one.read(4), 6 / 12) and math.isclose(one.combined(4), (6 * 2 + 4 * 3) / 36)
+    assert shared_rows(kernel, 0, 4, 4) == SharedRows(reduced=2, step=1, rows=3, row=3)
+    assert shared_rows(kernel, 1, 4, 4) == SharedRows(reduced=3, step=1, rows=3, row=3)
+    assert shared_rows(kernel_of(windows((3, 3), 2, 1, "sum", float32)), 0, 4, 4) == SharedRows(2, 2, 3, 3)
+    assert shared_rows(kernel_of(windows((2, 2), 2, 1, "sum", float32)), 0, 4, 4) is None
+    assert shared_rows(kernel_of(windows((3, 3), 1, 2, "sum", float32)), 0, 4, 4) is None
+    assert shared_rows(kernel_of(windows((3, 3), 1, 1, "argmax", float32)), 0, 4, 4) is None
+    assert shared_rows(kernel, 0, 4, 400) is None, "too much for straight code"
+    assert rows_in(kernel, 1, 1, 0, 1) is None, "there is no neighbour"
+    three = SharedRows(2, 1, 3, 3)
+    assert math.isclose(three.read(4), 6 / 12) and math.isclose(three.combined(4), (6 * 2 + 4 * 3) / 36)
+
+
+def with_body(fn: str) -> Kernel:
+    kernel = kernel_of(windows((5, 5), 1, 1, "sum", float64))
+    return replace(kernel, body=call(fn, kernel.body))
+
+
+def test_long_arithmetic_of_windows_stays_in_loops() -> None:
+    """As straight code tanh of each of 40 elements is seconds of compiling."""
+    assert shared_rows(with_body("abs"), 0, 4, 4) is not None
+    assert shared_rows(with_body("tanh"), 0, 4, 4) is None
+
+
+def slots(kernel: Kernel, together: int) -> float:
+    """Of a vector of results by a tile of so many neighbours, whose guards are settled."""
+    stage = Stage(kernel, (0,), 1)
+    group = KernelGroup((stage,), 0, (*kernel.operands, kernel.out), (1,), "windows")
+    target = cpu_target(machine(), 1)
+    (form,) = problem_of(group, target).stages
+    lanes = target.lanes(float32)
+    return (
+        tile_slots(
+            form, target, "p0" if together > 1 else "", together, "p1", lanes, free=lambda held: held is not None
+        )
+        / together
+    )
+
+
+def test_prices_know_what_neighbours_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_of(windows((3, 3), 1, 1, "max", float32))
+    apart, together = slots(kernel, 1), slots(kernel, 4)
+    assert together < 0.8 * apart
+    vector_cost._slots.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_cost, "shared_rows", lambda *_: None)
+        alone = slots(kernel, 4)
+    vector_cost._slots.cache_clear()
+    assert together < 0.8 * alone
+
+
+def test_settled_guards_cost_nothing() -> None:
+    """Windows of a padded matrix cost what windows of any other one do where no border is."""
+    kernel = kernel_of(windows((3, 3), 1, 1, "max", float32))
+    assert isinstance(kernel.body, Load)
+    inside = Guarded(Index(0, (1, 0, 1, 0), int64), 1, ROWS + 1, kernel.body, Literal(-math.inf, float32))
+    padded = replace(kernel, body=inside)
+    for together in (1, 2, 4):
+        assert math.isclose(slots(padded, together), slots(kernel, together)), together
 
 
 def test_weights_make_rows_of_windows_differ() -> None:
@@ -89,7 +144,7 @@ def test_weights_make_rows_of_windows_differ() -> None:
     width = COLUMNS + 2
     body = call("mul", Load(0, 0, (width, 1, width, 1), float32), Load(1, 0, (0, 0, 3, 1), float32))
     group = single((ROWS, COLUMNS, 3, 3), 2, "sum", body, [(float32, (ROWS + 2) * width), (float32, 9)])
-    assert overlap(kernel_of(group), 0, 4) is None
+    assert shared_rows(kernel_of(group), 0, 4, 4) is None
     check_runs(group, by_rows((3, 3), 4, 16), 0, 1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eqsat.ir.nest import Loop, Nest
-from eqsat.schedule.overlaps import Overlap, overlap
+from eqsat.schedule.shared_rows import SharedRows, shared_rows
 from eqsat_backends.numba_cpu.printing.accumulators import FUNCTION, identity_of
 from eqsat_backends.numba_cpu.printing.scopes import Value
 
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from eqsat_backends.numba_cpu.printing.cells import Totals
     from eqsat_backends.numba_cpu.printing.walk import Walk
 
-__all__ = ["combine_rows", "overlaps"]
+__all__ = ["combine_rows", "rows_of"]
 
 
-def overlaps(walk: Walk, nest: Nest) -> dict[int, Overlap]:
-    """How the windows of each reduction overlap that ``nest`` combines; none where it is not printed so."""
+def rows_of(walk: Walk, nest: Nest) -> dict[int, SharedRows]:
+    """What the neighbours of a tile share in each of the reductions that ``nest`` combines.
+
+    None unless all do, by loops over nothing but all of the reduced axes. Prices take that to be so
+    (``vector_cost.rows_in``): they do not see the loops.
+    """
     vector, other, tile = walk.vector, walk.other, walk.tile
     if vector is None or other is None or max(vector, other) >= walk.kept or walk.empty or tile.name != "reduce":
         return {}
@@ -30,26 +34,31 @@ def overlaps(walk: Walk, nest: Nest) -> dict[int, Overlap]:
             return {}
         walked.append(walk.names[nest.axis])
         nest = nest.body
-    count = walk.count[other]
-    if count < 2 or sorted(walked) != list(range(walk.kept, len(walk.extents))) or any(walk.prefetches.values()):
+    if sorted(walked) != list(range(walk.kept, len(walk.extents))) or any(walk.prefetches.values()):
         return {}
-    vectors = count * math.ceil(tile.size(tile.sizes[-1][0]) / walk.p.lanes)
-    found = {s: overlap(walk.rows.stages[s].kernel, other, vectors) for s in walk.reductions}
-    return {} if None in found.values() else {s: one for s, one in found.items() if one is not None}
+    count = walk.count[other]
+    vectors = count * math.ceil(tile.size(tile.sizes[-1][0]) / walk.p.lanes) * len(walk.reductions)
+    found: dict[int, SharedRows] = {}
+    for s in walk.reductions:
+        rows = shared_rows(walk.rows.stages[s].kernel, other, count, vectors)
+        if rows is None:
+            return {}
+        found[s] = rows
+    return found
 
 
-def combine_rows(walk: Walk, found: dict[int, Overlap], totals: Totals) -> None:
+def combine_rows(walk: Walk, found: dict[int, SharedRows], totals: Totals) -> None:
     """The totals of all neighbours; equal expressions are printed once, so a row that two of them have is."""
     before = list(walk.at)
-    for s, one in found.items():
-        others = [a for a in range(walk.kept, len(walk.extents)) if a != one.axis]
+    for s, windows in found.items():
+        others = [a for a in range(walk.kept, len(walk.extents)) if a != windows.reduced]
         for row, beside in enumerate(walk.beside()):
             for copy, (position, count) in enumerate(walk.chunks()):
                 rows = []
-                for at in range(one.rows):
+                for at in range(windows.rows):
                     taken = []
                     for positions in itertools.product(*(range(walk.extents[a]) for a in others)):
-                        for a, n in zip((one.axis, *others), (at, *positions), strict=True):
+                        for a, n in zip((windows.reduced, *others), (at, *positions), strict=True):
                             walk.at[a] = str(n)
                         taken.append(walk.value(s, walk.here(beside, position), count))
                     rows.append(_combined(walk, s, taken))
