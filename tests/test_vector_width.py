@@ -98,6 +98,28 @@ def test_products_of_odd_shapes_run_at_every_width(tmp_path: Path, bits: int, dt
     assert products(tmp_path, bits, 0, [dtype]) == []
 
 
+HALVES = """
+import json, logging
+import numpy as np
+import eqsat
+class Told(logging.Handler):
+    def emit(self, record): told.append(record.getMessage())
+told = []
+logging.getLogger("eqsat").addHandler(Told())
+x = np.array([0, -0.0, 6e-8, -6e-8, np.nan, np.inf, 1, -65504] * 5, np.float16)
+for f in (lambda x: x.astype(bool), lambda x: np.where(x, 1, 2), lambda x: x.reshape(8, 5).any(1), lambda x: x != 0):
+    if not (eqsat.optimize(f, cache=False, strict=True)(x) == f(x)).all():
+        told.append("wrong")
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("bits", [128, 256])
+def test_halves_are_compared_without_instructions_for_them(tmp_path: Path, bits: int) -> None:
+    (tmp_path / "machine.json").write_text(load().to_json())
+    assert run(tmp_path, bits, HALVES) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_products_of_all_types_run_at_every_width(tmp_path: Path, bits: int) -> None:

@@ -337,6 +337,7 @@ class Lanes(Flow):
                 return self.cast(self._from_bfloat(value), kind)
             return self._to_bfloat(self.cast(value, "f32"))
         if kind == "b1":
+            value = self.cast(value, "f32") if source == "f16" else value  # LLVM may call a function to compare halves
             return self.compare("!=", value, self.like(value, 0))
         if source in FLOATS and kind in FLOATS:
             if {source, kind} == {"f64", "f16"}:
