@@ -5,6 +5,7 @@ In a stencil a row of results reads rows that the next row of results reads, too
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from eqsat.cost.calibration import FUNCTION_SLOTS, JAMMED
@@ -58,14 +59,18 @@ def counts(kernel: Kernel, axis: int) -> tuple[int, ...]:
     """Positions of an axis at which a map may be taken at once, as neighbours share some of what they compute."""
 
     def size(count: int) -> float:
-        found = (e for e in together(kernel, axis if count > 1 else None, count) if isinstance(e, Load | Call))
-        return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in found)
+        return slots_in(e for e in together(kernel, axis if count > 1 else None, count) if isinstance(e, Load | Call))
 
     if 2 * AT_ONCE[0] > kernel.extents[axis] or not meet(kernel, axis):
         return ()
     one = size(1)
     possible = [n for n in AT_ONCE if 2 * n <= kernel.extents[axis] and n * one <= 2 * MOST]
     return tuple(n for n in possible if 0 < size(n) <= min(MOST, SHARED * n * one))
+
+
+def slots_in(exprs: Iterable[Expr]) -> float:
+    """Slots of expressions: of functions what they take, of each other one a slot."""
+    return sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in exprs)
 
 
 def meet(kernel: Kernel, axis: int) -> bool:

@@ -9,13 +9,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsat.cost.calibration import FUNCTION_SLOTS
 from eqsat.ir.kernel import Call, Guarded, Index, Kernel, Load, unique
+from eqsat.schedule.jams import slots_in
 from eqsat.schedule.peel import unrolled
 
 MOST = 256
 """Slots of what is printed of a tile at most, for straight code is long: with tanh of windows of 5 × 5, 440 slots for
-four neighbours, a kernel takes 3.7 s to compile, and 1.0 in loops."""
+four neighbours, a kernel took 3.9 s to compile, and 1.0 in loops."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,7 @@ def shared_rows(kernel: Kernel, beside: int, count: int, vectors: int) -> Shared
         rows, step = kernel.extents[reduced], steps.pop() if len(steps) == 1 else 0
         if 0 < step < rows:
             found = SharedRows(reduced, step, rows, size // rows)
-            slots = sum(FUNCTION_SLOTS.get(e.fn, 1.0) if isinstance(e, Call) else 1.0 for e in exprs if _printed(e))
+            slots = slots_in(e for e in exprs if isinstance(e, Call | Load | Guarded))
             work = found.distinct(count) * found.row * vectors / count * slots
             return found if work <= MOST else None
     return None
-
-
-def _printed(expr: object) -> bool:
-    return isinstance(expr, Call | Load | Guarded)
