@@ -167,6 +167,56 @@ def test_results_that_are_not_changed_are_copies() -> None:
     assert not np.shares_memory(result, x)
 
 
+@pytest.mark.parametrize("trips", [0, 1, 3])
+@pytest.mark.parametrize("begin", [np.array(4, np.int32), np.int32(4)], ids=["array", "scalar"])
+def test_what_is_carried_without_axes_is_a_scalar(begin: Any, trips: int) -> None:
+    """Views of arrays without axes would write to them, copies of scalars do not: in all trips, and behind the last."""
+
+    def counted(x: Any) -> Any:
+        def step(i: Any, v: Any) -> Any:
+            before = v * 1
+            v.ravel().fill(0)
+            return np.asarray(v + before)
+
+        return eqsat.fori_loop(0, trips, step, x)
+
+    def asked(x: Any) -> Any:
+        after = eqsat.while_loop(lambda c: c[0] < trips, lambda c: (c[0] + 1, np.asarray(c[1] * 2)), (np.int64(0), x))
+        after[1].ravel().fill(0)
+        return after[1]
+
+    def scanned(x: Any) -> Any:
+        after, rows = eqsat.scan(lambda c, y: (np.asarray(c + c), np.asarray(c)), x, np.arange(trips))
+        after.ravel().fill(0)
+        return after, rows
+
+    for fn in (counted, asked, scanned):
+        expected = fn(begin.copy())
+        last = expected[0] if isinstance(expected, tuple) else expected
+        assert isinstance(last, np.int32) and last == 4 << trips
+        agree(eqsat.optimize(fn, strict=True)(begin.copy()), fn(begin.copy()))
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_branches_return_arrays_of_their_own(sign: int) -> None:
+    def asked(x: Array, sign: Any) -> Any:
+        y = x + 1
+        z = eqsat.cond(sign > 0, lambda a: a[1:], lambda a: a[:-1], y)
+        z[0] = 5
+        return y, z
+
+    def known(x: Array, sign: Any) -> Any:
+        y = x + 1
+        z = eqsat.cond(x.shape[0] > 3, lambda a: a, lambda a: a * 2, y)
+        z[0] = 5
+        return y, z
+
+    for fn in (asked, known):
+        x = normal(5)
+        np.testing.assert_array_equal(fn(x, np.int64(sign))[0], x + 1)
+        agree(eqsat.optimize(fn, strict=True)(x, np.int64(sign)), fn(x, np.int64(sign)))
+
+
 @given(st.integers(1, 12), st.integers(0, 5), st.booleans(), st.integers(0, 3), st.integers(0, 3))
 @settings(max_examples=a_part(40), deadline=None)
 def test_scans_are_python_loops(trips: int, extent: int, reverse: bool, kept: int, read: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from eqsat.errors import ShapeError
 from eqsat.frontends.carries import Pytree, check_same, is_leaf, type_of
 from eqsat.frontends.convert import is_weak, known_dtype, lift
-from eqsat.frontends.plain_loops import PlainLoop, scan_plain
+from eqsat.frontends.plain_loops import PlainLoop, own_array, scan_plain
 from eqsat.frontends.pytree import Leaf, Static, Tree, rebuild, tree_of
 from eqsat.frontends.source import user_line
 from eqsat.frontends.traced_loops import Closing, begun, fresh_input, inside, on_users_line, scan_traced, settled_body
@@ -42,7 +42,8 @@ def scan(
 
     Args:
         f: called once while a function is traced. What it carries keeps structure, shapes and element types; a Python
-            number in ``init`` takes the type that ``f`` makes of it. It must not write to arrays from outside.
+            number in ``init`` takes the type that ``f`` makes of it, and an array without axes is carried as a NumPy
+            scalar. It must not write to arrays from outside.
         init: the first carry.
         xs: arrays with a first axis of one length, the trips; None for ``length`` trips without rows.
         length: how many trips; needed without ``xs``.
@@ -159,6 +160,9 @@ def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Py
         false_fun: what is returned otherwise: of the same structure, shapes and element types.
         operands: of both.
 
+    Returns:
+        What the branch returned, as arrays of their own memory, though it returned its operands or views of them.
+
     Raises:
         CarryError: the branches return something different.
     """
@@ -166,7 +170,9 @@ def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Py
     if np.shape(pred) != ():
         raise ShapeError(f"eqsat.cond: the condition has shape {np.shape(pred)}: pass one value", user_line())
     if known is not None:
-        return (true_fun if bool(known) else false_fun)(*operands)
+        returned: list[Any] = []
+        tree = tree_of((true_fun if bool(known) else false_fun)(*operands), returned, is_leaf)
+        return rebuild(tree, [TracedArray(lift(v)) if isinstance(v, TracedArray) else own_array(v) for v in returned])
     with inside():
         found: list[list[Any]] = [[], []]
         trees = [tree_of(fn(*operands), f, is_leaf) for fn, f in zip((true_fun, false_fun), found, strict=True)]

@@ -1,4 +1,8 @@
-"""Loops outside of tracing: Python runs the body, NumPy computes it."""
+"""Loops outside of tracing: Python runs the body, NumPy computes it.
+
+What is carried without axes is a scalar in every trip and behind the last, as NumPy's functions return it: a body
+that is traced once cannot know arrays in the first trip and scalars in the others, whose views are copies.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class PlainLoop:
 
     def first(self) -> Any:
         """The first carry: the body may write to it, and not to the caller's arrays."""
-        return rebuild(self.tree, [np.array(v) if isinstance(v, np.ndarray) else v for v in self.given])
+        return rebuild(self.tree, list(map(own_array, self.given)))
 
     def trip(self, carry: Any, row: list[Any]) -> Any:
         carry, y = carry_and_result(self.f(carry, rebuild(self.rows, row)), self.name)
@@ -57,7 +61,9 @@ class PlainLoop:
         if not self.checked:
             self.check(carry)
             self.checked = True
-        return carry
+        leaves: list[Any] = []
+        tree = tree_of(carry, leaves, is_leaf)
+        return rebuild(tree, list(map(_scalar, leaves)))
 
     def check(self, carry: Any) -> None:
         leaves: list[Any] = []
@@ -71,6 +77,16 @@ class PlainLoop:
         """Learn the types of what is given as numbers."""
         self.trip(self.first(), row)
         self.checked = False
+
+
+def own_array(leaf: Any) -> Any:
+    """An array of its own memory; a scalar where it has no axes."""
+    return _scalar(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _scalar(leaf: Any) -> Any:
+    """A part of the carry; the element where it is an array without axes."""
+    return leaf[()] if isinstance(leaf, np.ndarray) and leaf.ndim == 0 else leaf
 
 
 def _locked(row: Any) -> Any:

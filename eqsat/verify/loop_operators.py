@@ -33,7 +33,7 @@ def loop_operators(operators: Mapping[str, Builder]) -> dict[str, Builder]:
         """
         inner = Draft("w")
         inner.values = [
-            Value(name, array.copy() if own and name == carry else _locked(array), exact, True)
+            Value(name, array.copy()[()] if own and name == carry else _locked(array), exact, True)
             for name, array, exact in given
         ]
         inner.values += [Value(v.name, _locked(v.array), v.exact, v.depends) for v in read]

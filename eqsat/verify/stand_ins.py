@@ -99,16 +99,27 @@ NN = SimpleNamespace(
 
 
 def _copied(value: Any) -> Any:
-    """As the loops copy what they begin with: elements keep their order, by which later views and copies differ."""
+    """As loops copy what they begin with, and branches what they return.
+
+    Elements keep their order, by which later views and copies differ.
+    """
     if isinstance(value, tuple):
         return tuple(map(_copied, value))
-    return np.array(value, subok=True) if isinstance(value, np.ndarray) else value.copy()
+    return _carried(np.array(value, subok=True) if isinstance(value, np.ndarray) else value.copy())
+
+
+def _carried(value: Any) -> Any:
+    """As loops carry it: a scalar where it has no axes, but for arrays whose functions round at random."""
+    if isinstance(value, tuple):
+        return tuple(map(_carried, value))
+    return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
 
 
 def _scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
     carry, rows = _copied(init), []
     for x in reversed(xs) if reverse else xs:
         carry, y = f(carry, x)
+        carry = _carried(carry)
         rows.append(np.array(y, subok=True))
     return carry, np.stack(rows[::-1] if reverse else rows)
 
@@ -116,14 +127,14 @@ def _scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, rever
 def _fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any) -> Any:
     value = _copied(init)
     for i in range(lower, upper):
-        value = body(np.int64(i), value)
+        value = _carried(body(np.int64(i), value))
     return value
 
 
 def _while_loop(holds: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
     value = _copied(init)
     while holds(value):
-        value = body(value)
+        value = _carried(body(value))
     return value
 
 
@@ -131,7 +142,7 @@ LOOPS = SimpleNamespace(
     scan=_scan,
     fori_loop=_fori_loop,
     while_loop=_while_loop,
-    cond=lambda holds, f, g, *operands: (f if holds else g)(*operands),
+    cond=lambda holds, f, g, *operands: _copied((f if holds else g)(*operands)),
     opaque=lambda function: function,
 )
 """The loops of ``eqsat`` as Python's."""
