@@ -119,17 +119,30 @@ class Maker:
     def _compiled(
         self, traced: Traced, leaves: Sequence[Any], plain: Plain, machine: Machine, deadline: Deadline
     ) -> Compiled:
-        """The program; where verification refuses it, without the algorithms in it that round otherwise than what is
-        written: zeros in filters make results exact that they only approach."""
-        try:
-            return Compiled(traced, leaves, self.options, machine, deadline, plain)
-        except VerificationError as error:
-            others = [rule.id for rule in rules.list() if rule.algorithm and rule.id in error.rules]
-            if not others:
-                raise
-            log.info("%s is compiled without %s: %s", self.spec.name, ", ".join(others), error)
-        options = replace(self.options, disable=(*self.options.disable, *others))
-        return Compiled(traced, leaves, options, machine, deadline, plain)
+        """The program; where verification refuses it, one without the rules in it that round otherwise than what is
+        written, or do not overflow where that does."""
+        options = self.options
+        while True:
+            try:
+                return Compiled(traced, leaves, options, machine, deadline, plain)
+            except VerificationError as error:
+                others = self._inexact(error)
+                if not others:
+                    raise
+                log.info("%s is compiled without %s: %s", self.spec.name, ", ".join(others), error)
+            options = replace(options, disable=(*options.disable, *others))
+
+    def _inexact(self, error: VerificationError) -> list[str]:
+        """Rules without which a program may be right: algorithms, as zeros in filters make results exact that these
+        only approach; without those other rules that are not exact, which ``strict`` leaves to the user.
+
+        None of them where a stranger's rule may be wrong.
+        """
+        found = [rule for rule in rules.list() if rule.id in error.rules]
+        algorithms = [rule.id for rule in found if rule.algorithm]
+        if algorithms or self.options.strict or isinstance(error, _REFUSALS) or self._strangers():
+            return algorithms
+        return [rule.id for rule in found if rule.numerics != "exact"]
 
     def _served(
         self,

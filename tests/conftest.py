@@ -18,8 +18,8 @@ from eqsat.cost.machine import Level, Machine, cpu_name
 from eqsat_backends.numba_cpu.compiling.jit import prepare
 from tests.sweeps import a_part
 
-settings.register_profile("repeatable", derandomize=True, max_examples=a_part(100))
-settings.register_profile("random")
+settings.register_profile("repeatable", derandomize=True, max_examples=a_part(100), deadline=None)
+settings.register_profile("random", deadline=None)  # machines are shared: a time proves nothing
 settings.load_profile("repeatable")  # `pytest --hypothesis-profile=random` looks for what these examples do not show
 
 MACHINE = Machine(

@@ -104,6 +104,39 @@ def test_a_wrong_small_value_is_found_beside_large_ones(name: str) -> None:
         eqsat.optimize(fn)(x, y)
 
 
+def overflowing(n: Any, x: Any) -> Any:
+    """``log(exp(y))`` is infinite where ``exp`` overflows, ``y`` is not; the inverse makes finite numbers of both."""
+    y = np.log(np.exp(np.einsum("a,bcd->bcd", n, x)))
+    return np.linalg.inv(np.swapaxes(y, -1, -2) @ y + 2 * np.eye(1))
+
+
+@pytest.mark.parametrize("doubtful", ["log_exp", "view_view"], ids=["inexact", "exact"])
+def test_what_is_refused_is_compiled_without_inexact_rules(monkeypatch: pytest.MonkeyPatch, doubtful: str) -> None:
+    x, n = rng.uniform(-56, 56, (40, 1, 1)), rng.integers(-6, 7, 40).astype(np.int32)
+    tried: list[tuple[str, ...]] = []
+
+    def refusing(*args: Any) -> Any:
+        made = compiled.Compiled(*args)
+        tried.append(args[2].disable)
+        if doubtful not in args[2].disable:  # as verification does on some of the values that it draws
+            error = VerificationError("output 0 is off by inf")
+            error.rules = frozenset({doubtful})
+            raise error
+        return made
+
+    monkeypatch.setattr("eqsat.making.Compiled", refusing)
+    with np.errstate(over="ignore"):
+        with pytest.raises(VerificationError):
+            eqsat.optimize(overflowing, strict=True)(n, x)
+        assert tried == [()]
+        optimized = eqsat.optimize(overflowing, check_speed=False)
+        if doubtful == "view_view":  # a fault in what is exact is told, and NumPy runs the function
+            with pytest.warns(eqsat.EqsatWarning, match="off by inf"):
+                optimized(n, x)
+        np.testing.assert_allclose(optimized(n, x), overflowing(n, x), rtol=1e-9)
+    assert tried == [(), (), *([("log_exp",)] if doubtful == "log_exp" else [])]
+
+
 def test_what_rounding_leaves_of_a_cancellation_is_no_gross_error() -> None:
     for fn in (
         lambda x, y: (x + 1e4 * y) - 1e4 * y,
