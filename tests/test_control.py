@@ -217,6 +217,171 @@ def test_branches_return_arrays_of_their_own(sign: int) -> None:
         agree(eqsat.optimize(fn, strict=True)(x, np.int64(sign)), fn(x, np.int64(sign)))
 
 
+WRITES: dict[str, Callable[[Any], object]] = {
+    "fill": lambda c: c.fill(2.0),
+    "put": lambda c: np.put(c, 0, 5.0),
+    "flat": lambda c: c.flat.__setitem__(0, 5.0),
+    "real": lambda c: np.real(c).fill(4.0),
+    "no copy": lambda c: c.astype(float, copy=False).fill(4.0),
+    "array": lambda c: np.asarray(c).__setitem__(..., 5.0),
+    "copyto": lambda c: np.copyto(np.asarray(c), 7.0),
+    "result": lambda c: (c * 1).fill(9.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_to_scalars_are_lost_or_refused(name: str) -> None:
+    """Nothing is held against NumPy that a loop of unknown length computes."""
+
+    def f(x: Any, trips: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            WRITES[name](c)
+            return c + 1
+
+        return eqsat.fori_loop(0, trips, step, x)
+
+    try:
+        found = eqsat.optimize(f, strict=True)(np.float64(3), np.int64(4))
+    except eqsat.errors.UnsupportedOpError as error:
+        assert "scalar is written to" in str(error)
+    else:
+        assert found == f(np.float64(3), np.int64(4)) == 7.0
+
+
+def test_what_is_carried_shares_memory_with_nothing() -> None:
+    outer = np.arange(3.0)
+
+    def one_array_twice(x: Array, trips: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            a, b = c
+            a += 1
+            b = b * 2
+            return b, b
+
+        return eqsat.fori_loop(0, trips, step, (x, x))
+
+    def from_outside(x: Array, trips: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            c += 1
+            return outer
+
+        return eqsat.fori_loop(0, trips, step, x)
+
+    def turned(x: Array, trips: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            c.reshape(-1)[:3].fill(i + 7.0)
+            return c.T
+
+        return eqsat.fori_loop(0, trips, step, np.outer(x, x))
+
+    def asked_in_place(x: Array, trips: Any) -> Any:
+        def more(c: Any) -> Any:
+            c += 1
+            return c.sum() < 10 * trips
+
+        return eqsat.while_loop(more, lambda c: c * 2, x)
+
+    for fn in (one_array_twice, from_outside, turned, asked_in_place):
+        for trips in map(np.int64, (0, 1, 2, 5)):
+            x = np.arange(3.0) + 2
+            agree(eqsat.optimize(fn, strict=True)(x.copy(), trips), fn(x, trips))
+            np.testing.assert_array_equal(x, np.arange(3.0) + 2)
+    np.testing.assert_array_equal(outer, np.arange(3.0))
+    rows = np.ones((3, 2))
+    last = eqsat.scan(lambda c, row: (row, c), np.zeros(2), rows)[0]
+    last[0] = 9
+    np.testing.assert_array_equal(rows, np.ones((3, 2)))
+
+
+def test_loops_without_a_trip_do_not_fail() -> None:
+    x = np.zeros(0)
+    assert eqsat.while_loop(lambda c: c[1] != 0, lambda c: (c[1], c[0] % c[1]), (17, 0)) == (17, 0)
+    assert eqsat.fori_loop(0, len(x), lambda i, s: s + x[i], np.float64(2)) == 2
+    assert eqsat.fori_loop(0, len(x), lambda i, s: s + x[i], 2) == 2
+    assert eqsat.fori_loop(0, 0, lambda i, s: s + np.float32(1), 2).dtype == np.float32
+    with pytest.raises(IndexError):
+        eqsat.fori_loop(0, 1, lambda i, s: s + x[i], 2)
+
+
+def test_numbers_and_complex_ones_are_carried_alike() -> None:
+    z = normal(4).astype(np.complex64) * 1j + 2
+
+    def squared(z: Array) -> Any:
+        return eqsat.scan(lambda c, row: (c * row + 1j, (c, row.real)), 1j, z, reverse=True)
+
+    def turned(z: Array) -> Any:
+        return eqsat.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, c[1] * (0.6 + 0.8j)), (0, z))
+
+    def truth(z: Array) -> Any:
+        return eqsat.fori_loop(0, 3, lambda i, v: ~v, True)
+
+    for fn in (squared, turned, truth):
+        expected = leaves(fn(z))
+        for one, other in zip(leaves(eqsat.optimize(fn, strict=True)(z)), expected, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given", [np.ma.masked_array([1.0, 2.0], [0, 1]), np.asmatrix(np.eye(2))], ids=["masked", "matrix"]
+)
+def test_arrays_that_mean_something_else_are_not_carried(given: Any) -> None:
+    with pytest.raises(eqsat.errors.UnsupportedDTypeError, match=r"mask would be lost|operators are not an array's"):
+        eqsat.fori_loop(0, 2, lambda i, v: v * v, given)
+    with pytest.raises(eqsat.errors.UnsupportedDTypeError, match=r"eqsat\.scan"):
+        eqsat.scan(lambda c, row: (c + row, None), 0.0, given)
+    assert type(eqsat.cond(True, lambda a: a, lambda a: a, given)) is type(given)
+
+
+UNTAKEN: dict[str, Callable[[Array, Any], Any]] = {
+    "index": lambda x, n: eqsat.cond(n < 3, lambda: x[n], lambda: x[0]),
+    "write": lambda x, n: eqsat.cond(n < 3, lambda: written(x, n), lambda: x),
+    "take": lambda x, n: eqsat.cond(n < 3, lambda: np.take(x, n), lambda: x[-1]),
+    "power": lambda x, n: eqsat.cond(n >= 0, lambda: np.arange(3) ** n, lambda: np.arange(3)),
+    "nested": lambda x, n: eqsat.cond(
+        n < 3, lambda: eqsat.cond(n >= 0, lambda: x[n], lambda: x[n + 5]), lambda: x[n - 5]
+    ),
+    "in a loop": lambda x, n: eqsat.fori_loop(0, 6, lambda i, s: eqsat.cond(i < n, lambda: s + x[i], lambda: s), 0.0),
+    "a loop": lambda x, n: eqsat.cond(
+        n < 3, lambda: eqsat.fori_loop(0, 4, lambda i, s: s * 2 + x[n], 0.0), lambda: x[1]
+    ),
+    "for ever": lambda x, n: eqsat.cond(
+        n > 0, lambda: eqsat.while_loop(lambda v: v < 10, lambda v: v + n, np.int64(0)), lambda: n * 2
+    ),
+}
+
+
+def written(x: Array, n: Any) -> Array:
+    y = x.copy()
+    y[n] = 5
+    return y
+
+
+@pytest.mark.parametrize("name", UNTAKEN)
+def test_a_branch_that_is_not_taken_neither_fails_nor_runs_for_ever(name: str) -> None:
+    fn, x = UNTAKEN[name], np.arange(1.0, 4.0)
+    optimized = eqsat.optimize(fn, strict=True)
+    for n in map(np.int64, (2, 0, 1, 7, -2)):
+        try:
+            expected = fn(x, n)
+        except IndexError:
+            with pytest.raises(IndexError):
+                optimized(x, n)
+        else:
+            agree(optimized(x, n), expected)
+
+
+def test_what_was_computed_before_a_branch_fails_as_it_did() -> None:
+    def f(x: Array, n: Any) -> Any:
+        y = x[n]
+        return eqsat.cond(n < 3, lambda: y * 2, lambda: x[0])
+
+    optimized = eqsat.optimize(f, strict=True)
+    assert optimized(np.arange(3.0), np.int64(1)) == 2.0
+    with pytest.raises(IndexError):
+        optimized(np.arange(3.0), np.int64(4))
+
+
 @given(st.integers(1, 12), st.integers(0, 5), st.booleans(), st.integers(0, 3), st.integers(0, 3))
 @settings(max_examples=a_part(40), deadline=None)
 def test_scans_are_python_loops(trips: int, extent: int, reverse: bool, kept: int, read: int) -> None:

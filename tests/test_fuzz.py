@@ -88,6 +88,22 @@ def one_step(expression: str, *inputs: str, exact: bool = False) -> Program:
 UNIFORM = "np.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (5, 7)), np.float32)"
 
 
+@pytest.mark.parametrize("infinite", [True, False])
+def test_what_infinities_cancel_to_is_anybodys_beside_nan(infinite: bool) -> None:
+    """∞·a + ∞·b is NaN where a and b differ in sign, and ∞·(a + b) is not; NaN that was given is NaN in any order."""
+    worst = "np.inf" if infinite else "2.0"
+    given = f"np.where(np.arange(35).reshape(5, 7) % 6 == 0, {worst}, np.where(np.eye(5, 7) > 0, np.nan, {UNIFORM}))"
+    factors = [f"np.asarray(np.random.default_rng({n}).uniform(-2.0, 2.0, (7, 3)), np.float64)" for n in (1, 2)]
+    program = one_step("np.sin(np.tanh(v0 @ v1 + v0 @ v2))", given, *factors)
+
+    def factored(function: Function) -> Function:
+        return lambda v0, v1, v2: (np.sin(np.tanh(np.nan_to_num(v0, nan=1.0, posinf=np.inf) @ (v1 + v2))),)
+
+    found = check(program, factored, {})
+    assert (found is None) == infinite
+    assert infinite or (found is not None and "NaN or inf in another place" in found.message)
+
+
 @given(program=programs())
 @settings(max_examples=a_part(60), deadline=None)
 def test_exact_values_are_those_of_wider_types(program: Program) -> None:

@@ -934,3 +934,18 @@ def test_a_diagonal_is_chosen_where_it_is_computed() -> None:
     compiled = optimized.compile(x)
     np.testing.assert_allclose(compiled(x), similarity(x), atol=1e-12)
     assert len(compiled.report["steps"]) == 1
+
+
+@pytest.mark.parametrize(
+    "made", [np.array, lambda x: x * 1, lambda x: x.copy(order="K")], ids=["array", "times", "copy"]
+)
+def test_what_reshape_copied_may_be_a_view_of_arguments_in_another_order(made: Callable[[Any], Any]) -> None:
+    def f(x: Any) -> Any:
+        y = made(x)
+        y.T.reshape(-1)[:2].fill(7)
+        return y
+
+    x = np.arange(12.0).reshape(3, 4)
+    optimized = eqsat.optimize(f, strict=True)
+    for order in (x, np.asfortranarray(x), x[:, ::-1]):
+        np.testing.assert_array_equal(optimized(order), f(order))

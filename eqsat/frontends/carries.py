@@ -19,7 +19,7 @@ Pytree = Any
 
 def is_leaf(value: Any) -> bool:
     """Whether it is an array or a number, which trips may change."""
-    return isinstance(value, (TracedArray, np.ndarray, np.generic, int, float))
+    return isinstance(value, (TracedArray, np.ndarray, np.generic, int, float, complex))
 
 
 def carry_and_result(found: Any, name: str) -> tuple[Any, Any]:

@@ -13,15 +13,26 @@ from typing import Any
 import numpy as np
 
 from eqsat.errors import ShapeError
+from eqsat.frontends.branches import where_taken
 from eqsat.frontends.carries import Pytree, check_same, is_leaf, type_of
-from eqsat.frontends.convert import is_weak, known_dtype, lift
-from eqsat.frontends.plain_loops import PlainLoop, own_array, scan_plain
+from eqsat.frontends.convert import known_dtype, lift
+from eqsat.frontends.plain_loops import PlainLoop, carried, check_plain, scan_plain
 from eqsat.frontends.pytree import Leaf, Static, Tree, rebuild, tree_of
 from eqsat.frontends.source import user_line
-from eqsat.frontends.traced_loops import Closing, begun, fresh_input, inside, on_users_line, scan_traced, settled_body
+from eqsat.frontends.traced_loops import (
+    Closing,
+    begun,
+    fresh_input,
+    in_rows,
+    inside,
+    on_users_line,
+    scan_traced,
+    settled_body,
+    valued,
+)
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.tracing import CURRENT
-from eqsat.ir import build
+from eqsat.ir import build, complexes
 from eqsat.ir.loop import EXPECTED, Loop, loop
 from eqsat.ir.types import TensorType
 
@@ -42,8 +53,9 @@ def scan(
 
     Args:
         f: called once while a function is traced. What it carries keeps structure, shapes and element types; a Python
-            number in ``init`` takes the type that ``f`` makes of it, and an array without axes is carried as a NumPy
-            scalar. It must not write to arrays from outside.
+            number in ``init`` takes the type that ``f`` makes of it. What a trip is given is a copy in row-major order
+            of what the one before returned, and a NumPy scalar where it has no axes; writing to it is the body's own
+            affair. It must not write to arrays from outside.
         init: the first carry.
         xs: arrays with a first axis of one length, the trips; None for ``length`` trips without rows.
         length: how many trips; needed without ``xs``.
@@ -61,7 +73,7 @@ def scan(
     tree = tree_of(xs, leaves, is_leaf)
     trips = _trips(leaves, length)
     if CURRENT.get() is None:
-        return scan_plain("eqsat.scan", f, init, (tree, [np.asarray(leaf) for leaf in leaves]), trips, reverse)
+        return scan_plain("eqsat.scan", f, init, (tree, leaves), trips, reverse)
     return scan_traced("eqsat.scan", f, init, (tree, leaves), trips, reverse)
 
 
@@ -98,7 +110,7 @@ def fori_loop(
 
     rows: tuple[Tree, list[Any]] = (Leaf(0), [index])
     if CURRENT.get() is None:
-        return scan_plain("eqsat.fori_loop", step, init_val, rows, index.size, False)[0]
+        return scan_plain("eqsat.fori_loop", step, init_val, rows, index.size, stacks=False)[0]
     return scan_traced("eqsat.fori_loop", step, init_val, rows, index.size, False, first)[0]
 
 
@@ -125,9 +137,9 @@ def while_loop(cond_fun: Callable[[Pytree], Any], body_fun: Callable[[Pytree], P
         return after, _truth(cond_fun(after))
 
     if CURRENT.get() is None:
+        check_plain(name, given)
         body = PlainLoop(name, step, tree, given, Static(None))
-        if any(map(is_weak, given)):
-            body.try_out([])
+        body.settle([])
         value = body.first()
         holds = _truth(cond_fun(value))
         while holds:
@@ -138,21 +150,24 @@ def while_loop(cond_fun: Callable[[Pytree], Any], body_fun: Callable[[Pytree], P
     with on_users_line():
         start = [begun(v, t) for v, t in zip(given, types, strict=True)]
     with inside():
-        first = lift(_truth(cond_fun(rebuild(tree, list(map(TracedArray, start))))))
+        values = [valued(node, type) for node, type in zip(start, types, strict=True)]
+        first = lift(_truth(cond_fun(rebuild(tree, values))))
+        start = [complexes.joined(lift(value)) for value in values]  # which the condition may have written to
     with on_users_line():
         traced.carries.insert(0, fresh_input(TensorType((), known_dtype(bool))))
         closing = Closing(traced, 1, False, [], None)
-        graph = closing.graph([lift(leaf) for leaf in (*traced.stacked, *traced.outputs)])
+        graph = closing.graph([complexes.joined(lift(leaf)) for leaf in (*traced.stacked, *traced.outputs)])
         made = Loop(EXPECTED, graph, 1 + len(start), tuple(closing.steps), conditional=True)
         results = loop(made, [first, *start, *closing.others])[1:]
-    return rebuild(tree, list(map(TracedArray, results)))
+    return rebuild(tree, [valued(node, type) for node, type in zip(results, types, strict=True)])
 
 
 def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Pytree], *operands: Pytree) -> Pytree:
     """``true_fun(*operands) if pred else false_fun(*operands)``, as ``jax.lax.cond``.
 
     While a function is traced, and ``pred`` depends on its arguments, both are computed and one is chosen, as
-    ``np.where`` does: a branch that is not taken costs its time, and may divide by zero, but changes no value.
+    ``np.where`` does: a branch that is not taken costs its time, and may divide by zero, but changes no value. Its
+    indices are not checked, and its :func:`while_loop` makes no trip.
 
     Args:
         pred: a bool, or a number that is one.
@@ -161,7 +176,8 @@ def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Py
         operands: of both.
 
     Returns:
-        What the branch returned, as arrays of their own memory, though it returned its operands or views of them.
+        What the branch returned, as arrays of their own memory in row-major order, though it returned its operands or
+        views of them.
 
     Raises:
         CarryError: the branches return something different.
@@ -172,7 +188,10 @@ def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Py
     if known is not None:
         returned: list[Any] = []
         tree = tree_of((true_fun if bool(known) else false_fun)(*operands), returned, is_leaf)
-        return rebuild(tree, [TracedArray(lift(v)) if isinstance(v, TracedArray) else own_array(v) for v in returned])
+        return rebuild(tree, [in_rows(lift(v)) if isinstance(v, TracedArray) else carried(v) for v in returned])
+    trace = CURRENT.get()
+    assert trace is not None
+    outside = {*trace.nodes, *map(lift, (pred, *(o for o in operands if is_leaf(o))))}
     with inside():
         found: list[list[Any]] = [[], []]
         trees = [tree_of(fn(*operands), f, is_leaf) for fn, f in zip((true_fun, false_fun), found, strict=True)]
@@ -181,9 +200,11 @@ def cond(pred: Any, true_fun: Callable[..., Pytree], false_fun: Callable[..., Py
     check_same("eqsat.cond", trees, types, "one branch returns {}, the other one {}", "result")
     with on_users_line():
         chosen = build.cast(lift(pred), known_dtype(bool))
+        one = where_taken(nodes[0], chosen, outside)
+        other = where_taken(nodes[1], build.call("logical_not", chosen), outside)
         results = [
-            TracedArray(build.call("where", build.broadcast_to(chosen, a.shape), a, b))
-            for a, b in zip(*nodes, strict=True)
+            in_rows(build.call("where", build.broadcast_to(chosen, a.shape), a, b))
+            for a, b in zip(one, other, strict=True)
         ]
     return rebuild(trees[0], results)
 

@@ -214,7 +214,10 @@ def reshaped(base: TracedArray, shape: Sequence[int], label: str = "reshape") ->
     found = base.seen_through(map, label)
     if found is not None and found.map is not None and found.map.strides is None:
         found = None
-    return found if found is not None else TracedArray(build.view(base.node, map, label))
+    if found is None:
+        found = TracedArray(build.view(base.node, map, label))
+        found.memory.reshaped = True  # of memory in another order it would be a view
+    return found
 
 
 def truth(node: Node) -> Node:

@@ -54,7 +54,7 @@ def _array(value: Any, dtype: Any = None, *, copy: Any = True, order: str = "K",
     made = traced(value)
     kind = made.dtype if dtype is None else np.dtype(dtype)
     copy = None if copy is np._CopyMode.IF_NEEDED else copy  # which is no truth value
-    if copy or kind != made.dtype or made is not value:
+    if copy or kind != made.dtype or made is not value or made.is_scalar:
         made = TracedArray(build.cast(made.node, known_dtype(kind)))
     made.is_scalar = False
     return made if made.ndim >= ndmin else registry.call(np.reshape, made, (1,) * (ndmin - made.ndim) + made.shape)

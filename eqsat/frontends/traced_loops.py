@@ -11,13 +11,13 @@ import numpy as np
 
 from eqsat.errors import ConcretizationError
 from eqsat.frontends.carries import carry_and_result, check_same, is_leaf, type_of
-from eqsat.frontends.convert import is_weak, known_dtype, lift, literal
+from eqsat.frontends.convert import is_weak, known_dtype, lift
 from eqsat.frontends.memory import LEVEL
 from eqsat.frontends.pytree import Tree, rebuild, tree_of
 from eqsat.frontends.source import user_line
 from eqsat.frontends.tracer import TracedArray
 from eqsat.frontends.tracing import CURRENT
-from eqsat.ir import build
+from eqsat.ir import build, complexes
 from eqsat.ir.loop import Loop, loop
 from eqsat.ir.node import LINE, ConstArray, Graph, Node, substitute, topological
 from eqsat.ir.sources import InputAttrs
@@ -72,10 +72,27 @@ class TracedBody:
 
 def fresh_input(type: TensorType) -> Node:
     """An input of a body."""
+    return fresh_value(type)[0]
+
+
+def fresh_value(type: TensorType) -> tuple[Node, Node]:
+    """An input of a body, and its value: of complex numbers their parts lie side by side in it."""
     trace = CURRENT.get()
     assert trace is not None
     trace.bound += 1
-    return build.input_node(BOUND + trace.bound, type)
+    return complexes.input_of(BOUND + trace.bound, type, "")
+
+
+def valued(node: Node, type: TensorType) -> TracedArray:
+    """The array of a loop's result, which a complex one is in parts."""
+    return in_rows(complexes.of_parts(node) if type.dtype.kind == "complex" else node)
+
+
+def in_rows(node: Node) -> TracedArray:
+    """An array of its own memory in row-major order, as loops carry it and branches return it."""
+    made = TracedArray(node)
+    made.memory.orderly = True
+    return made
 
 
 def scan_traced(
@@ -94,9 +111,9 @@ def scan_traced(
     types, body = settled_body(name, f, tree, given, rows[0], operands)
     with on_users_line():
         results = [begun(v, t) for v, t in zip(given, types, strict=True)]
-        outputs = [lift(leaf) for leaf in (*body.outputs, *body.stacked)]
+        outputs = [complexes.joined(lift(leaf)) for leaf in (*body.outputs, *body.stacked)]
         if trips:
-            closing = Closing(body, trips, reverse, operands, first)
+            closing = Closing(body, trips, reverse, list(map(complexes.joined, operands)), first)
             graph = closing.graph(outputs)
             made = Loop(trips, graph, len(given), tuple(closing.steps))
             results = loop(made, [*results, *closing.others])
@@ -107,13 +124,16 @@ def scan_traced(
                 build.slices(n, [trips - 1, *[0] * (len(n.shape) - 1)], [-1, *[1] * (len(n.shape) - 1)], n.shape)
                 for n in results[len(given) :]
             ]
-    arrays = [TracedArray(node) for node in results]
+    types = [*types, *map(type_of, body.stacked)]
+    arrays = [valued(node, type) for node, type in zip(results, types, strict=True)]
     return rebuild(tree, arrays[: len(given)]), rebuild(body.made, arrays[len(given) :])
 
 
 def begun(value: Any, type: TensorType) -> Node:
-    """What a part of the carry begins as."""
-    return literal(value, type.dtype) if is_weak(value) else lift(value)
+    """What a part of the carry begins as; of complex numbers their parts side by side."""
+    if is_weak(value):
+        return complexes.joined(lift(np.asarray(value, type.dtype.numpy)))
+    return complexes.joined(lift(value))
 
 
 def settled_body(
@@ -140,14 +160,14 @@ def _traced(
     operands: Sequence[Node],
 ) -> TracedBody:
     """The body on inputs of its own; numbers of no type yet are passed as they are."""
-    carries = [fresh_input(type or TensorType((), known_dtype(float))) for type in types]
-    inputs = [fresh_input(TensorType(node.shape[1:], node.dtype)) for node in operands]
+    carries = [fresh_value(type or TensorType((), known_dtype(float))) for type in types]
+    inputs = [fresh_value(TensorType(node.shape[1:], node.dtype)) for node in operands]
     with inside():
-        seen = [TracedArray(node) for node in inputs]
+        seen = [TracedArray(value) for _, value in inputs]
         for row in seen:
             row.memory.protected = "a row of what a loop runs over must not be written to: write to a copy"
         pairs = zip(carries, types, given, strict=True)
-        carry = rebuild(tree, [TracedArray(node) if type else value for node, type, value in pairs])
+        carry = rebuild(tree, [in_rows(found) if type else value for (_, found), type, value in pairs])
         after, y = carry_and_result(f(carry, rebuild(rows, seen)), name)
         outputs: list[Any] = []
         stacked: list[Any] = []
@@ -155,7 +175,8 @@ def _traced(
         made = tree_of(y, stacked, is_leaf)
         # What they are now: later writes to them are not the body's.
         outputs, stacked = ([TracedArray(lift(v)) for v in values] for values in (outputs, stacked))
-    return TracedBody(carries, inputs, after_tree, outputs, made, stacked)
+    nodes, row_nodes = ([node for node, _ in found] for found in (carries, inputs))
+    return TracedBody(nodes, row_nodes, after_tree, outputs, made, stacked)
 
 
 def _small(node: Node) -> bool:

@@ -181,6 +181,10 @@ class TracedArray(Operators):
 
     def check_writable(self) -> None:
         """``ReadOnlyError`` if NumPy would not write to it."""
+        if self.is_scalar:
+            raise UnsupportedOpError(
+                "a NumPy scalar is written to, which NumPy refuses or does not see: compute another", user_line()
+            )
         if self.memory.protected:
             raise ReadOnlyError(self.memory.protected, user_line())
         if self._readonly:

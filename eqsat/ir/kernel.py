@@ -206,18 +206,21 @@ def unique(*exprs: Expr, branches: bool = True) -> list[Expr]:
     """
     found: list[Expr] = []
     done: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    opened: set[int] = set()
+    stack = list(reversed(exprs))
     while stack:
-        expr, ready = stack.pop()
-        if id(expr) in done:
+        expr = stack.pop()
+        key = id(expr)
+        if key in done:
             continue
-        if ready:
-            done.add(id(expr))
+        below = parts(expr) if key not in opened and (branches or not isinstance(expr, Guarded)) else ()
+        if below:
+            opened.add(key)
+            stack.append(expr)
+            stack.extend(reversed(below))
+        else:
+            done.add(key)
             found.append(expr)
-            continue
-        stack.append((expr, True))
-        if branches or not isinstance(expr, Guarded):
-            stack.extend((operand, False) for operand in reversed(parts(expr)))
     return found
 
 

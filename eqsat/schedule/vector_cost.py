@@ -47,6 +47,10 @@ VALUES = 4
 """Registers for the values at hand, where reductions side by side keep their partial results in the others."""
 
 
+Computed = Load | Call | Index | Guarded
+"""Expressions that take slots."""
+
+
 def lanes_of(form: StageForm, target: Target) -> int:
     """Elements of one vector of a map or a reduction."""
     return max(1, target.vector_bits // form.bits)
@@ -83,15 +87,10 @@ def _slots(
     other: int | None,
     count: int,
 ) -> float:
-    slots, rank, total = slots_of(functions), len(kernel.extents), 0.0
-    jammed = together(kernel, other, count)
-    exprs = jammed or tuple(unique(kernel.body))
-    of = all_dependences(rank, *exprs)
+    slots, total = slots_of(functions), 0.0
+    jammed, exprs = _computed(kernel, other, count)
     read = _read(kernel, axis, vectors, other, count)
-    for expr in exprs:
-        if not isinstance(expr, Load | Call | Index | Guarded):
-            continue
-        depends = of[id(expr)]
+    for expr, depends in exprs:
         shared = read if other in depends and isinstance(expr, Call | Guarded) else 1.0
         times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1) * shared
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
@@ -107,6 +106,18 @@ def _slots(
                 each = _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
                 total += times * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
     return total
+
+
+@lru_cache(maxsize=4096)
+def _computed(
+    kernel: Kernel, other: int | None, count: int
+) -> tuple[bool, tuple[tuple[Computed, frozenset[int]], ...]]:
+    """Whether the bodies of ``count`` positions of an axis share values, and what is computed of these or of one body,
+    with the axes that each varies with."""
+    jammed = together(kernel, other, count)
+    exprs = jammed or tuple(unique(kernel.body))
+    of = all_dependences(len(kernel.extents), *exprs)
+    return bool(jammed), tuple([(e, of[id(e)]) for e in exprs if isinstance(e, Computed)])
 
 
 def rows_in(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> SharedRows | None:
@@ -142,22 +153,30 @@ def _guards(
 ) -> tuple[tuple[Held | None, bool, float, float], ...]:
     """Of each guard: how one axis holds it, whether it is the epilogue's, and for a vector of the tile (of results, in
     an epilogue) the slots of its selections and of its masks."""
+    found = []
+    for guard, last, depends, kept in _guards_in(kernel):
+        times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
+        times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
+        masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
+        select = times * _selection(guard, axis)
+        if not last:  # positions that share a test, of those in straight code
+            select *= _read(kernel, axis, vectors, other, count) if other in depends else 1.0
+            along = [(other, count)] if other is not None else []
+            inner = kernel.extents[kernel.parallel :]
+            along += enumerate(inner, kernel.parallel) if math.prod(inner) <= STRAIGHT else ()
+            masks /= math.prod(n for a, n in along if not guard.index.strides[a])
+        found.append((kept, last, select, times * masks))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _guards_in(kernel: Kernel) -> tuple[tuple[Guarded, bool, frozenset[int], Held | None], ...]:
+    """Guards, whether each is the epilogue's, the axes that it varies with, and how one axis holds it."""
     found, rank = [], len(kernel.extents)
     for root in (kernel.body, kernel.epilogue):
-        of = all_dependences(rank, root)
-        for guard in (e for e in unique(root) if isinstance(e, Guarded)):
-            depends, last = of[id(guard)], root is kernel.epilogue
-            times = 1 if last else (vectors if axis in depends else 1) * (count if other in depends else 1)
-            times *= max(1, lanes * guard.dtype.bits // vector_bits) if axis in depends else 1
-            masks = MASK_SLOTS if axis is not None and guard.index.strides[axis] else 0.0
-            select = times * _selection(guard, axis)
-            if not last:  # positions that share a test, of those in straight code
-                select *= _read(kernel, axis, vectors, other, count) if other in depends else 1.0
-                along = [(other, count)] if other is not None else []
-                inner = kernel.extents[kernel.parallel :]
-                along += enumerate(inner, kernel.parallel) if math.prod(inner) <= STRAIGHT else ()
-                masks /= math.prod(n for a, n in along if not guard.index.strides[a])
-            found.append((held(guard, kernel), last, select, times * masks))
+        guards = [e for e in unique(root) if isinstance(e, Guarded)]
+        of = all_dependences(rank, root) if guards else {}
+        found += [(g, root is kernel.epilogue, of[id(g)], held(g, kernel)) for g in guards]
     return tuple(found)
 
 

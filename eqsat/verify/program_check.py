@@ -152,9 +152,16 @@ _ADDS = re.compile(
 def _cancels_infinities(program: Program, output: str) -> bool:
     """Whether some step that an output needs makes NaN of operands without one, such as inf − inf.
 
-    What is left of it depends on the order of evaluation: ∞·a + ∞·b is ∞·(a + b), and its tanh is finite.
+    What is left of it depends on the order of evaluation: ∞·a + ∞·b is ∞·(a + b), and its tanh is finite. Inputs that
+    hold NaN besides are looked at without.
     """
     part = replace(program, outputs=(output,)).pruned()
+    given = "np.nan_to_num({}, nan=1.0, posinf=np.inf, neginf=-np.inf)"
+    without = [replace(i, expression=given.format(i.expression)) for i in part.inputs]
+    return any(_makes_nan(p) for p in (part, replace(part, inputs=tuple(without))))
+
+
+def _makes_nan(part: Program) -> bool:
     names = tuple(dict.fromkeys([*(i.name for i in part.inputs), *(s.name for s in part.steps)]))
     values = dict(zip(names, evaluate(replace(part, outputs=names)), strict=True))
 

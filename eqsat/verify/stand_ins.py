@@ -98,25 +98,21 @@ NN = SimpleNamespace(
 """``eqsat.nn`` written out in NumPy, as the reference."""
 
 
-def _copied(value: Any) -> Any:
-    """As loops copy what they begin with, and branches what they return.
+def _carried(value: Any) -> Any:
+    """As loops carry it, and branches return it: copies in row-major order, which share memory with nothing.
 
-    Elements keep their order, by which later views and copies differ.
+    Scalars where there are no axes, but for arrays whose functions round at random.
     """
     if isinstance(value, tuple):
-        return tuple(map(_copied, value))
-    return _carried(np.array(value, subok=True) if isinstance(value, np.ndarray) else value.copy())
-
-
-def _carried(value: Any) -> Any:
-    """As loops carry it: a scalar where it has no axes, but for arrays whose functions round at random."""
-    if isinstance(value, tuple):
         return tuple(map(_carried, value))
-    return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
+    if not isinstance(value, np.ndarray):
+        return value.copy()
+    copied = np.array(value, order="C", subok=True)
+    return copied[()] if type(copied) is np.ndarray else copied
 
 
 def _scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
-    carry, rows = _copied(init), []
+    carry, rows = _carried(init), []
     for x in reversed(xs) if reverse else xs:
         carry, y = f(carry, x)
         carry = _carried(carry)
@@ -125,14 +121,14 @@ def _scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, rever
 
 
 def _fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any) -> Any:
-    value = _copied(init)
+    value = _carried(init)
     for i in range(lower, upper):
         value = _carried(body(np.int64(i), value))
     return value
 
 
 def _while_loop(holds: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
-    value = _copied(init)
+    value = _carried(init)
     while holds(value):
         value = _carried(body(value))
     return value
@@ -142,7 +138,7 @@ LOOPS = SimpleNamespace(
     scan=_scan,
     fori_loop=_fori_loop,
     while_loop=_while_loop,
-    cond=lambda holds, f, g, *operands: _copied((f if holds else g)(*operands)),
+    cond=lambda holds, f, g, *operands: _carried((f if holds else g)(*operands)),
     opaque=lambda function: function,
 )
 """The loops of ``eqsat`` as Python's."""
