@@ -42,8 +42,8 @@ def _keeps(source: DType, target: DType) -> bool:
         return True
     if source.kind == target.kind == "int":
         return source.limits[0] >= target.limits[0] and source.limits[1] <= target.limits[1]
-    if source.kind == target.kind:
-        return source.bits <= target.bits
+    if source.kind == target.kind:  # of as many bits they differ in how many are the exponent's
+        return source.bits < target.bits
     return source.kind == "int" and target.is_float and 2 * source.bits <= target.bits
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import eqsat
 import eqsat.rules as rules
 from eqsat.egraph.check import check_rule
 from eqsat.egraph.evaluate import disagreements
@@ -679,3 +680,13 @@ def test_an_axis_of_a_pattern_is_none_of_fewer_axes(axis: int, ranks: tuple[int,
             joined = build.concat([build.call("neg", x), build.call("neg", y)], along)
             report = saturate([joined], rules=[rule]).report
             assert bool(report.rules["joined"].fired) == (rank in ranks and along == axis % rank)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reassociates"])
+def test_casts_between_kinds_of_halves_round(numerics: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.array([1.2345, 70.123, 60000.0, 1e-7], np.float16)
+    for given, between in ((x, ml_dtypes.bfloat16), (x.astype(ml_dtypes.bfloat16), np.float16)):
+        fn = lambda x: x.astype(between).astype(np.float32)  # noqa: B023, E731
+        found = eqsat.optimize(fn, strict=True, check_speed=False, numerics=numerics)(given)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, fn(given))

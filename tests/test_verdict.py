@@ -173,9 +173,18 @@ def test_the_command_checks_rules(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["rules", "check", str(file), "--seconds", "2", "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert [(entry["id"], entry["verdict"]) for entry in shown] == [("good", "proved"), ("bad", "wrong")]
+    (tmp_path / "twice.py").write_text(f"{file.read_text().replace('bad', 'other')}RULES = (good, good)\n")
+    assert cli.main(["rules", "check", str(tmp_path / "twice.py"), "--seconds", "1", "--json"]) == 1
+    assert [entry["id"] for entry in json.loads(capsys.readouterr().out)] == ["good", "other"]
     (tmp_path / "none.py").write_text("RULES = 3\n")
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "raises.py").write_text("x = 1\nraise KeyError('boom')\n")
+    (tmp_path / "misses.py").write_text("import no_such_module_there_is\n")
     for name, said in (
         (str(tmp_path / "none.py"), "is to be rules, not 3"),
+        (str(tmp_path / "ends.py"), "cannot be imported: SystemExit: 0"),
+        (str(tmp_path / "raises.py"), "raises.py:2"),
+        (str(tmp_path / "misses.py"), "cannot be imported: No module named 'no_such_module_there_is'"),
         ("mul_onee", "there is no rule and no module 'mul_onee'"), ("fold.constants", "is no rewrite"),
         ("numpy", "holds no rules"),
     ):  # fmt: skip

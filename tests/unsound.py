@@ -9,7 +9,7 @@ import numpy as np
 from eqsat.ir import build, views
 from eqsat.ir.build import call
 from eqsat.ir.composite import composite
-from eqsat.ir.types import DType, bool_, float16, float32, float64, int16, int32, int64
+from eqsat.ir.types import DType, bool_, float16, float32, float64, int8, int16, int32, int64
 from eqsat.rules import (
     Match,
     Parts,
@@ -32,6 +32,15 @@ from eqsat.rules import (
 a, b, c, x = tensors("a b c x")
 p, q = numbers("p q")
 ax, ax2, s, s1, s2, k, t, mp, mq = attributes("ax ax2 s s1 s2 k t mp mq")
+
+
+def _as_many(m: Match) -> bool:
+    return bool(np.prod(m.mp.shape) == m.x.type.size)
+
+
+def _all_summed(m: Match) -> Any:
+    rank = m.x.type.ndim
+    return build.reduce("reduce_sum", m.x, tuple(range(rank))) if rank and len(m.ax) == len(m.mp.shape) else None
 
 
 def _sliced(m: Match, off: int) -> Any:
@@ -321,4 +330,45 @@ WRONG: dict[str, Rule] = {
     "exact: minimum of zeros": rewrite(np.where(a < b, a, b), np.minimum(a, b), id="w", numerics="exact"),
     "approximates: other numbers": rewrite(np.tanh(x), x, id="w", numerics="approximates"),
     "approximates: sign": rewrite(abs(x), x, id="w", numerics="approximates"),
+    "raises: rows of what is broadcast": rewrite(
+        op("gather", a + b, c, attrs=0),
+        op("gather", a, c, attrs=0) + op("gather", b, c, attrs=0),
+        id="w",
+        where=lambda m: m.a.type.ndim == m.b.type.ndim > 0,
+    ),
+    "raises: a negative power": rewrite(
+        a // b, (a // b) * op("pow", a * 0 + 1, a * 0 - 1), id="w", where=lambda m: m.root.dtype.kind == "int"
+    ),
+    "pad: squared number": rewrite(np.square(op("pad", x, attrs=s)), op("pad", np.square(x), attrs=s), id="w"),
+    "pad: negative number": rewrite(abs(op("pad", x, attrs=s)), op("pad", abs(x), attrs=s), id="w", numerics="exact"),
+    "pad: product of numbers": rewrite(
+        op("pad", a, attrs=s) * op("pad", b, attrs=s), op("pad", a * b, attrs=s), id="w"
+    ),
+    "cast: by way of bool": rewrite(
+        op("cast", op("cast", x, attrs=t), attrs=k),
+        op("cast", x, attrs=k),
+        id="w",
+        numerics="exact",
+        where=lambda m: (
+            m.t.kind != "float" and m.k.kind != "float" and m.x.dtype.kind == "int" and m.t.bits >= m.k.bits
+        ),
+    ),
+    "view: as many elements": rewrite(view(x, mp).sum(ax), _all_summed, id="w", where=_as_many),
+    "concat: parts of other ranks": rewrite(
+        np.concatenate([a, b], 0) + np.concatenate([c, x], 0),
+        np.concatenate([a + c, b + x], 0),
+        id="w",
+        where=lambda m: bool(m.a.type.ndim and m.c.type.ndim and m.a.shape[0] == m.c.shape[0]),
+    ),
+    "near a number: greatest": rewrite(
+        op("eq", np.maximum(x, 100).max(ax), 100), x.max(ax) < 100, id="w", where=lambda m: m.x.dtype.is_float
+    ),
+    "near a number: counted": rewrite((x > 10).astype(float32).sum(ax), (x >= 10).astype(float32).sum(ax), id="w"),
+    "near a number: far out": rewrite(np.maximum(x, -1e35).sum(ax), x.sum(ax), id="w", where=_floats),
+    "many: counted in bytes": rewrite(
+        (x > 0).astype(float32).sum(ax).astype(int8).astype(int64),
+        (x > 0).astype(float32).sum(ax).astype(int64),
+        id="w",
+    ),
+    "axis: from the other end": rewrite((-x).sum(axis=-3), -(x.max(axis=-3)), id="w"),
 }

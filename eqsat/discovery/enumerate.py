@@ -63,11 +63,14 @@ class Fingerprints:
     def __call__(self, node: Node) -> tuple[object, object] | None:
         """By what a node's values are told apart: in floats, and over the field, if it is a rational function.
 
-        None where it is hardly ever a number.
+        None where it is hardly ever a number, or raises for such values.
         """
-        for each in topological([node]):
-            if each not in self._exact:
-                self._compute(each)
+        try:
+            for each in topological([node]):
+                if each not in self._exact:
+                    self._compute(each)
+        except (ValueError, IndexError):  # an integer's negative power, an index out of range
+            return None
         values = [values[node] for values in self._floats]
         if np.mean([np.isfinite(value).mean() for value in values]) < SEEN:
             return None

@@ -15,6 +15,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import RuleError
 from eqsat.ir.defined import Applied
+from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.rules.examples import DTYPES, SHAPES, Maker, Regime
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
@@ -60,6 +61,8 @@ class Counterexample:
         lines = [f"rule {str(rule)!r} of class {rule.numerics!r} ({rule.file}:{rule.line}) does not hold for"]
         lines += [f"    {name} = {_shown(value)}" for name, value in self.given]
         lines.append(f"one side is {_shown(self.expected)}")
+        if self.disagreement.raised:
+            return "\n".join([*lines, f"the other raises {self.disagreement.raised}"])
         lines.append(f"the other   {_shown(self.found)}")
         if self.expected.shape == self.found.shape and self.expected.size > 1:
             at = tuple(int(i) for i in np.argwhere(self.disagreement.where)[0])
@@ -164,6 +167,7 @@ def check_rule(
 
 def _shape(at: int) -> tuple[int, ...]:
     """Shapes in turn, past all of them and out of step with the element types."""
+    assert math.gcd(len(SHAPES), 5 * len(DTYPES)) == 1
     return SHAPES[5 * at % len(SHAPES)]
 
 
@@ -258,10 +262,13 @@ def counterexample(
     simple: bool = False,
 ) -> Counterexample | None:
     """Where an e-graph in which a rule was applied disagrees on these values of a Maker's inputs, if it does."""
-    wrong = _first(graph, values, rule, rule.numerics, kinds, simple)
+    try:
+        wrong = _first(graph, values, rule, rule.numerics, kinds, simple)
+    except (ValueError, IndexError) as error:
+        wrong = _raises(error, outputs, values)
     if wrong is None:
         return None
-    looser = (n for n in NUMERICS[NUMERICS.index(rule.numerics) + 1 :])
+    looser = () if wrong.raised else NUMERICS[NUMERICS.index(rule.numerics) + 1 :]
     fitting = next((n for n in looser if _first(graph, values, rule, n, kinds, simple) is None), None)
     program = paste(outputs, values, maker.known_inputs, rule, kinds, simple)
     return Counterexample(rule, wrong, _named(maker, outputs, values), program, fitting)
@@ -270,11 +277,18 @@ def counterexample(
 def _first(
     graph: SaturatedEGraph, values: dict[Node, np.ndarray], rule: Rule, numerics: Numerics, kinds: bool, simple: bool
 ) -> Disagreement | None:
-    try:
-        found = [*disagreements(graph, values, rule=rule.id, numerics=numerics, kinds=kinds, simple=simple)]
-    except (ValueError, IndexError):  # the program itself does not take these values, such as a negative exponent
-        return None
+    found = [*disagreements(graph, values, rule=rule.id, numerics=numerics, kinds=kinds, simple=simple)]
     return min(found, key=lambda d: d.expected.size, default=None)
+
+
+def _raises(error: Exception, outputs: Sequence[Node], values: dict[Node, np.ndarray]) -> Disagreement | None:
+    """A term that raises; None where the program itself does for these values, such as for a negative exponent."""
+    try:
+        expected = evaluate_nodes(outputs, values)[0]
+    except (ValueError, IndexError):
+        return None
+    nothing = np.zeros(0)
+    return Disagreement("a term of the rule", expected, nothing, nothing, f"{type(error).__name__}: {error}")
 
 
 def _named(maker: Maker, outputs: Sequence[Node], values: dict[Node, np.ndarray]) -> tuple[tuple[str, np.ndarray], ...]:

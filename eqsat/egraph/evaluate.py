@@ -49,12 +49,13 @@ SUMS = frozenset(("add_n", "contract", "reduce_sum", "cumsum"))
 
 
 class Disagreement(NamedTuple):
-    """An e-node (as text), the value of its class, its own, and where they differ."""
+    """An e-node (as text), the value of its class, its own, and where they differ; what is ``raised`` instead of it."""
 
     term: str
     expected: np.ndarray
     found: np.ndarray
     where: np.ndarray
+    raised: str = ""
 
 
 def _reference(node: ENode, args: Sequence[np.ndarray]) -> np.ndarray:

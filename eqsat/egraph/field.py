@@ -34,6 +34,7 @@ RATIONAL = frozenset(
 SMALL = 9
 """Counterexamples are looked for among whole numbers up to this one."""
 ROUNDED = "numbers that were rounded"
+RAISES = "values that a term raises for"
 
 
 class Beyond(Exception):
@@ -229,6 +230,8 @@ def _hold(graph: SaturatedEGraph, maker: Maker, result: Identity, numbers: rando
         return
     except Beyond as error:
         result.beyond[str(error)] += 1
+    except (IndexError, ValueError):
+        result.beyond[RAISES] += 1
 
 
 def _rounded(graph: SaturatedEGraph, maker: Maker) -> bool:

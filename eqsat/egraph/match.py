@@ -380,7 +380,8 @@ def _axes_check(operand: Pattern, name: str, axes: tuple[int, ...]) -> Check:
     def check(names: Names, store: Store) -> bool:
         x = names[_name(operand)]
         assert isinstance(x, Node)
-        return names[name] == tuple(sorted(a % x.type.ndim for a in axes))
+        rank = x.type.ndim
+        return min(axes) >= -rank and names[name] == tuple(sorted(a % rank for a in axes))
 
     return check
 

@@ -71,17 +71,21 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (1, 1),
     (2, 3, 2),
     (2, 0),
+    (300,),
+    (2, 260),
 )
-"""Shapes of examples: unequal and equal extents, extents of 1 and 0, and up to four axes."""
+"""Shapes of examples: unequal and equal extents, of 1 and 0, one of more than bytes count to, and up to four axes."""
 DTYPES = (
     *(float64, float32, int64, float64, bool_, float32, float64, int32, float64, uint8, float32, int8, uint64),
     *(float16, int16, uint32, uint16),
 )
 """Element types of examples, the usual ones more often."""
 NUMBERS = (2.0, 0.5, 3.0, -1.5, 0.25, 1.0, -1.0, 1.7, -4.0, 10.0, 0.0, 1e-3, 1e3)
-RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310)
+RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310, 5e-324)
 """Numbers from which guards should keep a rule, or on which only what is finite must agree."""
 GRID = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+TARGETS = (float64, float32, float16, int64, int32, int16, int8, uint64, uint32, uint16, uint8, bool_)
+"""Element types of casts."""
 HARD = (
     *(np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 5e-324, -1e-300, 1e300, 1.2e308, 1.7e308),
     *(1e-45, 1.2e-38, 2.5e38, 3.3e38, -3.4e38),
@@ -107,6 +111,8 @@ class Maker:
         self.known_inputs: list[Node] = []
         self.names: dict[str, object] = {}
         """What a pattern's variables stand for in the programs made from it."""
+        self.literals: list[float] = []
+        """The numbers in the patterns, near which a rule may hold or not."""
         self.rare = False
         """Whether a number is among the programs' that may take a promise out of force, such as infinity."""
         self._dtype = dtype
@@ -127,12 +133,31 @@ class Maker:
     def values(self, regime: Regime = "ordinary") -> dict[Node, np.ndarray]:
         """Random values for the inputs."""
         rng = np.random.default_rng(self.random.getrandbits(32))
-        found = {node: _values(rng, node.type, regime) for node in self.inputs}
+        found = {node: self._near_literals(rng, _values(rng, node.type, regime), regime) for node in self.inputs}
         floats = [value for value in found.values() if is_floating(value) and value.size]
         if regime == "lone" and floats:
             chosen = floats[rng.integers(len(floats))]
             chosen.flat[rng.integers(chosen.size)] = np.nan
         return found
+
+    def _near_literals(self, rng: np.random.Generator, value: np.ndarray, regime: Regime) -> np.ndarray:
+        """Now and then with some elements that are a number of the patterns, the next ones to it, or ten times it."""
+        if not self.literals or regime not in ("ordinary", "wide", "hard") or rng.random() < 0.5:
+            return value
+        dtype, one = value.dtype, float(rng.choice(self.literals))
+        if dtype.kind == "b" or not math.isfinite(one) or (dtype.kind == "u" and one < 0):
+            return value
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            near = [n for n in (int(one) - 1, int(one), int(one) + 1, 10 * int(one)) if limits.min <= n <= limits.max]
+            drawn = np.array(near or [0], dtype)
+        else:
+            with np.errstate(all="ignore"):
+                at = np.asarray(one, dtype)
+                drawn = np.array(
+                    [at, np.nextafter(at, dtype.type(np.inf)), np.nextafter(at, -dtype.type(np.inf)), 10 * at]
+                )
+        return np.where(rng.random(value.shape) < 0.3, rng.choice(drawn, value.shape), value).astype(dtype)
 
     def from_patterns(self, patterns: Sequence[Pattern], *, longer: bool = True) -> list[Node]:
         """Random programs that patterns sharing variables match; ``ValueError`` where the dice do not fit.
@@ -191,14 +216,18 @@ class Maker:
             if pattern.name not in names:
                 rare = self.random.random() < 0.2
                 self.rare |= rare
+                drawn = self.random.choice(RARE if rare else NUMBERS)
+                if not rare and self.random.random() < 0.25:  # no list has all that a rule may ask for
+                    drawn = self.random.choice((-1.0, 1.0)) * self.random.choice((self.random.randint(2, 12), 0.375))
                 with np.errstate(over="ignore"):
-                    number = build.scalar(_number(self.random.choice(RARE if rare else NUMBERS), dtype), dtype)
+                    number = build.scalar(_number(drawn, dtype), dtype)
                 spread = self.random.random() < 0.2
                 names[pattern.name] = build.broadcast_to(number, self.base) if spread else number
             node = names[pattern.name]
             assert isinstance(node, Node)
             return node
         if isinstance(pattern, Literal):
+            self.literals.append(float(pattern.value))
             return build.scalar(pattern.value, bool_ if isinstance(pattern.value, bool) else dtype)
         if isinstance(pattern, Sum):
             signs = [s or self.random.choice((1, -1)) for s, _ in pattern.terms]
@@ -323,7 +352,9 @@ class Maker:
 
     def _joined(self, pattern: Joined) -> Node:
         """A concatenation, of which parts that are new variables are made to fit."""
-        rank = len(self.base)
+        cut = self.random.randint(1, len(self.base)) if self.base and self.random.random() < 0.2 else 0
+        base = self.base[cut:] or self.base[-1:]  # of fewer axes it is broadcast to what is beside it
+        rank = len(base)
         if not rank:
             raise ValueError("a concatenation needs an axis")
         axis = pattern.axis
@@ -335,7 +366,7 @@ class Maker:
         parts = []
         for part in pattern.parts:
             if isinstance(part, Var) and part.name not in self.names:
-                shape = list(self.base)
+                shape = list(base)
                 shape[axis % rank] = self.random.choice((1, 2, 3, 3))
                 self.names[part.name] = self._variable(tuple(shape), self.dtype)
             parts.append(self._pattern(part))
@@ -346,6 +377,8 @@ class Maker:
             raise ValueError("nothing to reduce")
         if not isinstance(pattern.attrs, Attribute):
             assert isinstance(pattern.attrs, tuple)
+            if not all(-x.type.ndim <= a < x.type.ndim for a in pattern.attrs):
+                raise ValueError("no such axis")
             return tuple(sorted(a % x.type.ndim for a in pattern.attrs))
         one = pattern.op in ("argmax", "argmin") or self.random.random() < 0.7
         count = 1 if one else self.random.randint(1, x.type.ndim)
@@ -361,20 +394,35 @@ class Maker:
         if op == "contract":
             return self._spec(args[0].shape, args[1].shape)
         if op == "cast":
-            return self.random.choice((float64, float32, int64, uint8, int8, uint64))
+            return self.random.choice(TARGETS)
         if op == "gather":
             raise ValueError("random indices are out of range")
         if op == "pad":
             if 0 in x.shape or not x.shape:
                 raise ValueError("nothing to pad")
             widths = tuple((self.random.randint(0, 2), self.random.randint(0, 2)) for _ in x.shape)
-            return PadAttrs(widths, self.random.choice((0, 0, 1)))
+            numbers = (
+                (0, 1) if x.dtype.kind == "bool" else (0, 0, 1, 2) if x.dtype.kind == "int" else (0, 0, 1, 2.5, -3)
+            )
+            return PadAttrs(widths, self.random.choice(numbers))
         if op in ("layer_norm", "rms_norm"):
-            return 1e-5
+            return self.random.choice((1e-5, 1e-5, 0.25))
         return self.random.randrange(max(1, x.type.ndim))
 
     def _view(self, shape: tuple[int, ...]) -> ViewMap:
-        kinds = ("transpose", "transpose", "reshape", "broadcast", "slice", "flip", "flip", "diagonal")
+        kinds = (
+            "transpose",
+            "transpose",
+            "reshape",
+            "broadcast",
+            "slice",
+            "flip",
+            "flip",
+            "diagonal",
+            "step",
+            "rows",
+            "both",
+        )
         kind = self.random.choice(kinds)
         rank = len(shape)
         if kind == "transpose":
@@ -397,6 +445,27 @@ class Maker:
             flips = [self.random.choice((-1, 1)) for _ in shape]
             starts = [max(0, n - 1) if step < 0 else 0 for n, step in zip(shape, flips, strict=True)]
             return views.slices(shape, starts, flips, shape)
+        if kind == "step":
+            apart = [self.random.choice((1, 2, -2, 3)) for _ in shape]
+            starts = [max(0, n - 1) if step < 0 else 0 for n, step in zip(shape, apart, strict=True)]
+            sizes = [-(-n // abs(step)) for n, step in zip(shape, apart, strict=True)]
+            return views.slices(shape, starts, apart, sizes)
+        if kind == "rows":  # one of them again and again, or windows that overlap
+            if not rank or 0 in shape:
+                raise ValueError("no rows")
+            strides, again = list(row_major(shape)), self.random.randrange(rank)
+            if self.random.random() < 0.5:
+                strides[again] = 0
+                return views.strided(shape, strides)
+            length = self.random.randint(1, shape[again])
+            windows = (*shape[:again], shape[again] - length + 1, *shape[again + 1 :], length)
+            return views.strided(windows, (*strides, strides[again]))
+        if kind == "both":
+            inner = self._view(shape)
+            both = views.compose(views.flattened(inner), self._view(inner.shape))
+            if both is None:
+                raise ValueError("no such view")
+            return both
         sizes = [self.random.randint(min(1, n), n) for n in shape]
         at = [self.random.randint(0, n - size) for n, size in zip(shape, sizes, strict=True)]
         return views.slices(shape, at, [1] * rank, sizes)

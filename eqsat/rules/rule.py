@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeGuard, cast
 
+import numpy as np
+
 from eqsat.contents import OWN
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
@@ -112,7 +114,10 @@ class Guard:
     test: Callable[[Match], bool]
 
     def holds(self, match: Match) -> bool:
-        return bool(self.test(match))
+        found = self.test(match)
+        if not isinstance(found, (bool, np.bool_)):
+            raise TypeError(f"a guard returns True or False, not {found!r}")
+        return bool(found)
 
 
 RightSide = Callable[[Match], "Node | Sequence[Node] | None"]
@@ -208,7 +213,8 @@ def _guards(where: object, at: str) -> tuple[Guard, ...]:
             found.append(guard)
         elif callable(guard):
             doc = (guard.__doc__ or "").strip().splitlines()
-            found.append(Guard(doc[0].rstrip(".") if doc else guard.__name__.strip("<>"), guard))
+            name = getattr(guard, "__name__", type(guard).__name__).strip("<>")
+            found.append(Guard(doc[0].rstrip(".") if doc else name, guard))
         else:
             raise RuleError(f"{at}: a guard is a function of the match, not {guard!r}")
     return tuple(found)
