@@ -22,7 +22,7 @@ from eqsat.errors import RuleError
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.types import TensorType, float64
-from eqsat.rules import numbers, op, rewrite, tensors
+from eqsat.rules import family, numbers, op, rewrite, tensors
 
 a, b, c, x, y = tensors("a b c x y")
 p = numbers("p")
@@ -156,6 +156,14 @@ def test_laws_of_the_library_are_proved(rule: Any) -> None:
 def test_no_law_of_the_library_is_refuted(rule: Any) -> None:
     found = eqsat.check(rule, seconds=10.0)
     assert not found.wrong, str(found)
+
+
+def test_a_way_that_never_fired_is_told() -> None:
+    a, b = tensors("a b")
+    rule = family([(a * 1, a), (np.concatenate([a, b], 4), np.concatenate([b, a], 4))], id="two ways")
+    found = eqsat.check(rule, seconds=3.0)
+    assert found.word == "tested" and "of its 2 left sides these fired on no program: concat" in str(found)
+    assert eqsat.check(family([(a * 1, a), (a / 1, a)], id="both"), seconds=3.0).word == "proved"
 
 
 def test_the_command_checks_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

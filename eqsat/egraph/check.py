@@ -18,7 +18,7 @@ from eqsat.ir.defined import Applied
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
 from eqsat.rules.examples import DTYPES, SHAPES, Maker, Regime
-from eqsat.rules.rule import NUMERICS, Numerics, Rule
+from eqsat.rules.rule import NUMERICS, Numerics, Rule, Way
 
 REGIMES: dict[Numerics, tuple[Regime, ...]] = {
     "exact": ("ordinary", "hard", "grid", "wide"),
@@ -90,7 +90,8 @@ class CheckResult:
     """How a check went: trials on which the rule fired, and the first counterexample, if any.
 
     ``matched``: how often its left side was found, and ``refused`` how often each guard said no. ``usable``: whether
-    there was an e-graph engine to try it with (there is none in some forked processes).
+    there was an e-graph engine to try it with (there is none in some forked processes). ``idle``: of a rule of several
+    ways, those that fired on no program made for them.
     """
 
     fired: int = 0
@@ -99,6 +100,7 @@ class CheckResult:
     matched: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     usable: bool = True
+    idle: tuple[Way, ...] = ()
 
 
 @dataclass
@@ -162,6 +164,8 @@ def check_rule(
             turns.fired[way] += 1
         if result.counterexample is not None or not result.usable:
             break
+    if len(rule.ways) > 1:
+        result.idle = tuple([way for way, fired in zip(rule.ways, turns.fired, strict=True) if not fired])
     return result
 
 

@@ -24,6 +24,8 @@ from eqsat.rules.rule import Rule
 SECONDS = 4.0
 ENOUGH, GUARDED = 60, 20
 """Programs on which a rule fired, after which trials end: of all of its guards, and without one."""
+SHOWN = 3
+"""Left sides that a verdict names."""
 EACH = 4
 """Programs of each shape and left side that are held over the field, and measured."""
 
@@ -74,10 +76,12 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """In a word: ``wrong``, ``proved`` (for the shapes tried, or all elements), ``tested``, ``untested`` if it
-        never fired."""
+        """In a word: ``wrong``, ``proved`` (for the shapes tried, or all elements), ``tested``, also where some of its
+        ways never fired, ``untested`` if none did."""
         if self.wrong:
             return "wrong"
+        if self.trials.idle:
+            return "tested" if self.trials.fired else "untested"
         if self.identity.proved or (self.solved is not None and self.solved.proved):
             return "proved"
         return "tested" if self.trials.fired else "untested"
@@ -89,6 +93,10 @@ class Verdict:
             lines.append(str(trials.counterexample))
         else:
             lines.append(f"random trials: it fired on {trials.fired} of {trials.trials} programs, and all terms agreed")
+        if trials.idle:
+            lefts = ", ".join(" and ".join(map(str, way.left)) for way in trials.idle[:SHOWN])
+            more = f" and {len(trials.idle) - SHOWN} more" if len(trials.idle) > SHOWN else ""
+            lines.append(f"of its {len(rule.ways)} left sides these fired on no program: {lefts}{more}")
         lines.append(f"as rational functions: {self.identity}")
         if self.solved is not None:
             lines.append(f"element by element, by z3: {self.solved}")
