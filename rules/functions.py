@@ -33,6 +33,8 @@ def signed(m: Match) -> bool:
 
 def lossless(m: Match) -> bool:
     """the inner cast keeps every value of its operand, and an integer that was a float between fits the result"""
+    if m.x.dtype.is_float and m.u.kind == "int":  # what does not fit is anything, which depends on the float's type
+        return False
     back = m.t.is_float and m.u.kind == m.x.dtype.kind == "int"  # a float that does not fit is no integer that wraps
     return _keeps(m.x.dtype, m.t) and (not back or _keeps(m.x.dtype, m.u))
 

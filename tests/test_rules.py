@@ -690,3 +690,10 @@ def test_casts_between_kinds_of_halves_round(numerics: str) -> None:
         fn = lambda x: x.astype(between).astype(np.float32)  # noqa: B023, E731
         found = eqsat.optimize(fn, strict=True, check_speed=False, numerics=numerics)(given)  # type: ignore[arg-type]
         np.testing.assert_array_equal(found, fn(given))
+
+
+def test_casts_in_a_row_hold_for_what_does_not_fit() -> None:
+    """An infinity as an integer is anything, by the float's type: the check found it once it drew all types."""
+    result = check_rule(rules.get("cast_cast"), enough=200, trials=2000)
+    assert result.counterexample is None, str(result.counterexample)
+    assert result.fired >= 60
