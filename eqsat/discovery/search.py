@@ -20,8 +20,9 @@ from eqsat.ir.node import Node
 from eqsat.ir.types import DType, TensorType, dtype_of
 from eqsat.progress import Progress
 from eqsat.rules import select
-from eqsat.rules.examples import Maker, Regime
+from eqsat.rules.examples import Maker
 from eqsat.rules.rule import NUMERICS, Numerics, Rule
+from eqsat.rules.values import Regime
 
 MOST_SIZE = 6
 NODES, ROOM, WORK = 3_000, 96, 6_000.0

@@ -17,8 +17,9 @@ from eqsat.errors import RuleError
 from eqsat.ir.defined import Applied
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.node import ConstArray, Node, topological
-from eqsat.rules.examples import DTYPES, SHAPES, Maker, Regime
+from eqsat.rules.examples import DTYPES, SHAPES, Maker
 from eqsat.rules.rule import NUMERICS, Numerics, Rule, Way
+from eqsat.rules.values import Regime
 
 REGIMES: dict[Numerics, tuple[Regime, ...]] = {
     "exact": ("ordinary", "hard", "grid", "wide"),
