@@ -80,9 +80,8 @@ class Verdict:
         ways never fired, ``untested`` if none did."""
         if self.wrong:
             return "wrong"
-        if self.trials.idle:
-            return "tested" if self.trials.fired else "untested"
-        if self.identity.proved or (self.solved is not None and self.solved.proved):
+        proved = self.identity.proved or (self.solved is not None and self.solved.proved)
+        if proved and not self.trials.idle:
             return "proved"
         return "tested" if self.trials.fired else "untested"
 

@@ -85,6 +85,12 @@ RARE = (-0.0, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan, 1e300, 1e-310, 5e-324
 """Numbers from which guards should keep a rule, or on which only what is finite must agree."""
 TARGETS = (float64, float32, float16, int64, int32, int16, int8, uint64, uint32, uint16, uint8, bool_)
 """Element types of casts."""
+VIEWS = (
+    *("transpose", "transpose", "reshape", "broadcast", "slice", "flip", "flip", "diagonal", "step", "rows", "both"),
+)
+"""Kinds of index maps, the usual ones more often."""
+PADDINGS = {"bool": (0, 1), "int": (0, 0, 1, 2)}
+"""What is padded with, by the kind of the elements; floats with others, too."""
 
 
 class Maker:
@@ -370,29 +376,14 @@ class Maker:
             if 0 in x.shape or not x.shape:
                 raise ValueError("nothing to pad")
             widths = tuple((self.random.randint(0, 2), self.random.randint(0, 2)) for _ in x.shape)
-            numbers = (
-                (0, 1) if x.dtype.kind == "bool" else (0, 0, 1, 2) if x.dtype.kind == "int" else (0, 0, 1, 2.5, -3)
-            )
+            numbers = PADDINGS.get(x.dtype.kind, (0, 0, 1, 2.5, -3))
             return PadAttrs(widths, self.random.choice(numbers))
         if op in ("layer_norm", "rms_norm"):
             return self.random.choice((1e-5, 1e-5, 0.25))
         return self.random.randrange(max(1, x.type.ndim))
 
     def _view(self, shape: tuple[int, ...]) -> ViewMap:
-        kinds = (
-            "transpose",
-            "transpose",
-            "reshape",
-            "broadcast",
-            "slice",
-            "flip",
-            "flip",
-            "diagonal",
-            "step",
-            "rows",
-            "both",
-        )
-        kind = self.random.choice(kinds)
+        kind = self.random.choice(VIEWS)
         rank = len(shape)
         if kind == "transpose":
             order = self.random.sample(range(rank), rank)

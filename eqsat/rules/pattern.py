@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -363,7 +364,7 @@ def _named(kind: Callable[[str], object], names: str) -> Any:
     each = names.split() if isinstance(names, str) else []
     if not each or not all(map(str.isidentifier, each)) or len(set(each)) < len(each):
         raise RuleError(f"{place()}: variables are named in a text of different names, such as 'a b', not {names!r}")
-    if any(name.startswith("root") and name[4:].isdecimal() | (not name[4:]) for name in each):
+    if any(re.fullmatch(r"root\d*", name) for name in each):
         raise RuleError(f"{place()}: {names!r}: matches call what is found root, root1, …: take another name")
     found = tuple(map(kind, each))
     return found[0] if len(found) == 1 else found
