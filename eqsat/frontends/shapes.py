@@ -69,7 +69,47 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
 
 @implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> TracedArray:
-    return reshape(a, -1 if traced(a).size else 0, order)
+    """A view of what is contiguous, else a copy; with ``A`` and ``K`` in the order in which that lies in memory."""
+    _row_order("ravel", order)
+    x = traced(a)
+    if order != "C" and x.ndim > 1:
+        x = _as_it_lies(x, order)
+    made = reshaped(x, (x.size,))
+    if not _is_dense(x):
+        made = TracedArray(made.node)
+    x.memory.reshaped = made.memory.reshaped = True  # in memory of another order it would be a copy, or none
+    return made
+
+
+def _is_dense(x: TracedArray) -> bool:
+    """Whether elements lie in row-major order without gaps; how far an axis of one position steps says nothing."""
+    if x.map is None or x.size == 0:
+        return True
+    steps = x.map.strides
+    return steps is not None and all(
+        n == 1 or own == step for n, own, step in zip(x.shape, steps, row_major(x.shape), strict=True)
+    )
+
+
+def _as_it_lies(x: TracedArray, order: str) -> TracedArray:
+    """The array with its axes in the order in which ``ravel`` walks them: with ``A`` columns first where it is
+    contiguous so, with ``K`` far steps first. ``UnsupportedOpError`` where that is not known, or not of whole axes."""
+    x.keep_order()
+    if x.map is None and x.memory.orderly:
+        return x
+    steps = None if x.map is None or not x.memory.orderly else x.map.strides
+    if steps is None or any(step <= 0 for n, step in zip(x.shape, steps, strict=True) if n > 1):
+        raise UnsupportedOpError(
+            f"ravel(order={order!r}) is not supported where the order in memory is not known, or repeats or turns back: "
+            "name the order (order='C'), or copy before (x.copy())",
+            LINE.get(),
+        )
+    axes = sorted(range(x.ndim), key=lambda a: (x.shape[a] > 1, -steps[a] if x.shape[a] > 1 else 0))
+    turned = view_of(x, views.transpose(x.shape, axes), "transpose")
+    if order == "K":
+        return turned
+    columns = view_of(x, views.transpose(x.shape, range(x.ndim)[::-1]), "transpose")
+    return columns if _is_dense(columns) else x
 
 
 @implements(np.transpose, np.permute_dims)

@@ -147,7 +147,7 @@ class Traced:
 
         Each that is written must be writable and share no memory with another; where it matters, all are in row order.
         """
-        if self.rows and not all(leaf.flags.c_contiguous for leaf in leaves if leaf.ndim > 1):
+        if self.rows and not all(leaf.flags.c_contiguous for leaf in leaves):
             return False
         for changed in self.written:
             array = leaves[changed.leaf]

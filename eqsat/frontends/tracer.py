@@ -171,13 +171,18 @@ class TracedArray(Operators):
         assert node.type == self._type
         self.check_writable()
         memory = self.memory
-        if memory.reshaped and self._trace is not None:
-            self._trace.rows = True
+        if memory.reshaped:
+            self.keep_order()
         memory.write(self.map, node)
         if self._trace is not None:
             self._trace.nodes.append(node)
         if self.map is None:
             self._seen, self._version = node, memory.version
+
+    def keep_order(self) -> None:
+        """Note that the program is that of arguments in row-major order alone."""
+        if self._trace is not None:
+            self._trace.rows = True
 
     def check_writable(self) -> None:
         """``ReadOnlyError`` if NumPy would not write to it."""
