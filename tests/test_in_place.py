@@ -957,7 +957,15 @@ def test_what_reshape_copied_may_be_a_view_of_arguments_in_another_order(made: C
 @pytest.mark.parametrize("order", "CAK")
 @pytest.mark.parametrize(
     "view",
-    [np.diagonal, np.transpose, lambda x: x[::2], lambda x: x[:, :1], lambda x: x[:1], lambda x: (x + 1).T, lambda x: x],
+    [
+        np.diagonal,
+        np.transpose,
+        lambda x: x[::2],
+        lambda x: x[:, :1],
+        lambda x: x[:1],
+        lambda x: (x + 1).T,
+        lambda x: x,
+    ],
     ids=["diagonal", "transpose", "rows", "column", "row", "computed", "itself"],
 )
 def test_ravel_is_a_view_of_what_is_contiguous_alone(view: Callable[[Any], Any], order: Any) -> None:
@@ -975,3 +983,35 @@ def test_ravel_is_a_view_of_what_is_contiguous_alone(view: Callable[[Any], Any],
     for x in (given_, np.asfortranarray(given_), np.arange(48.0).reshape(6, 8)[::2, ::2], given_[:1]):
         for got, want in zip(optimized(x.copy(order="K")), f(x.copy(order="K")), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.s_[:, [0, 1]],
+        np.s_[:, :, [[0, 1, 2], [1, 2, 3]]],
+        np.s_[:, [0, 1], [1, 0]],
+        np.s_[[0, 1], :, [1, 0]],
+        np.s_[:, 1, [0, 1]],
+        np.s_[:, None, [0, 1]],
+        np.s_[1:3, [0, 1]],
+        np.s_[[0, 1]],
+        (slice(None), np.array([True, False, True, True, False])),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", "CK")
+def test_what_index_arrays_pick_lies_as_in_numpy(index: Any, order: Any) -> None:
+    """With the axes of the indices first: what flattens it copies where slices come before them."""
+
+    def f(x: Any) -> Any:
+        picked = x[index]
+        flat, row = picked.ravel(order), picked.reshape(-1)
+        flat[:2] += 5
+        row[1:3] *= 2
+        later = (picked + 1).ravel()
+        return picked * 1, flat, row, later
+
+    x = np.arange(120.0).reshape(4, 5, 6)
+    for got, want in zip(eqsat.optimize(f, strict=True)(x), f(x), strict=True):
+        np.testing.assert_array_equal(got, want)

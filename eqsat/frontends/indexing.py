@@ -133,10 +133,13 @@ def getitem(x: TracedArray, index: Any) -> Any:
         return selected(x, index)
     found = picked(x, index)
     if found.indexed:
-        taken = TracedArray(_gather(found.view.node, found.indexed, found.adjacent))
+        elements, order = _gather(found.view.node, found.indexed, found.adjacent)
+        taken = TracedArray(elements)
         items = listed_index(index)
         if taken.ndim and all(_is_place(item) for item in items):
             return TracedArray.of_memory(Window(x, index, taken.node), taken.node.type, None, x.is_readonly)
+        if order != sorted(order):
+            taken = view_of(taken, views.transpose(elements.shape, order), "transpose")
         taken.is_element = not taken.ndim and not any(item is Ellipsis for item in items)
         return taken
     if found.element or any(isinstance(item, np.ndarray) for item in listed_index(index)):
@@ -204,7 +207,8 @@ class Window(Memory):
     def node(self) -> Node:
         if self._of != self.version:
             found = picked(self._base, self._index)
-            self._node, self._writes = _gather(found.view.node, found.indexed, found.adjacent), Writes()
+            elements, order = _gather(found.view.node, found.indexed, found.adjacent)
+            self._node, self._writes = build.transpose(elements, order), Writes()
             self._of = self.version
         return super().node
 
@@ -294,8 +298,9 @@ def _slice(entry: slice) -> slice:
     return slice(*parts)
 
 
-def _gather(x: Node, indexed: list[tuple[int, Indices]], adjacent: bool) -> Node:
-    """``x`` with axes replaced by index arrays that broadcast together, placed as NumPy places them."""
+def _gather(x: Node, indexed: list[tuple[int, Indices]], adjacent: bool) -> tuple[Node, list[int]]:
+    """``x`` with axes replaced by index arrays that broadcast together: as NumPy lays that out in memory, with the axes
+    of the indices first, and the order of these axes that it then shows."""
     axes = [axis for axis, _ in indexed]
     arrays = [(axis, index) for axis, index in indexed if isinstance(index, Node)]
     try:
@@ -325,7 +330,8 @@ def _gather(x: Node, indexed: list[tuple[int, Indices]], adjacent: bool) -> Node
     width = len(spread)
     block = list(range(first, first + width))
     others = [axis for axis in range(result.type.ndim) if axis not in block]
-    return build.transpose(result, [*others[:place], *block, *others[place:]])
+    order = [*range(width, width + place), *range(width), *range(width + place, result.type.ndim)]
+    return build.transpose(result, [*block, *others]), order
 
 
 def flat_index(indices: list[Node], extents: list[int], shape: tuple[int, ...]) -> Node:

@@ -100,7 +100,7 @@ def _as_it_lies(x: TracedArray, order: str) -> TracedArray:
     steps = None if x.map is None or not x.memory.orderly else x.map.strides
     if steps is None or any(step <= 0 for n, step in zip(x.shape, steps, strict=True) if n > 1):
         raise UnsupportedOpError(
-            f"ravel(order={order!r}) is not supported where the order in memory is not known, or repeats or turns back: "
+            f"ravel(order={order!r}) is not supported where the order in memory is not known, repeats or turns back: "
             "name the order (order='C'), or copy before (x.copy())",
             LINE.get(),
         )
