@@ -272,6 +272,22 @@ def test_transposes(shape: Strides, dtype: DType) -> None:
     assert "transpose_" in emitted.source
 
 
+@crossed(dtype=[float32, float64, int64, bool_], shape=[(16, 16), (32, 19), (45, 50), (33, 17)], stream=[False, True])
+def test_results_are_turned_over_where_all_loads_lie_along_the_other_axis(
+    shape: Strides, dtype: DType, stream: bool
+) -> None:
+    """Copies, and sums with what repeats along either axis; also past the caches, which is row by row."""
+    rows, columns = shape
+    lanes = host().lanes() * 4 // max(4, dtype.itemsize)
+    turned, along, number = Load(0, 0, (1, rows), dtype), Load(1, 0, (1, 0), dtype), Load(2, 3, (0, 0), dtype)
+    given_ = [(dtype, rows * columns), (dtype, rows), (dtype, 4)]
+    tile = TileOp("transpose", (("p0", lanes), ("p1", lanes)), lanes=lanes, stream=stream)
+    nest = Loop("p0", rows, lanes, Loop("p1", columns, lanes, tile))
+    for body in (turned, call("maximum", call("add", turned, along), number)):
+        source = check(single(shape, 2, None, body, given_), nest=nest).source
+        assert "transpose" in source and "strided" not in source and "scatter" not in source
+
+
 def test_embedding_and_gather_by_lane() -> None:
     index = Call("wrap_index", (Load(1, 0, (1, 0), int64),), int64, 10)
     table = Load(0, 0, (0, 1), float32, ((index, 37),))

@@ -401,6 +401,7 @@ def test_casts(source: str, target: str) -> None:
 def test_memory(kind: str, lanes: int) -> None:
     """Partial, strided, gathered and transposed accesses touch the elements they name, and no others."""
     size, vector, count = np.dtype(KINDS[kind]).itemsize, f"{kind}x{lanes}", max(1, lanes - 3)
+    few = max(1, lanes - 5)
     lines = [
         f"storen(out, loadn_{vector}(x, {count}), {count})",
         f"store(out + {size * 16}, strided_{vector}(x, {3 * size}))",
@@ -411,17 +412,20 @@ def test_memory(kind: str, lanes: int) -> None:
         f"index = iota_i64x{lanes}(2, 2)",
         f"store(out + {size * 128}, gather_{vector}(x, index))",
         f"store(out + {size * 144}, gathern_{vector}(x, index, {count}))",
-        f"transpose_{vector}(out + {size * 160}, x, {size * lanes})",
+        f"transpose_{vector}(out + {size * 160}, {size * lanes}, x, {size * lanes})",
+        f"transpose_{vector}(out + {size * 420}, {size * 20}, x + {size}, {size * 17})",
+        f"transposen_{vector}(out + {size * 740}, {size * 19}, x, {size * 18}, {count}, {few})",
     ]
     names = ["word", "store", "storen", "scatter", "scattern", f"iota_i64x{lanes}"]
     names += [
-        f"{n}_{vector}" for n in ["load", "loadn", "strided", "stridedn", "bcast", "gather", "gathern", "transpose"]
+        f"{n}_{vector}"
+        for n in ["load", "loadn", "strided", "stridedn", "bcast", "gather", "gathern", "transpose", "transposen"]
     ]
     text = f"from eqsat_backends.numba_cpu.vectors.simd import {', '.join(names)}\n"
     text += "def access(args, tid, nt):\n    x = word(args, 0)\n    out = word(args, 1)\n    "
     text += "\n    ".join(lines) + "\n"
-    x = values(kind, np.random.default_rng(6), 256)
-    before = values(kind, np.random.default_rng(7), 420)
+    x = values(kind, np.random.default_rng(6), 300)
+    before = values(kind, np.random.default_rng(7), 1060)
     got, want = before.copy(), before.copy()
     call(compile_module(text, ("access",))["access"], x, got)
     lane = np.arange(lanes)
@@ -433,7 +437,13 @@ def test_memory(kind: str, lanes: int) -> None:
     want[112 : 112 + lanes] = x[1]
     want[128 : 128 + lanes] = x[2 + 2 * lane]
     want[144 : 144 + lanes] = np.where(lane < count, x[2 + 2 * lane], x[0])
-    want[160 : 160 + lanes**2] = x[: lanes**2].reshape(lanes, lanes).T.reshape(-1)
+    for at, row, start, step, rows, columns in (
+        (160, lanes, 0, lanes, lanes, lanes),
+        (420, 20, 1, 17, lanes, lanes),
+        (740, 19, 0, 18, count, few),
+    ):
+        i, j = np.ogrid[:rows, :columns]
+        want[at + row * i + j] = x[start + step * j + i]
     same(got, want)
 
 

@@ -67,6 +67,17 @@ def turned_loads(kernel: Kernel, vector: int, axis: int) -> tuple[Load, ...]:
     return tuple(found.values())
 
 
+def turns_results(kernel: Kernel, vector: int, axis: int) -> bool:
+    """Whether a transposed block is computed along ``axis``, as its loads lie, and turned over to be stored: each walks
+    that axis in order or not at all."""
+    if kernel.combine is not None or not turned_loads(kernel, vector, axis):
+        return False
+    found = list(unique(kernel.body))
+    if any(isinstance(e, Guarded | Index) or (isinstance(e, Load) and e.gathers) for e in found):
+        return False
+    return all(load.strides[axis] in (0, 1) for load in found if isinstance(load, Load))
+
+
 def body_slots(form: StageForm, target: Target, axis: str, count: int = 1, other: str = "", vectors: int = 1) -> float:
     """Slots of the body for ``vectors`` vectors along an axis at ``count`` positions of another."""
     at = form.named[axis][0] if axis else None
@@ -320,6 +331,13 @@ def transpose_slots(form: StageForm, target: Target, first: str, second: str, la
     """Slots of a block of lanes × lanes that is transposed in registers."""
     kernel, at = form.kernel, form.named[second][0]
     turned = turned_loads(kernel, at, form.named[first][0])
+    over = lanes * (1.5 + math.log2(max(2, lanes)))
+    if turns_results(kernel, at, form.named[first][0]):
+        results = over + lanes * len(form.results) * 2 * LOAD_SLOTS
+        if isinstance(kernel.body, Load):
+            return results
+        scratch = lanes * 2 * LOAD_SLOTS
+        return lanes * (body_slots(form, target, first) + form.epilogue_slots) + scratch + results
     if window_starts(kernel):  # blocks are loaded whole, so nothing is shared
         slots = lanes * tile_slots(form, target, "", 1, second, lanes)
     else:
@@ -327,7 +345,7 @@ def transpose_slots(form: StageForm, target: Target, first: str, second: str, la
     for load in turned:
         large = kernel.operands[load.operand].nbytes > target.middle[0].capacity
         slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large)
-    return slots + len(turned) * lanes * (1.5 + math.log2(max(2, lanes)))
+    return slots + len(turned) * over
 
 
 def scattered_seconds(form: StageForm, target: Target, lanes: int) -> float:

@@ -99,22 +99,25 @@ class Rows:
         self, s: int, value: Value, axes: tuple[str, ...], vector: int | None, count: str | None, stream: bool = False
     ) -> None:
         """Print stores of stage s's value at these positions of its parallel axes, wherever its result is wanted."""
-        kernel, size = self.stages[s].kernel, value.dtype.itemsize
-        targets: list[tuple[str, int, tuple[int, ...]]] = []
-        if s in self.places:
-            place = self.places[s]
-            here = place.shared + tuple(place.move(t) for t in kernel.store_strides[self.shared :])
-            targets.append((place.base, 0, here))
-        result = self.stages[s].result
-        if result is not None:
-            targets.append((self.bases[result], kernel.store_offset, kernel.store_strides))
-        for base, offset, strides in targets:
-            address = affine(base, offset, strides, axes, size)
+        for base, offset, strides in self.targets(s):
+            address = affine(base, offset, strides, axes, value.dtype.itemsize)
             step = 0 if vector is None else strides[vector]
             if stream and count is None and self._aligned(s, base, offset, strides, vector):
                 self.p.line(f"stream({address}, {value.name})")
             else:
                 self.p.store(address, step, value, count)
+
+    def targets(self, s: int) -> list[tuple[str, int, tuple[int, ...]]]:
+        """Where stage s's result is wanted: base address, offset, and strides along its parallel axes, in elements."""
+        kernel, result = self.stages[s].kernel, self.stages[s].result
+        found: list[tuple[str, int, tuple[int, ...]]] = []
+        if s in self.places:
+            place = self.places[s]
+            here = place.shared + tuple(place.move(t) for t in kernel.store_strides[self.shared :])
+            found.append((place.base, 0, here))
+        if result is not None:
+            found.append((self.bases[result], kernel.store_offset, kernel.store_strides))
+        return found
 
     def _aligned(self, s: int, base: str, offset: int, strides: Sequence[int], vector: int | None) -> bool:
         """Whether whole vectors are stored to multiples of their size, in memory that is sure to be aligned."""

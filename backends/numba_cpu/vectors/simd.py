@@ -12,7 +12,8 @@ and come into being when they are imported (``from …simd import load_f32x16``)
 ``gather_T(address, index)``   elements at positions ``index`` (a vector of i64); ``gathern_T(…, n)``
 ``loadm_T(address, mask)``       where the mask is set, others 0; also ``bcastm_T(address, mask)`` (if any is set),
                                ``stridedm_T(address, step, mask)`` and ``gatherm_T(address, index, mask)``
-``transpose_T(to, at, step)``  copy a square block, rows ``step`` bytes apart, transposed and packed
+``transpose_T(to, row, at, step)``  copy a square block, rows ``step`` bytes apart, transposed to rows ``row`` apart;
+                               ``transposen_T(…, m, n)``: to m rows of n elements (numbers)
 ``splat_T(number)``            a number in every lane
 ``iota_T(start, step)``        start, start + step, …
 ``within_T(start, step, a, b)``  mask: which of start, start + step, … are in [a, b)
@@ -224,13 +225,21 @@ def _scatter(e: Lanes, address: Value, value: Value, step: Value, count: Value |
             e.b.store(scalar, memory.pointer(e, at), align=BYTES[e.kind(value)])
 
 
-def _transpose(e: Lanes, kind: str, target: Value, source: Value, step: Value) -> None:
-    vector, lanes = ir.VectorType(memory.memory_type(kind), e.lanes), e.lanes
-    starts = [e.b.add(source, e.b.mul(step, ir.Constant(I64, i))) for i in range(lanes)]
-    rows = [e.b.load(memory.pointer(e, at), typ=vector, align=BYTES[kind]) for at in starts]
-    for i, row in enumerate(e.transposed(rows)):
-        at = e.b.add(target, ir.Constant(I64, i * lanes * BYTES[kind]))
-        e.b.store(row, memory.pointer(e, at), align=BYTES[kind])
+def _transpose(
+    e: Lanes, kind: str, target: Value, row: Value, source: Value, step: Value, *size: Value
+) -> None:  # fmt: skip
+    tall, wide = (count.constant for count in size) if size else (e.lanes, e.lanes)
+    rows: list[Value] = []
+    for i in range(wide):
+        at = e.b.add(source, e.b.mul(step, ir.Constant(I64, i)))
+        rows.append(memory.load(e, kind, at) if tall == e.lanes else memory.load_first(e, kind, at, size[0]))
+    rows += rows[:1] * (e.lanes - wide)  # these lanes are not stored
+    for i, value in enumerate(e.transposed(rows)[:tall]):
+        at = e.b.add(target, e.b.mul(row, ir.Constant(I64, i)))
+        if wide == e.lanes:
+            memory.store(e, at, value)
+        else:
+            memory.store_first(e, at, value, size[1])
 
 
 def _word(e: Lanes, address: Value, k: Value) -> Value:
@@ -364,7 +373,7 @@ def _of_lanes(name: str) -> Any:
     def bound(e: Lanes, *values: Value) -> Value:
         return build(e, kind, *values)
 
-    result = types.void if match[1] == "transpose" else vector
+    result = types.void if match[1] in ("transpose", "transposen") else vector
     return define(name, arity, lambda *arguments: result, bound, lanes)
 
 
@@ -381,7 +390,8 @@ _MAKERS: dict[str, tuple[int, Build]] = {
     "stridedm": (3, lambda e, kind, address, step, mask: _strided(e, kind, address, step, None, mask)),
     "gatherm": (3, _gatherm),
     "within": (4, _within),
-    "transpose": (3, _transpose),
+    "transpose": (4, _transpose),
+    "transposen": (6, _transpose),
     "splat": (1, _splat),
     "iota": (2, _iota),
     "to": (1, lambda e, kind, value: e.cast(value, kind)),
