@@ -116,7 +116,7 @@ class Transposed:
             size = load.dtype.itemsize
             source = affine(access.base, access.offset, access.strides, positions, size)
             place = self.places[load.operand, load.offset, load.strides]
-            self._turn(load.dtype, place, self.p.lanes * size, source, load.strides[self.vector] * size, tall, wide)
+            self._turn(load.dtype, place, self.p.lanes * size, source, access.strides[self.vector] * size, tall, wide)
 
     def _rule(self, row: str, count: str | None) -> LoadRule:
         """Transposed loads come from row ``row`` of their blocks."""
