@@ -162,8 +162,7 @@ class _Extraction:
             for stream in made:
                 if stream.uid in numbers and not self._refuse([stream.uid]):
                     search.offer({**search.best.chosen, stream.eclass: numbers[stream.uid]})
-            assert self.first is not None
-            self.first = renumbered(self.first, problem, wider)
+            self.first = None if self.first is None else renumbered(self.first, problem, wider)
             self.tried = [t for tried in self.tried if (t := renumbered(tried, problem, wider)) is not None]
             problem, best = wider, search.best
             if best is start:

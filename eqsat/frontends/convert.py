@@ -16,7 +16,7 @@ from eqsat.frontends.tracing import CURRENT, Unsized
 from eqsat.ir import build, complexes, views
 from eqsat.ir.node import LINE, Node
 from eqsat.ir.repeats import cut, still_axes
-from eqsat.ir.types import DType, bool_, dtype_of, int32, int64
+from eqsat.ir.types import DType, bool_, dtype_of, int32, int64, row_major
 from eqsat.ir.views import ViewMap
 
 Weak = int | float | complex
@@ -200,6 +200,38 @@ def range_map(shape: Sequence[int], axis: int, start: int, stop: int) -> ViewMap
     return views.slices(shape, starts, [1] * len(shape), sizes)
 
 
+def lying(x: TracedArray) -> TracedArray:
+    """The array, or one that lies in memory as it does where that is a view whose place is known when it is run."""
+    example = x.memory.example
+    if example is None or x.map is None:
+        return x if example is None else example
+    return view_of(example, x.map)
+
+
+def is_dense(x: TracedArray) -> bool:
+    """Whether elements lie in row-major order without gaps, given arguments that do; how far an axis of one position
+    steps says nothing."""
+    x = lying(x)
+    if x.map is None or x.size == 0:
+        return True
+    steps = x.map.strides
+    return steps is not None and all(
+        n == 1 or own == step for n, own, step in zip(x.shape, steps, row_major(x.shape), strict=True)
+    )
+
+
+def copied(node: Node, order: str) -> TracedArray:
+    """A copy: by rows (``C``), by columns (``F``), or as NumPy has results (others)."""
+    if order == "F" and node.type.ndim > 1:
+        turned = range(node.type.ndim)[::-1]
+        columns = TracedArray(build.transpose(node, turned))
+        columns.memory.orderly = True
+        return view_of(columns, views.transpose(columns.shape, turned), "transpose")
+    made = TracedArray(node)
+    made.memory.orderly |= order == "C"
+    return made
+
+
 def reshaped(base: TracedArray, shape: Sequence[int], label: str = "reshape") -> TracedArray:
     """A reshaped array: a view where NumPy makes one, else a copy."""
     map = views.reshape(base.shape, shape)
@@ -211,6 +243,9 @@ def reshaped(base: TracedArray, shape: Sequence[int], label: str = "reshape") ->
         memory.doubt(made.memory)
         return made
     memory.reshaped = True
+    shown = lying(base)
+    if shown is not base and reshaped(shown, shape).memory is not shown.memory:
+        return TracedArray(build.view(base.node, map, label))
     found = base.seen_through(map, label)
     if found is not None and found.map is not None and found.map.strides is None:
         found = None

@@ -25,7 +25,7 @@ import numpy as np
 
 from eqsat.forks import hold_over_fork
 from eqsat.frontends import registry
-from eqsat.frontends.convert import holds_traced, is_weak, known_dtype, traced
+from eqsat.frontends.convert import copied, holds_traced, is_dense, is_weak, known_dtype, traced
 from eqsat.frontends.known import Unknown, plain, wrapped
 from eqsat.frontends.shapes import shape_of
 from eqsat.frontends.tracer import TracedArray
@@ -54,14 +54,25 @@ def _array(value: Any, dtype: Any = None, *, copy: Any = True, order: str = "K",
     made = traced(value)
     kind = made.dtype if dtype is None else np.dtype(dtype)
     copy = None if copy is np._CopyMode.IF_NEEDED else copy  # which is no truth value
-    if copy or kind != made.dtype or made is not value or made.is_scalar:
-        made = TracedArray(build.cast(made.node, known_dtype(kind)))
+    named, rows = order in ("C", "F"), made if order != "F" else registry.call(np.transpose, made)
+    if copy or kind != made.dtype or made is not value or made.is_scalar or (named and not is_dense(rows)):
+        made = copied(build.cast(made.node, known_dtype(kind)), order)
+    elif named and not made.memory.orderly and made.ndim > 1:  # it lies so, or it is copied
+        made = copied(made.node, order)
+        made.memory.doubt(rows.memory)
+    if named and not copy:
+        made.memory.reshaped = rows.memory.reshaped = True  # in memory of another order it would be a copy, or none
     made.is_scalar = False
     return made if made.ndim >= ndmin else registry.call(np.reshape, made, (1,) * (ndmin - made.ndim) + made.shape)
 
 
 def _asarray(value: Any, dtype: Any = None, order: str = "K", *, copy: Any = None, **_: Any) -> Any:
-    return _array(value, dtype, copy=bool(copy))
+    return _array(value, dtype, copy=bool(copy), order=order or "K")
+
+
+def _contiguous(order: str) -> Callable[..., Any]:
+    """``np.ascontiguousarray`` or ``np.asfortranarray`` of traced values."""
+    return lambda value, dtype=None, **_: _array(value, dtype, copy=False, order=order, ndmin=1)
 
 
 def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **_: Any) -> Any:
@@ -146,8 +157,8 @@ _TRACED: dict[str, Callable[..., Any]] = {
     "array": _array,
     "asarray": _asarray,
     "asanyarray": _asarray,
-    "ascontiguousarray": _asarray,
-    "asfortranarray": _asarray,
+    "ascontiguousarray": _contiguous("C"),
+    "asfortranarray": _contiguous("F"),
     "full": _full,
 }
 """What takes traced values and is not NumPy's to hand on."""

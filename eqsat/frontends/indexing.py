@@ -191,6 +191,16 @@ class Window(Memory):
         return base.is_same_view(self._base) and len(mine) == len(others) and same
 
     @property
+    def example(self) -> TracedArray | None:
+        """What the index shows at 0."""
+        if self._base.size == 0:
+            return None
+        shown: TracedArray = self._base[
+            tuple(0 if isinstance(item, TracedArray) else item for item in listed_index(self._index))
+        ]
+        return shown
+
+    @property
     def version(self) -> int:
         """That of the array it is a part of."""
         return self._base.memory.version

@@ -6,7 +6,7 @@ array that NumPy itself computes with and writes to. The first traced value that
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from eqsat.ir.table import make
 from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 from eqsat.scoped import Scoped
+
+if TYPE_CHECKING:
+    from eqsat.frontends.tracer import TracedArray
 
 LEVEL: Scoped[int] = Scoped(0)
 """How many bodies of loops and branches, each inside of another, are being traced."""
@@ -54,6 +57,11 @@ class Memory:
         self.line: Source | None = None
         self.doubtful: tuple[Memory, ...] = ()
         self.stale: Source | None = None
+
+    @property
+    def example(self) -> TracedArray | None:
+        """A view of its shape that lies as it does, if it does not lie row by row; else None."""
+        return None
 
     @property
     def size(self) -> int:

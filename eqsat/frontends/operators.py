@@ -265,11 +265,8 @@ class Operators:
         return registry.call(np.astype, self, dtype, copy=copy)
 
     def copy(self, order: str = "C") -> Any:
-        made = registry.call(np.copy, self)
-        if isinstance(made, Operators):
-            made.memory.orderly |= order == "C"
-            return made[()] if self.is_scalar else made
-        return made
+        made = registry.call(np.copy, self, order=order)
+        return made[()] if isinstance(made, Operators) and self.is_scalar else made
 
     __copy__ = copy
 

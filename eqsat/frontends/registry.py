@@ -17,6 +17,7 @@ from eqsat.errors import (
     ConcretizationError,
     EqsatError,
     ShapeError,
+    SharedMemoryError,
     UnsupportedDTypeError,
     UnsupportedOpError,
 )
@@ -179,6 +180,8 @@ def attempt(
 
     try:
         return located(name, run, *given)
+    except SharedMemoryError:  # by values alone no step of NumPy's knows more
+        raise
     except (UnsupportedOpError, UnsupportedDTypeError, ConcretizationError) as error:
         sized = full_name(function) in SIZED
         if full_name(function) in REFUSED or writes(function) or (sized and not may_guard(CURRENT.get())):

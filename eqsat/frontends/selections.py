@@ -372,14 +372,14 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin, Unsized):
         order = [*self.axes_of(range(self.first + 1, self.ndim))[::-1], *self.axes_of([self.first])]
         return Selection(build.transpose(self.full, [*order, *range(self.first)[::-1]]), self.mask, after)
 
-    def ravel(self) -> Selection | TracedArray:
+    def ravel(self, order: str = "C") -> Selection | TracedArray:
         if self.is_array or self.ndim != 1:
-            flat: TracedArray = self.array().ravel()
+            flat: TracedArray = self.array().ravel(order)
             return flat
         return self
 
-    def flatten(self) -> Selection | TracedArray:
-        copied: Selection | TracedArray = self.ravel().copy()
+    def flatten(self, order: str = "C") -> Selection | TracedArray:
+        copied: Selection | TracedArray = self.ravel(order).copy()
         return copied
 
     def __getattr__(self, name: str) -> Any:

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from eqsat.errors import UnsupportedOpError
+from eqsat.errors import SharedMemoryError, UnsupportedOpError
 from eqsat.frontends.convert import (
+    copied,
+    is_dense,
     is_weak,
     known_dtype,
     lift,
     listed,
     literal,
+    lying,
     normalize_axes,
     normalize_axis,
     reduced_axes,
@@ -42,14 +45,33 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     return tuple(operator.index(n) for n in shape)
 
 
-def _row_order(name: str, order: str) -> None:
-    if order not in ("C", "A", "K") or (order == "K" and name == "reshape"):
-        raise UnsupportedOpError(f"{name}(order={order!r}) is not supported: transpose before and after", LINE.get())
+def _columns_first(name: str, x: TracedArray, order: str) -> bool:
+    """Whether ``order`` walks columns first: ``F`` does, ``A`` where the array is contiguous so and not by rows."""
+    if order not in ("C", "F", "A", "K") or (order == "K" and name == "reshape"):
+        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    if order != "A" or x.ndim < 2 or x.size == 0:
+        return order == "F"
+    _steps(name, x, order)
+    return not is_dense(x) and is_dense(transpose(x))
+
+
+def _steps(name: str, x: TracedArray, order: str) -> Sequence[int]:
+    """How far each axis steps in memory. ``SharedMemoryError`` where that is not known: no value tells."""
+    x.keep_order()
+    shown = lying(x)
+    steps = row_major(x.shape) if shown.map is None else shown.map.strides
+    known = x.memory.orderly and shown.memory.orderly and not (x.memory.doubtful or shown.memory.doubtful)
+    if not known or steps is None or any(step <= 0 for n, step in zip(x.shape, steps, strict=True) if n > 1):
+        raise SharedMemoryError(
+            f"{name}(order={order!r}) asks for the order in memory, which is not known here: name the order "
+            "(order='C'), or copy before (x.copy())",
+            LINE.get(),
+        )
+    return steps
 
 
 @implements(np.reshape)
 def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: Any = None) -> TracedArray:
-    _row_order("reshape", order)
     x = traced(a)
     target = list(shape_of(shape if shape is not None else newshape))
     if target.count(-1) > 1:
@@ -61,7 +83,10 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
         target[target.index(-1)] = x.size // known
     if math.prod(target) != x.size or any(n < 0 for n in target):
         raise ValueError(f"cannot reshape array of shape {x.shape} and size {x.size} into shape {tuple(target)}")
-    made = reshaped(x, target)
+    if _columns_first("reshape", x, order):
+        made = transpose(reshaped(transpose(x), target[::-1]))
+    else:
+        made = reshaped(x, target)
     if copy is False and made.memory is not x.memory:
         raise ValueError("Unable to avoid creating a copy while reshaping.")
     return TracedArray(made.node) if copy else made
@@ -69,47 +94,18 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
 
 @implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> TracedArray:
-    """A view of what is contiguous, else a copy; with ``A`` and ``K`` in the order in which that lies in memory."""
-    _row_order("ravel", order)
+    """A view of what is contiguous, else a copy; ``K`` walks far steps first."""
     x = traced(a)
-    if order != "C" and x.ndim > 1:
-        x = _as_it_lies(x, order)
+    if order == "K" and x.ndim > 1 and x.size:
+        steps = _steps("ravel", x, order)
+        x = transpose(x, sorted(range(x.ndim), key=lambda a: (x.shape[a] > 1, -steps[a] if x.shape[a] > 1 else 0)))
+    elif _columns_first("ravel", x, order):
+        x = transpose(x)
     made = reshaped(x, (x.size,))
-    if not _is_dense(x):
+    if not is_dense(x):
         made = TracedArray(made.node)
     x.memory.reshaped = made.memory.reshaped = True  # in memory of another order it would be a copy, or none
     return made
-
-
-def _is_dense(x: TracedArray) -> bool:
-    """Whether elements lie in row-major order without gaps; how far an axis of one position steps says nothing."""
-    if x.map is None or x.size == 0:
-        return True
-    steps = x.map.strides
-    return steps is not None and all(
-        n == 1 or own == step for n, own, step in zip(x.shape, steps, row_major(x.shape), strict=True)
-    )
-
-
-def _as_it_lies(x: TracedArray, order: str) -> TracedArray:
-    """The array with its axes in the order in which ``ravel`` walks them: with ``A`` columns first where it is
-    contiguous so, with ``K`` far steps first. ``UnsupportedOpError`` where that is not known, or not of whole axes."""
-    x.keep_order()
-    if x.map is None and x.memory.orderly:
-        return x
-    steps = None if x.map is None or not x.memory.orderly else x.map.strides
-    if steps is None or any(step <= 0 for n, step in zip(x.shape, steps, strict=True) if n > 1):
-        raise UnsupportedOpError(
-            f"ravel(order={order!r}) is not supported where the order in memory is not known, repeats or turns back: "
-            "name the order (order='C'), or copy before (x.copy())",
-            LINE.get(),
-        )
-    axes = sorted(range(x.ndim), key=lambda a: (x.shape[a] > 1, -steps[a] if x.shape[a] > 1 else 0))
-    turned = view_of(x, views.transpose(x.shape, axes), "transpose")
-    if order == "K":
-        return turned
-    columns = view_of(x, views.transpose(x.shape, range(x.ndim)[::-1]), "transpose")
-    return columns if _is_dense(columns) else x
 
 
 @implements(np.transpose, np.permute_dims)
@@ -394,7 +390,7 @@ def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
 
 @implements(np.copy)
 def copy(a: Any, order: str = "K", subok: bool = False) -> TracedArray:
-    made = TracedArray(lift(a))
+    made = copied(lift(a), order)
     made.is_scalar = False
     return made
 

@@ -307,7 +307,7 @@ def _traced(
         name=spec.name,
         written=written,
         own=own,
-        rows=rows and any(leaf.ndim > 1 for leaf in leaves),
+        rows=rows and any(leaf.ndim for leaf in leaves),
         as_given=not (any(axes) or made or any(a.dtype.kind == "c" for a in leaves)),
         pairs=None
         if any(axes)
