@@ -23,7 +23,8 @@ Axes are named as follows.
   ``TileOp("map", p0)`` computes and stores; ``TileOp("reduce", axis)`` combines into as many vectors of partial
   results, whose lanes are combined in the end if the axis is reduced. Both may name another axis before that of the
   lanes, of which they take several positions at once (unroll and jam). ``TileOp("transpose", a, b)`` takes blocks of
-  lanes × lanes, loaded along ``a``, transposed in registers, and computed (and stored) along ``b``.
+  lanes × lanes, loaded along ``a``, transposed in registers, and computed (and stored) along ``b``; or, where no load
+  lies along another axis than ``a``, computed along that, transposed and stored.
   Where a target's table has a tile operation whose semantics the stage is (``eqsat.schedule.tensorize``), that may be
   its innermost term, by its own name, with the elements that it takes of each axis: ``TileOp("maxplus", p0, p1, r0)``.
   Its accumulators are those of one tile, so loops over parallel axes stay outside of those over reduced ones.
