@@ -66,11 +66,7 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 most = max(1, c.STREAM_AHEAD // (columns * size))
                 steps = choose(most if far else 0, (0, 3, most))
                 alone = len(problem.stages) == 1  # beside others' blocks attention lost a third in some processes
-                afar = (
-                    form.kernel.out.nbytes > target.inner.capacity
-                    if sums is None or stays(form)
-                    else sums * size > near
-                )
+                afar = form.kernel.out.nbytes > near if sums is None or stays(form) else sums * size > near
                 claim = choose(alone and afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
                 asks = at.prefetch or choose(way if whole * size > near else 0, (0, way))
