@@ -56,7 +56,6 @@ class Transposed:
             self._results(first, j, tall, wide)
         else:
             self._loads(first, j, tall, wide, totals)
-            self.walk.at[self.axis] = first
 
     def _turn(self, dtype: DType, to: str, row: int, source: str, step: int, tall: int, wide: int) -> None:
         """``wide`` rows of ``tall`` elements, copied as ``tall`` rows of ``wide``."""
