@@ -21,7 +21,9 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract import select as selection_of
 from eqsat.extract.candidates import Candidates
+from eqsat.extract.inlining import inlined
 from eqsat.extract.select import ExtractionError, extract
+from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.extract.walks import in_blocks, turned
 from eqsat.ir import build, views
@@ -232,6 +234,36 @@ def test_elementwise_chains_are_one_kernel_and_fusion_can_be_off() -> None:
     unfused = kernels(graph, fuse=False)
     assert [k.op for k in unfused] == ["mul", "add", "sqrt"]
     assert all(len(set(ops(k)) - {"const"}) == 1 for k in unfused)
+
+
+def test_what_one_kernel_stores_for_another_alone_is_computed_in_it() -> None:
+    """But not what is an output, has two users, does not fuse, or where fusion is off."""
+    x, y, w = arg(0, 40, 64), arg(1, 40, 64), arg(2, 64, 64)
+    product = build.matmul(x, w)
+    summed = build.call("add", product, y)
+    last = build.call("sqrt", build.call("exp", summed))
+
+    def stored(*outputs: Node, fuse: bool = True) -> tuple[Candidates, list[Stream]]:
+        """Every operator's kernel over stored operands."""
+        candidates = Candidates(egraph_of(*outputs), RATES, fuse=fuse)
+        candidates.run()
+        made = []
+        for c, pool in candidates.pool.items():
+            if c not in candidates.inputs:
+                made.append(next(s for s in pool.values() if s.plain and s.size == len(s.children) + 1))
+                candidates.pool[c] = {made[-1].uid: made[-1]}  # as if nothing else had been thought of
+        return candidates, made
+
+    candidates, chosen = stored(last)
+    found = inlined(candidates, chosen)
+    texts = [text(candidates.term(s)) for s in found]
+    assert sorted(texts) == ["add(contract(0,1),3)", "exp(add(2,3))", "sqrt(exp(4))"]
+    assert all(s.seconds < sum(k.seconds for k in chosen) for s in found)
+    assert not inlined(candidates, chosen), "they are in the pool by now"
+    assert len(inlined(*stored(last, summed))) == 2
+    assert len(inlined(*stored(last, build.call("neg", summed)))) == 2
+    assert not inlined(*stored(last, fuse=False))
+    assert not inlined(*stored(build.matmul(product, w)))
 
 
 def test_expensive_operands_of_large_products_are_stored() -> None:

@@ -22,6 +22,7 @@ from eqsat.extract.hypergraph import (
     renumbered,
     solution_of,
 )
+from eqsat.extract.inlining import inlined
 from eqsat.extract.kbest import k_best
 from eqsat.extract.local import Search
 from eqsat.extract.optimum import TIME_LIMIT, WORK_LIMIT, Optimum, optimum
@@ -146,6 +147,25 @@ class _Extraction:
             problem, best = self._greedy((problem, best), merged)
             merged = frozenset()
             if best.cost >= before * (1 - (FRUITFUL if len(problem.choices) > MANY else self.gap)):
+                break
+        return self._inlined(problem, best)
+
+    def _inlined(self, problem: Problem, best: Solution) -> tuple[Problem, Solution]:
+        """With kernels that compute what others of the program store for them alone, while that is quicker."""
+        while made := inlined(self.candidates, [self.streams[tag] for tag in self._tags(problem, best)]):
+            wider = self._pool()
+            start = renumbered(best, problem, wider)
+            if start is None:
+                break
+            numbers = {choice.tag: number for number, choice in enumerate(wider.choices)}
+            search = Search(wider, start, self.budget)
+            for stream in made:
+                if stream.uid in numbers and not self._refuse([stream.uid]):
+                    search.offer({**search.best.chosen, stream.eclass: numbers[stream.uid]})
+            self.first = None if self.first is None else renumbered(self.first, problem, wider)
+            self.tried = [t for tried in self.tried if (t := renumbered(tried, problem, wider)) is not None]
+            problem, best = wider, search.best
+            if best is start:
                 break
         return problem, best
 

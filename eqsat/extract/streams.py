@@ -9,7 +9,7 @@ return None where operands do not combine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eqsat.cost.calibration import (
@@ -316,7 +316,7 @@ class Builder:
             if math.prod(larger.type.shape[larger.type.ndim - inner :]) > PANEL:  # sums are in memory between rows
                 s.core_slots += FILL / SEVERAL_ROWS * larger.type.size
         if min(rows, cols) == 1:
-            s.apart = self._lanes_apart(s, attrs)
+            s.apart = self._lanes_apart(s, zip(s.children, (attrs.a, attrs.b), strict=True), attrs.out, s.multiply_adds)
         if min(rows, cols, deep) > 1:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
@@ -379,21 +379,26 @@ class Builder:
         lanes = self.roofline.lanes(s.core.type.dtype)
         return s.multiply_adds * -(-positions // lanes) * lanes / positions, s.slots + copied
 
-    def _lanes_apart(self, s: Stream, spec: Spec) -> tuple[tuple[int, float], ...]:
-        """For each axis of a sum of products its step, and the slots lost where vectors lie along it: in lanes that are
-        not in use, and by loads lane by lane. Nothing where neighbours are summed, which vectors may lie along."""
-        lanes, points = self.roofline.lanes(s.type.dtype), s.multiply_adds
+    def _lanes_apart(
+        self, s: Stream, operands: Iterable[tuple[Stream, Sequence[int]]], out: Sequence[int], points: float
+    ) -> tuple[tuple[int, float], ...]:
+        """For each axis of a reduction its step, and the slots lost where vectors lie along it: in lanes that are not
+        in use, and by loads lane by lane. Nothing where neighbours are combined, which vectors may lie along.
+
+        ``operands``: with the labels of their axes; ``out``: those of the result's.
+        """
+        lanes = self.roofline.lanes(s.type.dtype)
         steps: dict[int, list[int]] = {}
-        for operand, labels in zip(s.children, (spec.a, spec.b), strict=True):
+        for operand, labels in operands:
             for map in operand.maps:
                 axes = (views.identity(operand.type.shape) if map is None else map).axes
                 for label, atoms in zip(labels, axes, strict=True):
                     steps.setdefault(label, []).append(abs(atoms[-1][1]) if atoms else 0)
-                    if label in spec.summed and atoms and atoms[-1][0] >= VECTOR and atoms[-1][1] == 1:
+                    if label not in out and atoms and atoms[-1][0] >= VECTOR and atoms[-1][1] == 1:
                         return ()
         found = []
-        for x, n, stride in zip(spec.out, s.type.shape, row_major(s.type.shape), strict=True):
-            apart = LANE_SLOTS * sum(step > 2 for step in steps.get(x, ()))
+        for x, n, stride in zip(out, s.type.shape, row_major(s.type.shape), strict=True):
+            apart = LANE_SLOTS * lanes * sum(step > 2 for step in steps.get(x, ()))
             if n > 1:
                 found.append((stride, points * (-(-n // lanes) * lanes / n - 1 + apart)))
         return tuple(found)
@@ -407,6 +412,8 @@ class Builder:
         if any(map is not None and every_second(map, attrs) for map in child.maps):
             each += LOAD_SLOTS + SHUFFLE_SLOTS
         s.core_slots = child.slots + each * child.type.size
+        axes = range(child.type.ndim)
+        s.apart = self._lanes_apart(s, [(child, axes)], [a for a in axes if a not in attrs], child.type.size)
         return True
 
     def _gather(self, s: Stream, op: str, attrs: object) -> bool:
@@ -454,7 +461,8 @@ class Builder:
         starts, at = [], 0
         for part in s.children:
             moved = sum(part.reads.values()) + part.type.nbytes
-            s.seconds += rate.seconds(*self._tiled(part), moved, s.type.dtype)
+            work, slots = self._tiled(part)
+            s.seconds += rate.seconds(work, slots + self._apart(part), moved, s.type.dtype)
             starts.append(tuple(at if axis == attrs else 0 for axis in range(s.type.ndim)))
             at += part.type.shape[attrs]
         s.reads = merge_reads(s.children, self.sizes)
