@@ -53,6 +53,7 @@ from eqsat.schedule.scheduler import by_itself, search_graph
 from eqsat.schedule.search import Entry, Search
 from eqsat.schedule.space import space_of
 from eqsat.schedule.tiles import best_tiles, ceil_div
+from eqsat.schedule.vector_cost import turns_results
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target as target_of
 from eqsat_rules.loops import LOOP_RULES
 from tests.kernel_groups import (
@@ -724,6 +725,28 @@ def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None
     nest = Loop("k", 512, 256, TileOp("fma", (("m", 4), ("n", 16), ("k", 256)), prefetch=True))
     with pytest.raises(ValueError, match="next panel"):
         check(nest, gemm(4, 16, 512), 16, 32)
+
+
+def test_tiles_ask_for_panels_of_constants_that_the_innermost_cache_does_not_hold() -> None:
+    """Large as the second cache is, other kernels have run since it had them."""
+    target = target_of(DESK)
+
+    def asks(k: int, n: int, const: str) -> bool:
+        nest = Loop("n", n, 32, Loop("m", 49, 13, TileOp("fma", (("m", 13), ("n", 32), ("k", k)))))
+        problem = problem_of(gemm(49, n, k, batch=16, const=const), target)
+        (tile,) = tiles(with_copies(Pack("b", Loop("b", 16, 1, nest), ahead=True), problem, target))
+        return tile.prefetch == 2
+
+    assert target.inner.capacity < 16 * 48 * 192 * 4 < target.middle[0].capacity
+    assert asks(48, 192, "b") and not asks(48, 192, "")
+    assert not asks(4, 64, "b")
+
+
+def test_blocks_are_not_turned_over_to_results_that_lie_apart() -> None:
+    """Channels of an image, turned out of a frame: columns of the results are contiguous, rows are not."""
+    body = Call("relu", (Load(0, 0, (1, 56 * 64, 64), float32),), float32)
+    kernel = Kernel((64, 55, 55), 3, None, body, Acc(float32), (), Operand(float32, 64 * 55 * 55), 0, (55 * 55, 55, 1))
+    assert turns_results(kernel, 2, 0) and not turns_results(kernel, 1, 0)
 
 
 def test_phases_are_searched_without_the_operands_of_others() -> None:

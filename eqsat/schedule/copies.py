@@ -14,7 +14,7 @@ from eqsat.cost import calibration as c
 from eqsat.cost.target import Target
 from eqsat.ir.contraction import is_accumulator
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
-from eqsat.schedule.forms import StageForm
+from eqsat.schedule.forms import Factor, StageForm
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.tiles import round_up
 
@@ -69,7 +69,8 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 afar = form.kernel.out.nbytes > near if sums is None or stays(form) else sums * size > near
                 claim = choose(alone and afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
-                asks = at.prefetch or choose(way if whole * size > near else 0, (0, way))
+                passed = whole * size > near or (way == 2 and stored_afar(form.factors[1], form, problem, target))
+                asks = at.prefetch or choose(way if passed else 0, (0, way))
                 return replace(at, ahead=steps, claim=bool(claim), prefetch=asks)
         return at
 
@@ -90,6 +91,13 @@ def next_block(form: StageForm, copies: Mapping[tuple[int, str], int], around: A
     if axes[-1:] == ["n"] and "m" in axes and (form.index, "a") not in copies and first.direct and not first.contiguous:
         return 3, next(size for axis, size in reversed(around) if axis == "m")
     return 0, 0
+
+
+def stored_afar(factor: Factor, form: StageForm, problem: Problem, target: Target) -> bool:
+    """Whether a factor is a constant that the innermost cache does not hold: since the last call other kernels' data
+    have passed, so that the second has it no more."""
+    kind, index, _ = form.source(factor.accesses[0])
+    return kind == "operand" and problem.const[index] and problem.sizes[index] > target.inner.capacity
 
 
 def fusible(body: Nest) -> bool:

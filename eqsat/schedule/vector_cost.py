@@ -68,9 +68,9 @@ def turned_loads(kernel: Kernel, vector: int, axis: int) -> tuple[Load, ...]:
 
 
 def turns_results(kernel: Kernel, vector: int, axis: int) -> bool:
-    """Whether a transposed block is computed along ``axis``, as its loads lie, and turned over to be stored: each walks
-    that axis in order or not at all."""
-    if kernel.combine is not None or not turned_loads(kernel, vector, axis):
+    """Whether a transposed block is computed along ``axis``, as its loads lie, and turned over to be stored in whole
+    vectors: each load walks ``axis`` in order or not at all, and results lie along ``vector``."""
+    if kernel.combine is not None or kernel.store_strides[vector] != 1 or not turned_loads(kernel, vector, axis):
         return False
     found = list(unique(kernel.body))
     if any(isinstance(e, Guarded | Index) or (isinstance(e, Load) and e.gathers) for e in found):
