@@ -28,7 +28,7 @@ from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_
 from eqsat.plan.decide import decide
 from eqsat.plan.group import Grouping, Piece, PlacedGroup
 from eqsat.plan.lower import Lowered, lower
-from eqsat.plan.masks import split_masked
+from eqsat.plan.masks import MaskedPrice, split_masked
 from eqsat.plan.paddings import without_padding
 from eqsat.plan.place import Found, place
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
@@ -310,7 +310,8 @@ def _arrange(
     repeats: list[Repeat] = []
     items: list[PlacedGroup | Piece] = []
     progress("search: which kernels run together")
-    for item in Grouping(assembly.pieces, outputs, price, deadline).run():
+    after = None if price is None else MaskedPrice(assembly.value, price)
+    for item in Grouping(assembly.pieces, outputs, price, deadline, after).run():
         deadline.check("fusing kernels")
         if isinstance(item, Piece) or price is None:
             items.append(item)

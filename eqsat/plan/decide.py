@@ -19,7 +19,7 @@ from eqsat.ir.kernel import KernelGroup
 from eqsat.plan.assembly import Assembly
 from eqsat.plan.group import CLEAR, Grouping, Piece
 from eqsat.plan.lower import Lowered
-from eqsat.plan.masks import split_masked
+from eqsat.plan.masks import MaskedPrice, split_masked
 from eqsat.plan.place import Found, place
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import Region
@@ -153,4 +153,5 @@ class _Scheduled:
                 assembly.tensor_of[node] = assembly.fresh(node.type)
         place(self.region, found, assembly, self.lowered)
         outputs = frozenset(assembly.tensor_of[node] for node in self.region.outputs)
-        return assembly, Grouping(assembly.pieces, outputs, price, self.deadline)
+        after = None if price is None else MaskedPrice(assembly.value, price)
+        return assembly, Grouping(assembly.pieces, outputs, price, self.deadline, after)

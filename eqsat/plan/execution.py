@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,12 +18,9 @@ from eqsat.ir.types import TensorType
 from eqsat.plan import fallback
 from eqsat.plan.backend import Direct
 from eqsat.plan.chain import Chain, ChainLoop, Chains, Program, Segment, nested
-from eqsat.plan.plan import Repeat, as_after, first_trip, trips_of
+from eqsat.plan.laps import Stopwatch, in_laps, median_seconds
 from eqsat.plan.tabulate import Packs, Table, Tabulator
 from eqsat.plan.trips import copied
-
-TIMED_TRIPS = 16
-"""Most trips of a step that are timed in one call."""
 
 
 class SegmentedExecutable(ABC):
@@ -72,6 +67,10 @@ class SegmentedExecutable(ABC):
     @abstractmethod
     def packed(self, flat: np.ndarray, pack: Mapping[str, Any]) -> np.ndarray:
         """A flat constant in the layout that a kernel asked for."""
+
+    @abstractmethod
+    def stopwatch(self, steps: int) -> Stopwatch:
+        """What takes the times of so many steps."""
 
     @staticmethod
     @abstractmethod
@@ -246,35 +245,13 @@ class SegmentedExecutable(ABC):
         return empty(shape, dtype)
 
     def profile(self, arrays: Sequence[np.ndarray], repeat: int = 5) -> list[float]:
-        """Median seconds of each step of the plan, its kernels timed one at a time."""
-        values = dict(zip(self.inputs, map(_plain, arrays), strict=True))
-        values.update(self.constants)
-        times: list[list[float]] = []
-        chains = self._chains()
-        crossing = set(self.types)
-        steps = self.emitted["steps"]
-        loops = [Repeat(**r) for r in self.emitted.get("repeats", ())]
-        trips = trips_of(len(steps), loops)
-        # Several in one call, whose own cost is not each trip's; Python calls the others for each.
-        runs = [1 if "reference" in s else min(count, TIMED_TRIPS) for s, count in zip(steps, trips, strict=True)]
-        segments = [chains.segment([step] * count, crossing) for step, count in zip(steps, runs, strict=True)]
-        for _ in range(repeat + 1):
-            row = []
-            for number, segment in enumerate(segments):
-                for loop in loops:
-                    if loop.begin == number:
-                        first_trip(loop, values)
-                start = time.perf_counter()
-                self._run(segment, values)
-                row.append(time.perf_counter() - start)
-                for loop in reversed(loops):
-                    if loop.end == number + 1:
-                        as_after(loop, values)
-            times.append(row)
-        total = [0.0] * len(self.emitted["kinds"])
-        for number, (step, column) in enumerate(zip(steps, zip(*times[1:], strict=True), strict=True)):
-            total[step["of"]] += trips[number] / runs[number] * statistics.median(column)
-        return total
+        """Median seconds of each step of the plan in a call, in all trips of its loops (see :mod:`eqsat.plan.laps`)."""
+        count = len(self.emitted["kinds"])
+        watch = self.stopwatch(count + 2)
+        steps = nested(self.emitted["steps"], self.emitted.get("repeats", ()))
+        chain = self._chains().chain(in_laps(steps, watch, count), self.outputs, self.inputs)
+        given = dict(zip(self.inputs, map(_plain, arrays), strict=True))
+        return median_seconds(lambda: self._run_chain(chain, {**given, **self.constants}), watch, count, repeat)
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

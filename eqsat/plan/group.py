@@ -70,13 +70,32 @@ class PlacedGroup:
         return PlacedGroup(self.group, tuple([names[t] for t in self.tensors]))
 
 
+class PlacedPrice(Protocol):
+    """What groups cost whose tensors are known."""
+
+    def seconds(self, placed: PlacedGroup) -> float:
+        """Predicted seconds of a group."""
+
+    def least(self, placed: PlacedGroup, parts: Sequence[KernelGroup]) -> float:
+        """As :meth:`Price.least`."""
+
+
 class Grouping:
-    """Fuses pieces of a program into groups where that lowers the price; ``price`` None: every piece stays alone."""
+    """Fuses pieces of a program into groups where that lowers the price; ``price`` None: every piece stays alone.
+
+    ``after``: the price of several pieces' groups with what becomes of them afterwards.
+    """
 
     def __init__(
-        self, pieces: Sequence[Piece], stored: frozenset[int], price: Price | None, deadline: Deadline = NEVER
+        self,
+        pieces: Sequence[Piece],
+        stored: frozenset[int],
+        price: Price | None,
+        deadline: Deadline = NEVER,
+        after: PlacedPrice | None = None,
     ) -> None:
         self.pieces = pieces
+        self.after = after
         self.stored = stored
         self.price = price
         self.deadline = deadline
@@ -121,10 +140,21 @@ class Grouping:
         assert self.price is not None
         key = tuple(members)
         if key not in self.prices:
-            placed = self.build(members)
-            assert placed is not None
-            self.prices[key] = self.price.seconds(placed.group)
+            placed = self._named(members)
+            after = self.after if len(key) > 1 else None
+            self.prices[key] = self.price.seconds(placed.group) if after is None else after.seconds(placed)
         return self.prices[key]
+
+    def least(self, members: Sequence[int], parts: Sequence[KernelGroup]) -> float:
+        """A bound on that, from groups of parts."""
+        assert self.price is not None
+        placed = self._named(members)
+        return self.price.least(placed.group, parts) if self.after is None else self.after.least(placed, parts)
+
+    def _named(self, members: Sequence[int]) -> PlacedGroup:
+        placed = self.build(members)
+        assert placed is not None
+        return placed.placed(self._shape(members)[1])
 
     def _best(self, members: Sequence[int]) -> PlacedGroup:
         """The cheapest of a group's forms, the first of those that cost the same."""
@@ -138,7 +168,7 @@ class Grouping:
         assert found is not None
         if self.price is None or len(members) == 1:
             return found
-        seconds = self.seconds(members)
+        seconds = self.price.seconds(found.group)
         for form in _forms(shape):
             fewer = len(form.group.stages) < len(found.group.stages)  # about which the bound of found says little
             if form != found and (fewer or self.price.least(form.group, (found.group,)) < seconds):
@@ -418,7 +448,7 @@ class _Merging:
         apart = [built.group for built in map(self.all.build, parts) if built is not None]
         bound = (id(placed.group), *map(id, apart))  # ``build`` holds them
         if bound not in self.bounds:
-            self.bounds[bound] = self._gain(parts, self.price.least(placed.group, apart))
+            self.bounds[bound] = self._gain(parts, self.all.least(members, apart))
         return self.bounds[bound]
 
     def _saving(self, keys: Sequence[int]) -> float:

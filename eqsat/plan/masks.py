@@ -15,7 +15,7 @@ that the exponentials are 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -359,23 +359,47 @@ def split_masked(
 
     ``value`` gives a tensor known at compile time (by number), ``fresh`` makes a tensor of so many elements.
     """
-    group = placed.group
+    found = MaskedPrice(value, price).cheaper(placed)
+    return [placed] if found is None else _bounded(placed, *found[1:], fresh)
 
-    def known(operand: int) -> np.ndarray | None:
-        return value(placed.tensors[operand]) if group.operands[operand].const else None
 
-    masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
-    limits, exact = limits_of(masked.keep) if masked is not None else ([], False)
-    exact = exact and masked is not None and masked.alike
-    if masked is None or not limits:
-        return [placed]
-    found = _bounded(placed, masked, limits, exact, lambda size, operand: -1)  # only to be priced
-    whole = price.seconds(group)
-    if price.least(found[-1].group, (group,)) >= whole:
-        return [placed]
-    if sum(price.seconds(part.group) for part in found) >= (1 - CLEAR) * whole:
-        return [placed]
-    return _bounded(placed, masked, limits, exact, fresh)
+@dataclass(frozen=True)
+class MaskedPrice:
+    """What groups cost as :func:`split_masked` leaves them: two kernels that cost less than a whole attention may cost
+    more than what is left of it. ``value`` gives a tensor known at compile time (by number)."""
+
+    value: Callable[[int], np.ndarray | None]
+    price: Price
+
+    def seconds(self, placed: PlacedGroup) -> float:
+        found = self.cheaper(placed)
+        return self.price.seconds(placed.group) if found is None else found[0]
+
+    def least(self, placed: PlacedGroup, parts: Sequence[KernelGroup]) -> float:
+        """A bound on that, from parts of the group; nothing is known of what a mask leaves."""
+        return 0.0 if self._masked(placed) is not None else self.price.least(placed.group, parts)
+
+    def _masked(self, placed: PlacedGroup) -> _Masked | None:
+        group = placed.group
+
+        def known(operand: int) -> np.ndarray | None:
+            return self.value(placed.tensors[operand]) if group.operands[operand].const else None
+
+        return _Analysis(group, known).run() if len(group.stages) > 1 else None
+
+    def cheaper(self, placed: PlacedGroup) -> tuple[float, _Masked, list[Limit], bool] | None:
+        """What groups without the masked columns cost, and what makes them, where that is clearly less."""
+        group, masked = placed.group, self._masked(placed)
+        limits, exact = limits_of(masked.keep) if masked is not None else ([], False)
+        exact = exact and masked is not None and masked.alike
+        if masked is None or not limits:
+            return None
+        found = _bounded(placed, masked, limits, exact, lambda size, operand: -1)  # only to be priced
+        whole = self.price.seconds(group)
+        if self.price.least(found[-1].group, (group,)) >= whole:
+            return None
+        seconds = sum(self.price.seconds(part.group) for part in found)
+        return None if seconds >= (1 - CLEAR) * whole else (seconds, masked, limits, exact)
 
 
 def _bounded(

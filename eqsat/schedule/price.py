@@ -16,7 +16,7 @@ from eqsat.schedule.problem import Problem, plain_axis
 from eqsat.schedule.read_again import read_again
 from eqsat.schedule.standing import standing
 from eqsat.schedule.tiles import best_tiles, ceil_div, round_up, step_slots, tile_seconds, update_seconds
-from eqsat.schedule.vector_cost import op_slots, scattered_seconds, tile_slots, transpose_slots, written
+from eqsat.schedule.vector_cost import op_slots, scattered_seconds, stored, tile_slots, transpose_slots, written
 from eqsat.schedule.vectors import least_slots
 
 
@@ -131,6 +131,12 @@ class Pricer:
             sum(n * self.weight(source, whole, cache) for source, n in sizes.items() if source[0] == "operand")
             for cache in range(len(self.target.caches))
         )
+
+    def most_saved(self) -> float:
+        """Seconds that nests may save by results of maps that go past the caches."""
+        maps = (form for form in self.problem.stages if form.kernel.combine is None and not form.contraction)
+        kept = (form for form in maps if any(kind == "operand" for kind, _, _ in form.results))
+        return sum(max(0.0, -self.bypass(form.kernel.results * stored(form))) for form in kept)
 
     def weight(self, source: Source, block: Block, cache: int) -> float:
         """How often a buffer's footprint enters a cache when the block is resident: 0, once, or twice if written."""
@@ -283,7 +289,7 @@ class Pricer:
         other, axis = plain_axis(other), plain_axis(axis)
         slots = tile_slots(form, self.target, other, count, axis, size)
         sizes = {other: count, axis: size}
-        extra = self.bypass(form, sizes) if stream else 0.0
+        extra = self.bypass(written(form, sizes)) if stream else 0.0
         again = self.again.get(stage, {}).get(axis, ())
         if prefetch:
             slots += sum(c.LOAD_SLOTS * ceil_div(size * load.dtype.itemsize, self.problem.line) for load in again)
@@ -331,7 +337,7 @@ class Pricer:
         form = self.problem.stages[stage]
         first, second = plain_axis(first), plain_axis(second)
         slots = transpose_slots(form, self.target, first, second, lanes)
-        extra = self.bypass(form, {first: lanes, second: lanes}) if stream else 0.0
+        extra = self.bypass(written(form, {first: lanes, second: lanes})) if stream else 0.0
         wait = 0.0 if stream else scattered_seconds(form, self.target, lanes)
         return slots * self.target.slot(form.dtype) + wait, extra
 
@@ -341,14 +347,14 @@ class Pricer:
         slots = op_slots(form, self.target, name, {plain_axis(axis): size for axis, size in sizes})
         return slots * self.target.slot(form.dtype)
 
-    def bypass(self, form: StageForm, sizes: dict[str, int]) -> float:
-        """Seconds by which results that go to memory at once are later than those that caches take in first.
+    def bypass(self, nbytes: float) -> float:
+        """Seconds by which bytes of results that go to memory at once are later than those that caches take in first.
 
         What is stored through a cache is read into it and written back; what goes past it is read from memory later.
         While a kernel's operands take less than half of what the last cache keeps, they are taken to be found there.
         """
         stays, passes = (0.0, 2.0) if self.standing.held else (3.0, 2.0)
-        return written(form, sizes) * (passes - stays) / self.target.outer.bandwidth
+        return nbytes * (passes - stays) / self.target.outer.bandwidth
 
     def needed(self, axis: str, step: int) -> float:
         """The part of its work that a loop's steps do on average: blocks of rows leave out columns."""

@@ -348,7 +348,8 @@ def _graphs_of(spaces: Sequence[Space], disable: tuple[str, ...], deadline: Dead
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What a group takes at least on one thread: seconds of the units, bytes from each of :attr:`Target.origins`.
+    """What a group takes at least on one thread: seconds of the units, bytes from each of :attr:`Target.origins`, and
+    the seconds saved where results go past the caches.
 
     Every operand comes once into each cache that it does not lie in, and all work is done by the tiles that waste
     least of the units.
@@ -356,11 +357,13 @@ class Least:
 
     busy: float
     moved: Moved
+    saved: float
 
     def seconds(self, target: Target, waste: float = 1.0) -> float:
         """Seconds on all threads of ``target``, with units that are busy for ``waste`` times as long."""
-        moved = tuple(n / target.threads for n in self.moved)
-        return target.alone.seconds(waste * self.busy / target.threads, moved) + target.alone.step
+        share, busy = 1 / target.threads, waste * self.busy / target.threads
+        taken = target.alone.seconds(busy, tuple([n * share for n in self.moved])) - self.saved * share
+        return max(busy * target.hidden, taken) + target.alone.step
 
 
 def least_of(group: KernelGroup, target: Target) -> Least:
@@ -370,4 +373,4 @@ def least_of(group: KernelGroup, target: Target) -> Least:
         ScheduleError: the group breaks what ``KernelGroup`` promises.
     """
     pricer = Pricer(problem_of(group, target.alone), target.alone)
-    return Least(pricer.least_compute(), pricer.least_moved())
+    return Least(pricer.least_compute(), pricer.least_moved(), pricer.most_saved())

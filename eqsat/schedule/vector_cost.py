@@ -364,8 +364,12 @@ def written(form: StageForm, sizes: dict[str, int]) -> float:
         size = sizes.get(axis, 1)
         kept, reduced = (kept, reduced * size) if form.reduced(axis) else (kept * size, reduced)
     whole = max(1, math.prod(kernel.extents[kernel.parallel :]))
-    itemsize = kernel.out.dtype.itemsize + sum(one.dtype.itemsize for one in form.siblings)
-    return kept * itemsize * min(1.0, reduced / whole)
+    return kept * stored(form) * min(1.0, reduced / whole)
+
+
+def stored(form: StageForm) -> int:
+    """Bytes that are stored for each result, those of siblings beside it."""
+    return form.kernel.out.dtype.itemsize + sum(one.dtype.itemsize for one in form.siblings)
 
 
 def loop_slots(

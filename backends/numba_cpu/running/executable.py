@@ -14,6 +14,7 @@ from eqsat_backends.numba_cpu.compiling.jit import kept_source, load_module
 from eqsat_backends.numba_cpu.compiling.objects import Code
 from eqsat_backends.numba_cpu.printing.emitted import BAD_EXPONENT, BAD_INDEX, PackSpec
 from eqsat_backends.numba_cpu.running.driver import Program
+from eqsat_backends.numba_cpu.running.laps import Stopwatch
 
 
 class CpuExecutable(SegmentedExecutable):
@@ -29,6 +30,9 @@ class CpuExecutable(SegmentedExecutable):
 
     def packed(self, flat: np.ndarray, pack: Mapping[str, Any]) -> np.ndarray:
         return PackSpec.from_json(pack).apply(flat)
+
+    def stopwatch(self, steps: int) -> Stopwatch:
+        return Stopwatch(steps)
 
     @staticmethod
     def raise_for(status: int) -> None:

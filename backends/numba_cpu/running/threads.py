@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,8 @@ class Runtime:
         self._start = -(self._pool.ctypes.data // 8) % 8  # whole cache lines
         self._pool[self._start + CAPACITY] = MAX_THREADS if threads else 1
         if threads and os.name == "posix":
-            self._words[:POOL] = _addresses(FUNCTIONS)
-            self._words[POOL + 1 :] = _addresses(PLACEMENT)
+            self._words[:POOL] = addresses(FUNCTIONS)
+            self._words[POOL + 1 :] = addresses(PLACEMENT)
         self._words[POOL] = self._pool[self._start :].ctypes.data
 
     @property
@@ -54,13 +55,18 @@ class Runtime:
         self._pool[self._start + CAPACITY] = blocks
 
 
-def _addresses(names: Sequence[str]) -> list[int]:
+def addresses(names: Sequence[str]) -> list[int]:
     """Addresses of the C library's functions; zeros where it lacks any of them."""
     process = ctypes.CDLL(None)
     found = [getattr(process, name, None) for name in names]
     if not all(found):
         return [0] * len(names)
-    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found if function]
+    return [address_of(function) for function in found if function]
+
+
+def address_of(function: Any) -> int:
+    """Where a function of ``ctypes`` lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @functools.cache
