@@ -286,10 +286,17 @@ def test_three_may_pay_where_two_do_not() -> None:
 
 
 def test_groups_form_where_their_rows_stay_in_a_cache() -> None:
-    softmax = [expand(composite("softmax", [arg(0, 256, 1 << 12)], 1))]
+    softmax = [expand(composite("softmax", [arg(0, 256, 1 << 13)], 1))]
     large, small = (ScheduledPrice(cpu_target(machine)) for machine in (DESK, TINY))
     assert len(Program(softmax).check(large)) == 1
-    assert len(Program(softmax).check(small)) == 2, "rows of 16 KB do not stay: only computing exp once saves"
+    assert len(Program(softmax).check(small)) == 2, "rows of 32 KB do not stay: only computing exp once saves"
+
+
+def test_two_that_save_little_are_merged_in_the_end() -> None:
+    """Half a hundredth of the smaller one; not a thousandth."""
+    softmax = [expand(composite("softmax", [arg(0, 6, 40)], 1))]
+    assert len(Program(softmax).check(ByCount(1.0, 1.995, 9.0, 9.0))) == 2
+    assert len(Program(softmax).check(ByCount(1.0, 1.999, 9.0, 9.0))) == 3
 
 
 def test_layer_norm_and_its_input_are_one_group() -> None:

@@ -41,6 +41,9 @@ its kernels alone do not."""
 CLEAR = 0.02
 """Part of the smallest group's price that a merge has to save: prices are no more exact than that."""
 
+LEAST_CLEAR = 0.002
+"""The same when all other merges are done: what is not stored is not late where memory is slower than was measured."""
+
 NEAR = 4
 """Kernels that read the same tensor with which a kernel is tried, nearest first."""
 
@@ -359,15 +362,17 @@ class _Merging:
         self.fresh: list[tuple[int, ...]] = []
         """The members of those whose prices have not been prepared."""
         self.bounds: dict[tuple[int, ...], float] = {}
+        self.clear = CLEAR
 
     def run(self) -> None:
         self._prepare((n,) for n in self.window if self.all.fusible(n))
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
-        for pair in pairs:
-            self._push(*pair)
-        self._pairs()
-        while sum(self._further(*pair) for pair in pairs):
+        for self.clear in (CLEAR, LEAST_CLEAR):
+            for pair in pairs:
+                self._push(*pair)
             self._pairs()
+            while self.clear == CLEAR and sum(self._further(*pair) for pair in pairs):
+                self._pairs()
 
     def _prepare(self, groups: Iterable[tuple[int, ...]]) -> None:
         placed = (self.all.build(members) for members in dict.fromkeys(groups) if members not in self.all.prices)
@@ -448,8 +453,8 @@ class _Merging:
         apart = [built.group for built in map(self.all.build, parts) if built is not None]
         bound = (id(placed.group), *map(id, apart))  # ``build`` holds them
         if bound not in self.bounds:
-            self.bounds[bound] = self._gain(parts, self.all.least(members, apart))
-        return self.bounds[bound]
+            self.bounds[bound] = self.all.least(members, apart)
+        return self._gain(parts, self.bounds[bound])
 
     def _saving(self, keys: Sequence[int]) -> float:
         """What merging groups saves, which may be less than nothing."""
@@ -460,7 +465,7 @@ class _Merging:
 
     def _gain(self, parts: Sequence[Sequence[int]], together: float) -> float:
         apart = [self.all.seconds(part) for part in parts]
-        return sum(apart) - CLEAR * min(apart) - together
+        return sum(apart) - self.clear * min(apart) - together
 
     def _merge(self, keys: Sequence[int]) -> None:
         members = list(self._members(keys))
