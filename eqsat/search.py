@@ -26,11 +26,12 @@ from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
 from eqsat.ir.node import Graph, Node
 from eqsat.plan.assembly import Assembly, constant_operands, own_tensors, place_loop
 from eqsat.plan.decide import decide
-from eqsat.plan.group import Grouping, Piece, PlacedGroup
+from eqsat.plan.group import Grouping, Piece
 from eqsat.plan.lower import Lowered, lower
 from eqsat.plan.masks import MaskedPrice, split_masked
 from eqsat.plan.paddings import without_padding
 from eqsat.plan.place import Found, place
+from eqsat.plan.placed import PlacedGroup
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty

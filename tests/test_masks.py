@@ -19,8 +19,8 @@ from eqsat.ir.interpret import run_group
 from eqsat.ir.kernel import Call, Expr, KernelGroup, Literal, Load, Operand
 from eqsat.ir.nest import show
 from eqsat.ir.types import bool_, float32, float64
-from eqsat.plan.group import PlacedGroup
 from eqsat.plan.masks import split_masked
+from eqsat.plan.placed import PlacedGroup
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import Scheduled, schedule
 from eqsat.schedule.decode import decode

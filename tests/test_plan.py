@@ -27,9 +27,10 @@ from eqsat.ir.serialize import nodes_from_json, nodes_to_json
 from eqsat.ir.siblings import are_siblings
 from eqsat.ir.spec import make_spec
 from eqsat.ir.types import TensorType, float32, int64
-from eqsat.plan.group import PRODUCTS, Grouping, Piece, PlacedGroup, Price
+from eqsat.plan.group import PRODUCTS, Grouping, Piece
 from eqsat.plan.lower import lower
 from eqsat.plan.memory import PLACES, Lifetime, assign
+from eqsat.plan.placed import PlacedGroup, Price
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.plan.regions import cut
 from eqsat.plan.stages import _Sharing

@@ -11,7 +11,6 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from eqsat.deadline import NEVER, Deadline
 from eqsat.ir import views
@@ -20,6 +19,7 @@ from eqsat.ir.kernel import Expr, FromStage, Kernel, KernelGroup, Load, Operand,
 from eqsat.ir.types import row_major
 from eqsat.plan.inline import inlined
 from eqsat.plan.link import Member, Piece, beside, digits_of, link
+from eqsat.plan.placed import PlacedGroup, PlacedPrice, Price
 from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
 
 __all__ = ["Grouping", "Piece", "PlacedGroup", "Price"]
@@ -46,41 +46,6 @@ LEAST_CLEAR = 0.002
 
 NEAR = 4
 """Kernels that read the same tensor with which a kernel is tried, nearest first."""
-
-
-class Price(Protocol):
-    """What groups cost."""
-
-    def prepare(self, groups: Iterable[KernelGroup]) -> None:
-        """Prices of these will be asked for."""
-
-    def seconds(self, group: KernelGroup) -> float:
-        """Predicted seconds of a group."""
-
-    def least(self, group: KernelGroup, parts: Sequence[KernelGroup]) -> float:
-        """About the least that this can be for the group that ``parts`` make together, far cheaper to find."""
-
-
-@dataclass(frozen=True)
-class PlacedGroup:
-    """A group and the tensors its operands are."""
-
-    group: KernelGroup
-    tensors: tuple[int, ...]
-
-    def placed(self, names: Sequence[int]) -> PlacedGroup:
-        """The same group where its tensors are numbers into ``names``."""
-        return PlacedGroup(self.group, tuple([names[t] for t in self.tensors]))
-
-
-class PlacedPrice(Protocol):
-    """What groups cost whose tensors are known."""
-
-    def seconds(self, placed: PlacedGroup) -> float:
-        """Predicted seconds of a group."""
-
-    def least(self, placed: PlacedGroup, parts: Sequence[KernelGroup]) -> float:
-        """As :meth:`Price.least`."""
 
 
 class Grouping:
@@ -363,16 +328,21 @@ class _Merging:
         """The members of those whose prices have not been prepared."""
         self.bounds: dict[tuple[int, ...], float] = {}
         self.clear = CLEAR
+        """The part of the smallest group's price that a merge has to save."""
 
     def run(self) -> None:
         self._prepare((n,) for n in self.window if self.all.fusible(n))
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
-        for self.clear in (CLEAR, LEAST_CLEAR):
-            for pair in pairs:
-                self._push(*pair)
+        self._all(pairs)
+        while sum(self._further(*pair) for pair in pairs):
             self._pairs()
-            while self.clear == CLEAR and sum(self._further(*pair) for pair in pairs):
-                self._pairs()
+        self.clear = LEAST_CLEAR
+        self._all(pairs)
+
+    def _all(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for pair in pairs:
+            self._push(*pair)
+        self._pairs()
 
     def _prepare(self, groups: Iterable[tuple[int, ...]]) -> None:
         placed = (self.all.build(members) for members in dict.fromkeys(groups) if members not in self.all.prices)

@@ -42,8 +42,9 @@ from eqsat.ir.kernel import (
 )
 from eqsat.ir.types import bool_, int64, row_major
 from eqsat.plan.bounds import Scores, maxima
-from eqsat.plan.group import CLEAR, PlacedGroup, Price
+from eqsat.plan.group import CLEAR
 from eqsat.plan.limits import Limit, alike, hidden_by, limits_of
+from eqsat.plan.placed import PlacedGroup, Price
 from eqsat.plan.stages import depends_on, loads_of, trim
 
 LARGEST_MASK = 1 << 24

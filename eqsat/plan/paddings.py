@@ -19,7 +19,8 @@ from eqsat.ir.kernel import Guarded, Index, Kernel, Literal, Operand, span
 from eqsat.ir.node import Node
 from eqsat.ir.types import int64
 from eqsat.plan.assembly import Assembly
-from eqsat.plan.group import Piece, PlacedGroup
+from eqsat.plan.link import Piece
+from eqsat.plan.placed import PlacedGroup
 from eqsat.schedule.domain import rows_inside, step_inside
 
 LEAST = 0.03
