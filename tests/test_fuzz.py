@@ -392,6 +392,17 @@ def test_cancellation_is_allowed_for_and_a_lost_term_is_not() -> None:
     assert check(program, lambda f: as_written(lambda a, b: (b * np.float32(1.5),)), REFERENCE) is not None
 
 
+def test_noise_is_seen_beside_infinities() -> None:
+    """Weights of float32, some of them of minus infinity, that float64 multiplies: infinities do not move."""
+    drawn = "np.where(np.arange(49.0).reshape(7, 7) % 5 > 0, np.linspace(-2, 2, 49).reshape(7, 7), -np.inf)"
+    weights = Step("v2", "softmax", "np.exp(v0) / np.exp(v0).sum(-1, keepdims=True)")
+    inputs = Input("v0", f"np.asarray({drawn}, np.float32)"), Input("v1", "np.linspace(-1, 1, 49).reshape(7, 7)")
+    program = Program(inputs, (weights, Step("v3", "vdot", "np.vdot(v1, v2)")), ("v3",))
+    assert 1e-8 < noise(program)[0] < 1e-5
+    assert check(program, as_written, REFERENCE) is None
+    assert check(program, lambda f: as_written(lambda *a: (f(*a)[0] + 1e-5,)), REFERENCE) is not None
+
+
 @pytest.mark.skipif(WIDE.itemsize == 8, reason="long double is no wider than float64 here")
 def test_float64_programs_have_a_wider_reference() -> None:
     """Equal terms round alike, one after the other: the exactly rounded sum is far from NumPy's, and right."""

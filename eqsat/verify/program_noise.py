@@ -41,13 +41,14 @@ class _Moves:
             self.coarsest = max(self.coarsest, _unit_of(one))
 
     def moved(self, value: Any, reach: Any = None) -> Array:
-        """A value changed by up to ``reach``, absolute; by default by up to one unit of its own."""
+        """A value changed by up to ``reach``, absolute; by default by up to one unit of its own. Infinities stay."""
         at = np.asarray(value)
         if not self.unit or at.dtype.kind not in "fc":
             return at
         noise = self.rng.uniform(-1.0, 1.0, (2, *at.shape))
         part = noise[0] if at.dtype.kind == "f" else noise[0] + 1j * noise[1]
-        return np.asarray(at + (self.unit * np.abs(at) if reach is None else reach) * part)
+        moved = at + (self.unit * np.abs(at) if reach is None else reach) * part
+        return np.asarray(np.where(np.isfinite(at), moved, at))
 
     def summed(self, value: Any, function: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Array:
         """The value of a function that adds up products of its operands, or these."""
