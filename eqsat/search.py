@@ -314,10 +314,10 @@ def _arrange(
     after = None if price is None else MaskedPrice(assembly.value, price)
     for item in Grouping(assembly.pieces, outputs, price, deadline, after).run():
         deadline.check("fusing kernels")
-        if isinstance(item, Piece) or price is None:
+        if isinstance(item, Piece) or after is None:
             items.append(item)
         else:
-            parts = split_masked(item, assembly.value, assembly.buffer, price)
+            parts = split_masked(item, after, assembly.buffer)
             items.extend(without_padding(part, assembly) for part in parts)
     known: dict[int, tuple[str, Scheduled | None]] = {}  # by identity: layers have groups in common, all of ``items``
     groups = {id(item.group): item.group for item in items if not isinstance(item, Piece)}

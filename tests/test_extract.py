@@ -21,7 +21,7 @@ from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import ENode, SaturatedEGraph, SaturationReport
 from eqsat.extract import select as selection_of
 from eqsat.extract.candidates import Candidates
-from eqsat.extract.inlining import inlined
+from eqsat.extract.pairs import add_pairs
 from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Read, Selection, Term
@@ -255,15 +255,15 @@ def test_what_one_kernel_stores_for_another_alone_is_computed_in_it() -> None:
         return candidates, made
 
     candidates, chosen = stored(last)
-    found = inlined(candidates, chosen)
+    found = add_pairs(candidates, chosen)
     texts = [text(candidates.term(s)) for s in found]
     assert sorted(texts) == ["add(contract(0,1),3)", "exp(add(2,3))", "sqrt(exp(4))"]
     assert all(s.seconds < sum(k.seconds for k in chosen) for s in found)
-    assert not inlined(candidates, chosen), "they are in the pool by now"
-    assert len(inlined(*stored(last, summed))) == 2
-    assert len(inlined(*stored(last, build.call("neg", summed)))) == 2
-    assert not inlined(*stored(last, fuse=False))
-    assert not inlined(*stored(build.matmul(product, w)))
+    assert not add_pairs(candidates, chosen), "they are in the pool by now"
+    assert len(add_pairs(*stored(last, summed))) == 2
+    assert len(add_pairs(*stored(last, build.call("neg", summed)))) == 2
+    assert not add_pairs(*stored(last, fuse=False))
+    assert not add_pairs(*stored(build.matmul(product, w)))
 
 
 def test_expensive_operands_of_large_products_are_stored() -> None:
@@ -284,7 +284,7 @@ def test_joins_are_computed_in_what_reads_them_or_part_by_part() -> None:
     assert set(ops(stored[0])) == {"concat", "exp", "view"}
 
 
-def test_joins_and_paddings_of_what_is_accumulated_are_not_inlined() -> None:
+def test_joins_and_paddings_of_what_is_accumulated_are_not_add_pairs() -> None:
     total = build.reduce("reduce_sum", arg(0, 64, 300), (1,))
     for joined in (build.concat([total, build.call("neg", total)], 0), build.pad(total, [(1, 2)], 0.0)):
         for kernel in kernels(egraph_of(build.call("tanh", joined))):

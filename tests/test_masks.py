@@ -19,7 +19,7 @@ from eqsat.ir.interpret import run_group
 from eqsat.ir.kernel import Call, Expr, KernelGroup, Literal, Load, Operand
 from eqsat.ir.nest import show
 from eqsat.ir.types import bool_, float32, float64
-from eqsat.plan.masks import split_masked
+from eqsat.plan.masks import MaskedPrice, split_masked
 from eqsat.plan.placed import PlacedGroup
 from eqsat.plan.plan import KernelStep, Plan
 from eqsat.schedule import Scheduled, schedule
@@ -278,7 +278,8 @@ def masked_group(mask: np.ndarray, heads: int, width: int, dtype: object) -> tup
 def leave_out(group: KernelGroup, buffers: Sequence[np.ndarray]) -> list[PlacedGroup]:
     numbers = iter(range(len(buffers), 99))
     placed = PlacedGroup(group, tuple(range(len(buffers))))
-    return split_masked(placed, lambda t: buffers[t], lambda size, operand: next(numbers), _Always())
+    price = MaskedPrice(lambda t: buffers[t], _Always())
+    return split_masked(placed, price, lambda size, operand: next(numbers))
 
 
 def compare(mask: np.ndarray, buffers: list[np.ndarray], group: KernelGroup, seed: int, threads: int) -> int:
@@ -388,3 +389,20 @@ def test_what_is_not_finite_shows_where_it_does_in_numpy(
     np.testing.assert_array_equal(np.isinf(ours), np.isinf(exact))
     finite = np.isfinite(exact)
     np.testing.assert_allclose(ours[finite], exact[finite], rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_is_of_a_groups_tensors_not_of_its_form() -> None:
+    """Two layers of one form, of which one hides nothing; each mask is looked at once."""
+    group, buffers = masked_group(causal(512, 512), 2, 8, float32)
+    last, asked = len(buffers) - 1, list[int]()
+
+    def value(tensor: int) -> np.ndarray:
+        asked.append(tensor)
+        return buffers[last] if tensor == last else np.ones_like(buffers[last])
+
+    price = MaskedPrice(value, _Always())
+    hiding, plain = (PlacedGroup(group, (*range(last), mask)) for mask in (last, last + 1))
+    for _ in range(2):
+        assert price.masked(hiding) and not price.masked(plain)
+        assert price.seconds(hiding) < price.seconds(plain) == _Always().seconds(group)
+    assert sorted(asked) == [last, last + 1]

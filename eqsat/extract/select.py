@@ -22,10 +22,10 @@ from eqsat.extract.hypergraph import (
     renumbered,
     solution_of,
 )
-from eqsat.extract.inlining import inlined
 from eqsat.extract.kbest import k_best
 from eqsat.extract.local import Search
 from eqsat.extract.optimum import TIME_LIMIT, WORK_LIMIT, Optimum, optimum
+from eqsat.extract.pairs import add_pairs
 from eqsat.extract.streams import Stream
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.table import OPS
@@ -148,26 +148,33 @@ class _Extraction:
             merged = frozenset()
             if best.cost >= before * (1 - (FRUITFUL if len(problem.choices) > MANY else self.gap)):
                 break
-        return self._inlined(problem, best)
+        return self._in_pairs(problem, best)
 
-    def _inlined(self, problem: Problem, best: Solution) -> tuple[Problem, Solution]:
+    def _in_pairs(self, problem: Problem, best: Solution) -> tuple[Problem, Solution]:
         """With kernels that compute what others of the program store for them alone, while that is quicker."""
-        while made := inlined(self.candidates, [self.streams[tag] for tag in self._tags(problem, best)]):
-            wider = self._pool()
-            start = renumbered(best, problem, wider)
+        while made := self._pairs([self.streams[tag] for tag in self._tags(problem, best)]):
+            wider = self._pool()  # without kernels that these beat
+            numbers = {choice.tag: number for number, choice in enumerate(wider.choices)}
+            new = {stream.eclass: numbers[stream.uid] for stream in made if stream.uid in numbers}
+            chosen = {t: numbers.get(problem.choices[n].tag, new.get(t, -1)) for t, n in best.chosen.items()}
+            start = None if -1 in chosen.values() else solution_of(wider, chosen)
             if start is None:
                 break
-            numbers = {choice.tag: number for number, choice in enumerate(wider.choices)}
             search = Search(wider, start, self.budget)
-            for stream in made:
-                if stream.uid in numbers and not self._refuse([stream.uid]):
-                    search.offer({**search.best.chosen, stream.eclass: numbers[stream.uid]})
+            for target, number in new.items():
+                search.offer({**search.best.chosen, target: number})
             self.first = None if self.first is None else renumbered(self.first, problem, wider)
             self.tried = [t for tried in self.tried if (t := renumbered(tried, problem, wider)) is not None]
-            problem, best = wider, search.best
-            if best is start:
+            before, problem, best = best.cost, wider, search.best
+            if best.cost >= before:
                 break
         return problem, best
+
+    def _pairs(self, chosen: list[Stream]) -> list[Stream]:
+        """New kernels, each for two of the chosen ones, that can be lowered."""
+        made = add_pairs(self.candidates, chosen)
+        self.streams.update((stream.uid, stream) for stream in made)
+        return [stream for stream in made if not self._refuse([stream.uid])]
 
     def _pool(self) -> Problem:
         """The kernels that may be part of a best program, tagged by their streams' numbers."""

@@ -133,25 +133,28 @@ class _Scheduled:
         return total < limit
 
     def _apart(self, found: Found) -> list[KernelGroup]:
-        _, grouping = self._pieces(found, None)
+        assembly = self._assembly(found)
+        grouping = Grouping(assembly.pieces, self._outputs(assembly), None, self.deadline)
         return [item.group for item in grouping.run() if not isinstance(item, Piece)]
 
     def together(self, found: Found) -> float:
         """Kernels run together that should be."""
-        assembly, grouping = self._pieces(found, self.price)
+        assembly = self._assembly(found)
+        after = MaskedPrice(assembly.value, self.price)
         total = 0.0
-        for item in grouping.run():
+        for item in Grouping(assembly.pieces, self._outputs(assembly), self.price, self.deadline, after).run():
             if not isinstance(item, Piece):
-                parts = split_masked(item, assembly.value, assembly.buffer, self.price)
+                parts = split_masked(item, after, assembly.buffer)
                 total += sum(self.price.seconds(part.group) for part in parts)
         return total
 
-    def _pieces(self, found: Found, price: ScheduledPrice | None) -> tuple[Assembly, Grouping]:
+    def _assembly(self, found: Found) -> Assembly:
         assembly = Assembly()
         for node, const in zip(self.region.inputs, self.region.const, strict=True):
             if not const:
                 assembly.tensor_of[node] = assembly.fresh(node.type)
         place(self.region, found, assembly, self.lowered)
-        outputs = frozenset(assembly.tensor_of[node] for node in self.region.outputs)
-        after = None if price is None else MaskedPrice(assembly.value, price)
-        return assembly, Grouping(assembly.pieces, outputs, price, self.deadline, after)
+        return assembly
+
+    def _outputs(self, assembly: Assembly) -> frozenset[int]:
+        return frozenset(assembly.tensor_of[node] for node in self.region.outputs)

@@ -102,8 +102,6 @@ class SegmentedExecutable(ABC):
     def _own_constants(self) -> None:
         """Copy what calls read without a kernel, and let go of all else: whoever gave the arrays may change them."""
         read = {t for segment in self.chain.every() if segment.program is None for t in segment.arguments}
-        # Steps of a loop are timed one by one, with what its first trip reads.
-        read |= {t for r in self.emitted.get("repeats", ()) for t, *_ in (*r["windows"], *r["carries"])}
         for tensor in sorted((read | set(self.outputs)) & self._known):
             plain = self._packed.get((tensor, repr(None)))
             value = self._given[tensor]

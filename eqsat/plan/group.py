@@ -22,7 +22,7 @@ from eqsat.plan.link import Member, Piece, beside, digits_of, link
 from eqsat.plan.placed import PlacedGroup, PlacedPrice, Price
 from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
 
-__all__ = ["Grouping", "Piece", "PlacedGroup", "Price"]
+__all__ = ["Grouping", "Piece"]
 
 LONGEST = 32
 """Kernels of a group at most: each one that joins costs the work of building the group anew."""
@@ -113,11 +113,9 @@ class Grouping:
             self.prices[key] = self.price.seconds(placed.group) if after is None else after.seconds(placed)
         return self.prices[key]
 
-    def least(self, members: Sequence[int], parts: Sequence[KernelGroup]) -> float:
-        """A bound on that, from groups of parts."""
-        assert self.price is not None
-        placed = self._named(members)
-        return self.price.least(placed.group, parts) if self.after is None else self.after.least(placed, parts)
+    def masked(self, members: Sequence[int]) -> bool:
+        """Whether a mask hides a part of their group."""
+        return self.after is not None and self.after.masked(self._named(members))
 
     def _named(self, members: Sequence[int]) -> PlacedGroup:
         placed = self.build(members)
@@ -423,8 +421,8 @@ class _Merging:
         apart = [built.group for built in map(self.all.build, parts) if built is not None]
         bound = (id(placed.group), *map(id, apart))  # ``build`` holds them
         if bound not in self.bounds:
-            self.bounds[bound] = self.all.least(members, apart)
-        return self._gain(parts, self.bounds[bound])
+            self.bounds[bound] = self.price.least(placed.group, apart)
+        return self._gain(parts, 0.0 if self.all.masked(members) else self.bounds[bound])
 
     def _saving(self, keys: Sequence[int]) -> float:
         """What merging groups saves, which may be less than nothing."""

@@ -15,7 +15,7 @@ that the exponentials are 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -350,74 +350,83 @@ class _Analysis:
         return False
 
 
-def split_masked(
-    placed: PlacedGroup,
-    value: Callable[[int], np.ndarray | None],
-    fresh: Callable[[int, Operand], int],
-    price: Price,
-) -> list[PlacedGroup]:
+def split_masked(placed: PlacedGroup, price: MaskedPrice, fresh: Callable[[int, Operand], int]) -> list[PlacedGroup]:
     """The group, or the groups that do its work without the columns its mask hides, whichever cost less.
 
-    ``value`` gives a tensor known at compile time (by number), ``fresh`` makes a tensor of so many elements.
+    ``fresh`` makes a tensor of so many elements.
     """
-    found = MaskedPrice(value, price).cheaper(placed)
-    return [placed] if found is None else _bounded(placed, *found[1:], fresh)
+    found = price.split(placed)
+    return [placed] if found is None else _bounded(placed, found, fresh)
 
 
 @dataclass(frozen=True)
+class _Split:
+    """A group's mask, what it leaves of rows, whether exactly, and what the groups without its columns cost."""
+
+    masked: _Masked
+    limits: list[Limit]
+    exact: bool
+    seconds: float = math.inf
+
+
 class MaskedPrice:
     """What groups cost as :func:`split_masked` leaves them: two kernels that cost less than a whole attention may cost
     more than what is left of it. ``value`` gives a tensor known at compile time (by number)."""
 
-    value: Callable[[int], np.ndarray | None]
-    price: Price
+    def __init__(self, value: Callable[[int], np.ndarray | None], price: Price) -> None:
+        self.value, self.price = value, price
+        # By identity, for groups are long: each is held, so that no other one has its id.
+        self._hidden: dict[tuple[int, tuple[int, ...]], tuple[KernelGroup, _Split | None]] = {}
+        self._splits: dict[tuple[int, tuple[int, ...]], _Split | None] = {}
 
     def seconds(self, placed: PlacedGroup) -> float:
-        found = self.cheaper(placed)
-        return self.price.seconds(placed.group) if found is None else found[0]
+        found = self.split(placed)
+        return self.price.seconds(placed.group) if found is None else found.seconds
 
-    def least(self, placed: PlacedGroup, parts: Sequence[KernelGroup]) -> float:
-        """A bound on that, from parts of the group; nothing is known of what a mask leaves."""
-        return 0.0 if self._masked(placed) is not None else self.price.least(placed.group, parts)
+    def masked(self, placed: PlacedGroup) -> bool:
+        return self._hides(placed) is not None
 
-    def _masked(self, placed: PlacedGroup) -> _Masked | None:
+    def split(self, placed: PlacedGroup) -> _Split | None:
+        """How to split a group, where that costs clearly less."""
+        key, hidden = (id(placed.group), placed.tensors), self._hides(placed)
+        if key not in self._splits:
+            self._splits[key] = None if hidden is None else self._cheaper(placed, hidden)
+        return self._splits[key]
+
+    def _hides(self, placed: PlacedGroup) -> _Split | None:
+        key = id(placed.group), placed.tensors
+        if key not in self._hidden:
+            self._hidden[key] = placed.group, self._found(placed)
+        return self._hidden[key][1]
+
+    def _found(self, placed: PlacedGroup) -> _Split | None:
         group = placed.group
 
         def known(operand: int) -> np.ndarray | None:
             return self.value(placed.tensors[operand]) if group.operands[operand].const else None
 
-        return _Analysis(group, known).run() if len(group.stages) > 1 else None
-
-    def cheaper(self, placed: PlacedGroup) -> tuple[float, _Masked, list[Limit], bool] | None:
-        """What groups without the masked columns cost, and what makes them, where that is clearly less."""
-        group, masked = placed.group, self._masked(placed)
+        masked = _Analysis(group, known).run() if len(group.stages) > 1 else None
         limits, exact = limits_of(masked.keep) if masked is not None else ([], False)
-        exact = exact and masked is not None and masked.alike
-        if masked is None or not limits:
-            return None
-        found = _bounded(placed, masked, limits, exact, lambda size, operand: -1)  # only to be priced
-        whole = self.price.seconds(group)
-        if self.price.least(found[-1].group, (group,)) >= whole:
+        return _Split(masked, limits, exact and masked.alike) if masked is not None and limits else None
+
+    def _cheaper(self, placed: PlacedGroup, hidden: _Split) -> _Split | None:
+        found = _bounded(placed, hidden, lambda size, operand: -1)  # only to be priced
+        whole = self.price.seconds(placed.group)
+        if self.price.least(found[-1].group, (placed.group,)) >= whole:
             return None
         seconds = sum(self.price.seconds(part.group) for part in found)
-        return None if seconds >= (1 - CLEAR) * whole else (seconds, masked, limits, exact)
+        return None if seconds >= (1 - CLEAR) * whole else replace(hidden, seconds=seconds)
 
 
-def _bounded(
-    placed: PlacedGroup,
-    masked: _Masked,
-    limits: list[Limit],
-    exact: bool,
-    fresh: Callable[[int, Operand], int],
-) -> list[PlacedGroup]:
+def _bounded(placed: PlacedGroup, split: _Split, fresh: Callable[[int, Operand], int]) -> list[PlacedGroup]:
     """The group with domains, after kernels that look for values that are not finite."""
-    group, row = placed.group, placed.group.shared - 1
+    group, row, masked = placed.group, placed.group.shared - 1, split.masked
     stages = []
     for stage, column in zip(group.stages, masked.columns, strict=True):
         kernel, made = stage.kernel, stage
         if column is not None:
-            domain = tuple(limit.index(len(kernel.extents), row, column) for limit in limits)
-            if exact:
+            domain = tuple(limit.index(len(kernel.extents), row, column) for limit in split.limits)
+            if split.exact:
                 kernel = _computed(kernel, domain, [c for c in masked.choices if c.stage is stage])
             made = trim(replace(stage, kernel=replace(kernel, domain=domain)))
         stages.append(made)

@@ -40,5 +40,5 @@ class PlacedPrice(Protocol):
     def seconds(self, placed: PlacedGroup) -> float:
         """Predicted seconds of a group."""
 
-    def least(self, placed: PlacedGroup, parts: Sequence[KernelGroup]) -> float:
-        """As :meth:`Price.least`."""
+    def masked(self, placed: PlacedGroup) -> bool:
+        """Whether a mask hides a part of the group: bounds on the whole say nothing of what is left."""

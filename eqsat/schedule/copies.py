@@ -69,7 +69,7 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                 afar = form.kernel.out.nbytes > near if sums is None or stays(form) else sums * size > near
                 claim = choose(alone and afar and form.extent("k") >= c.CLAIM_STEPS, (0, 1))
                 way, whole = next_block(form, copies, around) if not problem.rows else (0, 0)
-                passed = whole * size > near or (way == 2 and stored_afar(form.factors[1], form, problem, target))
+                passed = whole * size > near or (way == 2 and constant_afar(form.factors[1], form, problem, target))
                 asks = at.prefetch or choose(way if passed else 0, (0, way))
                 return replace(at, ahead=steps, claim=bool(claim), prefetch=asks)
         return at
@@ -93,7 +93,7 @@ def next_block(form: StageForm, copies: Mapping[tuple[int, str], int], around: A
     return 0, 0
 
 
-def stored_afar(factor: Factor, form: StageForm, problem: Problem, target: Target) -> bool:
+def constant_afar(factor: Factor, form: StageForm, problem: Problem, target: Target) -> bool:
     """Whether a factor is a constant that the innermost cache does not hold: since the last call other kernels' data
     have passed, so that the second has it no more."""
     kind, index, _ = form.source(factor.accesses[0])

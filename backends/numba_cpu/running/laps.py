@@ -62,10 +62,15 @@ class Stopwatch:
 
     def lap(self, step: int) -> dict[str, Any]:
         """A step, as those that are emitted, which adds the time since the last lap to that of ``step``."""
-        code = {"lap": load_ir("lap of a step", lambda: lap_ir(host().triple), {"lap": "eqsat_lap"})["lap"]}
         own = [self._words.ctypes.data, step]
         wires: dict[str, Any] = {"tensors": [], "outputs": [], "packs": [], "shared": 0, "thread": 0, "sizes": own}
-        return {"of": step, "kernel": "lap", "code": code, "phases": ["lap"], **wires}
+        return {"of": step, "kernel": "lap", "code": lap_code(), "phases": ["lap"], **wires}
+
+
+@functools.cache
+def lap_code() -> dict[str, int]:
+    """Address of a lap's machine code."""
+    return load_ir("lap of a step", lambda: lap_ir(host().triple), {"lap": "eqsat_lap"})
 
 
 @functools.cache

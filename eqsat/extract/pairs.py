@@ -14,9 +14,9 @@ from eqsat.extract.streams import Stream
 from eqsat.ir.table import OPS
 
 
-def inlined(candidates: Candidates, chosen: Iterable[Stream]) -> list[Stream]:
+def add_pairs(candidates: Candidates, chosen: Iterable[Stream]) -> list[Stream]:
     """New kernels, each for two of the chosen ones of which one stores what the other alone reads, where it takes less
-    time than the two. They are put into the pool."""
+    time than the two. They are added to the pool."""
     maker = {s.eclass: s for s in chosen} if candidates.fuse else {}
     users: dict[int, list[Stream]] = {}
     for stream in maker.values():
@@ -27,7 +27,7 @@ def inlined(candidates: Candidates, chosen: Iterable[Stream]) -> list[Stream]:
         by = maker.get(need)
         if by is None or by.root or len(using) != 1 or need in candidates.egraph.outputs:
             continue
-        made = _inlined(candidates, using[0], by)
+        made = _pair(candidates, using[0], by)
         if made is None or made.uid in candidates.pool[made.eclass] or made.seconds >= using[0].seconds + by.seconds:
             continue
         candidates.pool[made.eclass][made.uid] = made
@@ -35,13 +35,13 @@ def inlined(candidates: Candidates, chosen: Iterable[Stream]) -> list[Stream]:
     return found
 
 
-def _inlined(candidates: Candidates, stream: Stream, by: Stream) -> Stream | None:
+def _pair(candidates: Candidates, stream: Stream, by: Stream) -> Stream | None:
     """The stream with ``by`` where it reads what that makes; None where they do not fuse."""
     if stream.is_read:
         return by if stream.eclass == by.eclass else stream
     children: list[Stream] = []
     for child in stream.children:
-        inner = child if by.eclass not in child.reads else _inlined(candidates, child, by)
+        inner = child if by.eclass not in child.reads else _pair(candidates, child, by)
         if inner is None:
             return None
         children.append(inner)
