@@ -146,8 +146,8 @@ def test_machine_code_under_the_key_of_other_code_is_not_run(used: Path) -> None
     """Also where the checksum fits: a kernel with other phases than the plan says is no kernel of it."""
     store = cache.KernelStore(_plan(used).parent)
     kernels = [step["kernel"] for step in _payload(used)["emitted"]["steps"]]
-    (driver,) = {path.stem for path in used.rglob("*.o")} - set(kernels)
-    data = store.get(driver)
+    other = min({path.stem for path in used.rglob("*.o")} - set(kernels))  # the driver's, or a lap's
+    data = store.get(other)
     assert data is not None
     store.put(kernels[0], data)
     again = run(used)
