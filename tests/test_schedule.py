@@ -32,7 +32,7 @@ from eqsat.ir.kernel import (
     Stage,
 )
 from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, show
-from eqsat.ir.types import DType, float32, float64
+from eqsat.ir.types import DType, float32, float64, int64
 from eqsat.plan.policy import ScheduledPrice
 from eqsat.schedule import (
     LoopRule,
@@ -66,6 +66,7 @@ from tests.kernel_groups import (
     perceptron,
     product_and_map,
     reduction,
+    single,
     softmax,
     turned_values,
 )
@@ -354,6 +355,23 @@ def test_known_weights_are_not_packed_at_run_time() -> None:
 def test_a_factor_that_no_tile_can_read_in_place_is_packed() -> None:
     nest = schedule(gemm(200, 200, 200, transposed=True), target_of(DESK)).nest
     assert "pack b" in show(nest)
+
+
+def picked(index_strides: tuple[int, int]) -> KernelGroup:
+    """64 rows of 1024 elements, from where an index of these strides says."""
+    index = Load(1, 0, index_strides, int64)
+    body = Load(0, 0, (0, 1), float32, ((index, 1024),))
+    operands = (Operand(float32, 64 * 1024), Operand(int64, 64 if index_strides[0] else 1024))
+    return single(Kernel((64, 1024), 2, None, body, Acc(float32), operands, Operand(float32, 64 * 1024), 0, (1024, 1)))
+
+
+def test_rows_that_an_index_picks_are_read_as_any_rows() -> None:
+    """Bilinear doubling of 64 × 56², whose rows were priced as single elements, took its vectors across them."""
+    copied, rows, apart = (
+        schedule(group, target_of(DESK)).best.busy
+        for group in (reduction((64, 1024), 2, (0, 1)), picked((1, 0)), picked((0, 1)))
+    )
+    assert copied <= rows < 1.5 * copied < apart / 2
 
 
 def test_few_rows_stream_the_second_factor() -> None:

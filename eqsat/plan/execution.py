@@ -87,10 +87,14 @@ class SegmentedExecutable(ABC):
         return Chains(self.types, tabulator, self.program)
 
     def _constant(self, tensor: int, position: int, packs: Packs) -> np.ndarray:
-        """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for."""
+        """A constant as a kernel wants it: an aligned copy that nobody else can change, packed if asked for.
+
+        One for all kernels that want the same layout, whichever operand it is to them: copies compete for the caches.
+        """
         self._deadline.check("packing constants")
         pack = next((pack for pack in packs if pack["operand"] == position), None)
-        key = (tensor, repr(pack))
+        layout = pack and {name: value for name, value in pack.items() if name != "operand"}
+        key = (tensor, repr(layout))
         if key not in self._packed:
             flat = self._given[tensor].reshape(-1)
             value = self.packed(flat, pack) if pack else flat

@@ -101,7 +101,7 @@ def _slots(
     slots, total = slots_of(functions), 0.0
     jammed, exprs = _computed(kernel, other, count)
     read = _read(kernel, axis, vectors, other, count)
-    for expr, depends in exprs:
+    for expr, depends, chosen in exprs:
         shared = read if other in depends and isinstance(expr, Call | Guarded) else 1.0
         times = (vectors if axis in depends else 1) * (count if other in depends and not jammed else 1) * shared
         wide = max(1, lanes * expr.dtype.bits // vector_bits) if axis in depends else 1
@@ -113,8 +113,8 @@ def _slots(
             case Index():
                 total += times * wide * 1.0 if axis in depends else 0.0
             case Load():
-                gathered, size = bool(expr.gathers) and axis in depends, kernel.operands[expr.operand].nbytes
-                each = _access(expr.strides, axis, gathered, lanes, expr.dtype.itemsize, size > cache) * wide
+                size = kernel.operands[expr.operand].nbytes
+                each = _access(expr.strides, axis, axis in chosen, lanes, expr.dtype.itemsize, size > cache) * wide
                 total += times * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
     return total
 
@@ -122,13 +122,15 @@ def _slots(
 @lru_cache(maxsize=4096)
 def _computed(
     kernel: Kernel, other: int | None, count: int
-) -> tuple[bool, tuple[tuple[Computed, frozenset[int]], ...]]:
+) -> tuple[bool, tuple[tuple[Computed, frozenset[int], frozenset[int]], ...]]:
     """Whether the bodies of ``count`` positions of an axis share values, and what is computed of these or of one body,
-    with the axes that each varies with."""
+    with the axes that each varies with, and those along which an index chooses where it is loaded from."""
     jammed = together(kernel, other, count)
     exprs = jammed or tuple(unique(kernel.body))
     of = all_dependences(len(kernel.extents), *exprs)
-    return bool(jammed), tuple([(e, of[id(e)]) for e in exprs if isinstance(e, Computed)])
+    indices = [(e, e.gathers if isinstance(e, Load) else ()) for e in exprs if isinstance(e, Computed)]
+    none = frozenset[int]()
+    return bool(jammed), tuple([(e, of[id(e)], none.union(*(of[id(i)] for i, _ in by))) for e, by in indices])
 
 
 def rows_in(kernel: Kernel, axis: int | None, vectors: int, other: int | None, count: int) -> SharedRows | None:
