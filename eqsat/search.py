@@ -94,7 +94,7 @@ def saturation(seconds: float) -> float:
 
 def rates(machine: Machine, target: Target, threads: int, *, lean: bool = False) -> Roofline:
     """What programs are selected by, with ``lean`` those that store less."""
-    found = replace(roofline_of(machine, threads), dots=target.dots)
+    found = replace(roofline_of(machine, threads), dots=target.dots, lane=target.ports.lane)
     return found.leaner(LEAN) if lean else found
 
 

@@ -273,6 +273,20 @@ def test_expensive_operands_of_large_products_are_stored() -> None:
     assert [k.op for k in stored] == ["pow", "contract"]
 
 
+def test_nothing_is_packed_for_a_product_with_one_column() -> None:
+    """Arithmetic costs what it does in a sum; n bodies stored three matrices, and took half as long again."""
+    x, y, scale, w = arg(0, 300, 1), arg(1, 1, 300), arg(2, 300, 300), arg(3, 300, 1)
+    apart = build.call("mul", build.call("sub", x, y), scale)
+    weighed = build.call("mul", apart, build.transpose(w, (1, 0)))
+    near = replace(RATES, levels=((float("inf"), 1e13),))
+    product, total = (
+        extract(egraph_of(out), near, lowers=can_lower)[0]
+        for out in (build.matmul(apart, w), build.reduce("reduce_sum", weighed, (1,)))
+    )
+    assert len(product.kernels) == len(total.kernels) == 1
+    assert product.seconds < total.seconds
+
+
 def test_joins_are_computed_in_what_reads_them_or_part_by_part() -> None:
     x, y = arg(0, 64, 300), arg(1, 64, 200)
     joined = build.concat([build.call("exp", x), build.call("neg", y)], 1)

@@ -374,6 +374,18 @@ def test_rows_that_an_index_picks_are_read_as_any_rows() -> None:
     assert copied <= rows < 1.5 * copied < apart / 2
 
 
+def test_lanes_apart_take_as_long_as_ports_load_them() -> None:
+    """Zen 4 loads two of them in the time of a vector's multiply-add, Intel's AVX-512 one."""
+    every_third = reduction((4096, 3), 1, (0, 1)).stages[0].kernel
+    every_third = replace(every_third, extents=(4096,), combine=None, body=Load(0, 0, (3,), float32))
+    slot = 2 * 16 / DESK.fma_gflops[0][1]  # nanoseconds
+    quick, slow = (
+        schedule(single(every_third), target_of(replace(DESK, broadcast_gs=rate / slot))).best.busy for rate in (2, 1)
+    )
+    lanes = 4096 * 1.5 * slot * 1e-9  # of the slower one
+    assert slow - quick == pytest.approx(lanes / 2, rel=0.01) and slow < 1.5 * lanes
+
+
 def test_few_rows_stream_the_second_factor() -> None:
     found = schedule(gemm(8, 4096, 4096), target_of(DESK))
     assert "update" in show(found.nest)

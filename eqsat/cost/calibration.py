@@ -211,7 +211,13 @@ for _name, _slots in FUNCTION_SLOTS.items():
 # Maps and reductions
 
 _TRANSPOSED = "3000 × 2000 transposed lane by lane, Xeon"
-LANE_SLOTS = _figure("LANE_SLOTS", 1.5, "slots", "one lane of a load or store whose lanes lie apart", _TUNED_XEON)
+LANE_LOADS = _figure(
+    "LANE_LOADS",
+    1.5,
+    "broadcasts",
+    "one lane of a load or store whose lanes lie apart",
+    _TUNED_XEON + ", which broadcasts once a slot; Zen 4, twice a slot: 0.1 ns a lane",
+)
 FAR_LOAD = _figure("FAR_LOAD", 11.0, "slots", "one lane of a load, each on a page of its own, from afar", _TRANSPOSED)
 FAR_STORE = _figure("FAR_STORE", 22.0, "slots", "one lane of a store, each on a page of its own, to afar", _TRANSPOSED)
 ACROSS = _figure("ACROSS", 16.0, "slots", "to combine the lanes of one vector", _TUNED_XEON)

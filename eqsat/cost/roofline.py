@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eqsat.cost.calibration import ELEMENTWISE, NUMPY_CALL, OVERLAP
+from eqsat.cost.calibration import ELEMENTWISE, LANE_LOADS, NUMPY_CALL, OVERLAP
 from eqsat.ir.node import Node, topological
 from eqsat.ir.opaque import Result
 from eqsat.ir.spec import Spec
@@ -34,6 +34,7 @@ class Roofline:
     ``functions``: issue slots an element of measured elementwise functions, in place of the op table's cost.
     ``vector_bytes``: of a vector register; 0: lanes that stay empty are not counted.
     ``dots``: of element types of dot products, issue slots of a multiply-add of elements that take any but one.
+    ``lane``: issue slots of one lane of a load whose lanes lie apart.
     """
 
     fma32: float
@@ -43,6 +44,7 @@ class Roofline:
     functions: Mapping[str, float] = field(default_factory=dict)
     vector_bytes: int = 0
     dots: Mapping[str, float] = field(default_factory=dict)
+    lane: float = LANE_LOADS
 
     def lanes(self, dtype: DType) -> int:
         """Elements of a vector."""

@@ -88,6 +88,11 @@ class Ports:
     loads: float = c.LOADS
     broadcasts: float = c.BROADCASTS
 
+    @property
+    def lane(self) -> float:
+        """Slots of one lane of a load or store whose lanes lie apart."""
+        return c.LANE_LOADS / self.broadcasts
+
 
 @dataclass(frozen=True, slots=True)
 class Pages:

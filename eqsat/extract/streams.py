@@ -18,7 +18,6 @@ from eqsat.cost.calibration import (
     GATHER_SLOTS,
     GUARD_SLOTS,
     JAMMED,
-    LANE_SLOTS,
     LOAD_SLOTS,
     PACK_TRANSPOSED,
     PANEL,
@@ -306,10 +305,11 @@ class Builder:
                 s.multiply_adds *= dots.get(dot.element.name, 1.0) / dot.depth
             elif dots and s.type.dtype.name not in dots:
                 s.multiply_adds *= UNTILED
-        # Operands with arithmetic have to be packed, once per panel of the other one.
+        # Operands with arithmetic have to be packed for tiles, once per panel of the other one.
+        pack = PANEL_PACK_SLOTS if min(rows, cols) > 1 else 0.0
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
-                s.core_slots += (slots + PANEL_PACK_SLOTS * operand.type.size) * -(-other // PANEL)
+                s.core_slots += (slots + pack * operand.type.size) * -(-other // PANEL)
         if min(rows, cols) == 1 and s.type.size > PANEL:
             larger, labels = (a, attrs.a) if cols == 1 else (b, attrs.b)
             inner = next((n for n, x in enumerate(reversed(labels)) if x not in attrs.out), 0)
@@ -352,7 +352,7 @@ class Builder:
         if not across and s.core is None:
             return 0.0
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
-        lane = LANE_SLOTS * self.roofline.lanes(s.type.dtype)  # of a vector's time each
+        lane = self.roofline.lane * self.roofline.lanes(s.type.dtype)  # of a vector's time each
         if s.core is not None or s.guarded:
             return len(across) * lane * s.type.size + along
         blocks = sum(map(in_blocks, across))
@@ -398,7 +398,7 @@ class Builder:
                         return ()
         found = []
         for x, n, stride in zip(out, s.type.shape, row_major(s.type.shape), strict=True):
-            apart = LANE_SLOTS * lanes * sum(step > 2 for step in steps.get(x, ()))
+            apart = self.roofline.lane * lanes * sum(step > 2 for step in steps.get(x, ()))
             if n > 1:
                 found.append((stride, points * (-(-n // lanes) * lanes / n - 1 + apart)))
         return tuple(found)
@@ -480,7 +480,7 @@ class Builder:
         s.root, s.multiply_adds, s.core_slots = True, part.multiply_adds, part.slots + s.type.size
         moved = sum(part.reads.values()) + part.type.nbytes + s.type.nbytes
         work, slots = self._tiled(part)
-        slots += self._apart(part) if part.core is not None else LANE_SLOTS * s.type.size
+        slots += self._apart(part) if part.core is not None else self.roofline.lane * s.type.size
         s.seconds = self.roofline.seconds(work, slots, moved, s.type.dtype, steps=2)
         s.seconds += self.roofline.move(2 * s.type.nbytes)  # in parts, so that no kernel runs together with it
         return True

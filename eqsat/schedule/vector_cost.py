@@ -12,7 +12,6 @@ from eqsat.cost.calibration import (
     FAR_STORE,
     FILL,
     GUARD_SLOTS,
-    LANE_SLOTS,
     LOAD_SLOTS,
     LOOP,
     MASK_SLOTS,
@@ -83,7 +82,8 @@ def body_slots(form: StageForm, target: Target, axis: str, count: int = 1, other
     at = form.named[axis][0] if axis else None
     beside = form.named[other][0] if other else None
     lanes, cache = lanes_of(form, target), target.middle[0].capacity
-    return _slots(form.kernel, form.functions, lanes, target.vector_bits, cache, at, vectors, beside, count)
+    rates = (lanes, target.vector_bits, target.ports.lane, cache)
+    return _slots(form.kernel, form.functions, *rates, at, vectors, beside, count)
 
 
 @lru_cache(maxsize=4096)
@@ -92,6 +92,7 @@ def _slots(
     functions: Functions,
     lanes: int,
     vector_bits: int,
+    lane: float,
     cache: float,
     axis: int | None,
     vectors: int,
@@ -113,9 +114,9 @@ def _slots(
             case Index():
                 total += times * wide * 1.0 if axis in depends else 0.0
             case Load():
-                size = kernel.operands[expr.operand].nbytes
-                each = _access(expr.strides, axis, axis in chosen, lanes, expr.dtype.itemsize, size > cache) * wide
-                total += times * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
+                size, large = expr.dtype.itemsize, kernel.operands[expr.operand].nbytes > cache
+                each = _access(expr.strides, axis, axis in chosen, lanes, size, large, lane)
+                total += times * wide * each * (fresh(kernel, expr, other, count) if other in depends else 1.0)
     return total
 
 
@@ -205,6 +206,7 @@ def _access(
     lanes: int,
     itemsize: int,
     large: bool,
+    lane: float,
     far: float = FAR_LOAD,
 ) -> float:
     if axis is None or (not gathered and strides[axis] in (0, 1)):
@@ -213,7 +215,7 @@ def _access(
         return 2 * LOAD_SLOTS + SHUFFLE_SLOTS
     step = abs(strides[axis]) * itemsize  # lines that crowd are lost before their other elements are needed
     apart = large and not gathered and (step >= PAGE_BYTES or thrashes(step, AT_ONCE[-1] * lanes))
-    return (far if apart else LANE_SLOTS) * lanes
+    return (far if apart else lane) * lanes
 
 
 def _finish(form: StageForm, target: Target, axis: str) -> float:
@@ -222,8 +224,9 @@ def _finish(form: StageForm, target: Target, axis: str) -> float:
     if form.kernel.combine is None or not axis or not form.reduced(axis):
         at, out = form.named[axis][0] if axis else None, form.kernel.out
         strides, large = form.kernel.store_strides, out.nbytes > target.middle[0].capacity
-        far = max(LANE_SLOTS, FAR_STORE / 2 * target.holding(out.nbytes).scattered / SCATTERED)
-        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, far)
+        lane = target.ports.lane
+        far = max(lane, FAR_STORE / 2 * target.holding(out.nbytes).scattered / SCATTERED)
+        stores = len(form.results) * _access(strides, at, False, lanes, out.dtype.itemsize, large, lane, far)
         return form.epilogue_slots + 2 * stores
     return form.epilogue_slots + len(form.results) * ACROSS
 
@@ -346,7 +349,7 @@ def transpose_slots(form: StageForm, target: Target, first: str, second: str, la
         slots = tile_slots(form, target, first, lanes, second, lanes)
     for load in turned:
         large = kernel.operands[load.operand].nbytes > target.middle[0].capacity
-        slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large)
+        slots -= lanes * _access(load.strides, at, False, lanes, load.dtype.itemsize, large, target.ports.lane)
     return slots + len(turned) * over
 
 
