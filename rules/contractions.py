@@ -180,8 +180,10 @@ def _joined(m: Match) -> Node | None:
     if len(spec.summed) != 1 or m.signs[0] != m.signs[1]:
         return None
     (k,) = spec.summed
-    left = build.concat([m.x, m.y], spec.a.index(k))
-    right = build.concat([m.u, m.v], spec.b.index(k))
+    joins = [((m.x, m.y), spec.a.index(k)), ((m.u, m.v), spec.b.index(k))]
+    if any(np.delete(one.shape, at).tolist() != np.delete(other.shape, at).tolist() for (one, other), at in joins):
+        return None  # a term that the sum repeats
+    left, right = (build.concat(list(pair), at) for pair, at in joins)
     product = build.contract(spec, left, right)
     return product if m.signs[0] > 0 else call("neg", product)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+import eqsat
 from eqsat.errors import UnsupportedOpError
 from eqsat.frontends.trace import run_by_reference, trace
 from eqsat.ir.opaque import calls_of
@@ -170,3 +171,14 @@ def test_reductions_without_nan(data: st.DataObject, dtype: str) -> None:
 )
 def test_options_of_reductions(fn: Callable[..., Any]) -> None:
     check(fn, np.arange(12, dtype="f8").reshape(3, 4) - 5, scale=4)
+
+
+def test_products_of_different_widths_are_not_joined() -> None:
+    """A sum that repeats one of its products along the other's columns."""
+    rng = np.random.default_rng(0)
+    x, y, a, b = (rng.uniform(-2, 2, shape) for shape in ((16, 2), (16, 9), (2, 5), (9, 1)))
+
+    def program(x: Any, y: Any) -> Any:
+        return x @ a + y @ b
+
+    np.testing.assert_allclose(eqsat.optimize(program, check_speed=False, strict=True)(x, y), program(x, y), rtol=1e-12)
