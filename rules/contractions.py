@@ -180,10 +180,11 @@ def _joined(m: Match) -> Node | None:
     if len(spec.summed) != 1 or m.signs[0] != m.signs[1]:
         return None
     (k,) = spec.summed
-    joins = [((m.x, m.y), spec.a.index(k)), ((m.u, m.v), spec.b.index(k))]
-    if any(np.delete(one.shape, at).tolist() != np.delete(other.shape, at).tolist() for (one, other), at in joins):
-        return None  # a term that the sum repeats
-    left, right = (build.concat(list(pair), at) for pair, at in joins)
+    first, second = spec.extents(m.x.shape, m.u.shape), spec.extents(m.y.shape, m.v.shape)
+    if {**first, k: 0} != {**second, k: 0}:
+        return None  # the sum repeats one of them
+    left = build.concat([m.x, m.y], spec.a.index(k))
+    right = build.concat([m.u, m.v], spec.b.index(k))
     product = build.contract(spec, left, right)
     return product if m.signs[0] > 0 else call("neg", product)
 

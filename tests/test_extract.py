@@ -298,7 +298,7 @@ def test_joins_are_computed_in_what_reads_them_or_part_by_part() -> None:
     assert set(ops(stored[0])) == {"concat", "exp", "view"}
 
 
-def test_joins_and_paddings_of_what_is_accumulated_are_not_add_pairs() -> None:
+def test_joins_and_paddings_of_what_is_accumulated_are_not_inlined() -> None:
     total = build.reduce("reduce_sum", arg(0, 64, 300), (1,))
     for joined in (build.concat([total, build.call("neg", total)], 0), build.pad(total, [(1, 2)], 0.0)):
         for kernel in kernels(egraph_of(build.call("tanh", joined))):

@@ -216,7 +216,7 @@ LANE_LOADS = _figure(
     1.5,
     "broadcasts",
     "one lane of a load or store whose lanes lie apart",
-    _TUNED_XEON + ", which broadcasts once a slot; Zen 4, twice a slot: 0.1 ns a lane",
+    _TUNED_XEON + ", of a broadcast a slot; Zen 4, of two: 0.24 ns a lane, columns of an image doubled",
 )
 FAR_LOAD = _figure("FAR_LOAD", 11.0, "slots", "one lane of a load, each on a page of its own, from afar", _TRANSPOSED)
 FAR_STORE = _figure("FAR_STORE", 22.0, "slots", "one lane of a store, each on a page of its own, to afar", _TRANSPOSED)
