@@ -24,6 +24,8 @@ from eqsat.extract.ilp import GAP, solve
 from eqsat.extract.local import Search, Shape
 
 FIXINGS = 6
+TAKEN = 0.05
+"""Part of the choices that a fixing takes out at least where another one is tried: else it would find hardly more."""
 FIRST = 1e6
 """Work of the first ascent, which the budget does not limit: each step walks the problem, and it takes as many steps as
 there are choices."""
@@ -105,9 +107,11 @@ def optimum(
         if best.cost <= bound * (1 + min(fine, gap)):
             method = "ascent" if number else "greedy"
             break
-        before = len(small.choices)
-        small = fixed(small, ascents, best.cost)
-        if len(small.choices) == before or budget.over():
+        left = fixed(small, ascents, best.cost)
+        if len(left.choices) > (1 - TAKEN) * len(small.choices):
+            break  # with the ascents' cuts for what is left
+        small = left
+        if budget.over():
             break
         again = greedy(small, budget.deadline)
         if again is not None:

@@ -332,6 +332,7 @@ class _Merging:
         self._prepare((n,) for n in self.window if self.all.fusible(n))
         pairs = [(n, near) for n in self.window if self.all.fusible(n) for near in self.all.near([n])]
         self._all(pairs)
+        self._prepare_further(pairs)
         while sum(self._further(*pair) for pair in pairs):
             self._pairs()
         self.clear = LEAST_CLEAR
@@ -382,10 +383,8 @@ class _Merging:
         if saved > 0:
             saved = self._saving(keys)
         while len(keys) < 2 + AHEAD:
-            further = next(
-                (self.all.of[n] for n in self.all.near(self._members(keys)) if self.all.of[n] not in keys), -1
-            )
-            if further < 0 or self._at_most((*keys, further)) <= 0:
+            further = self._next(keys)
+            if further is None:
                 return False
             if self._members(keys) in self.all.prices and saved + self._at_most((*keys, further), 1) <= 0:
                 return False
@@ -397,6 +396,21 @@ class _Merging:
             if saved <= before:
                 return False
         return False
+
+    def _next(self, keys: Sequence[int]) -> int | None:
+        """The nearest group that these read from, if it could save something together with them."""
+        near = self.all.near(self._members(keys))
+        further = next((self.all.of[n] for n in near if self.all.of[n] not in keys), None)
+        return None if further is None or self._at_most((*keys, further)) <= 0 else further
+
+    def _prepare_further(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Prices of most of these with one more will be asked for."""
+        found = []
+        for pair in pairs:
+            keys = [self.all.of[n] for n in pair]
+            if keys[0] != keys[1] and self._at_most(keys) > -math.inf and (further := self._next(keys)) is not None:
+                found.append(self._members((*keys, further)))
+        self._prepare(found)
 
     def _members(self, keys: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(m for key in keys for m in self.all.groups[key]))
