@@ -274,17 +274,18 @@ def by_itself(group: KernelGroup, target: Target) -> KernelGroup:
 def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[KernelGroup, ...]:
     """The kernels that a group without contractions might rather run as, one phase after the other; none if it is one.
 
-    A group's only where threads could hardly share its rows, and where a kernel less would show next to the least of
-    them: that is a bound on the time of the search.
+    A group's only where threads could hardly share its rows, and one thread only where a kernel less would show next to
+    the shortest of them: that is a bound on the time of the search.
     """
     if any(form.contraction or form.siblings for form in problem.stages):
         return ()
     if problem.rows:
         if max(1, problem.outer) * problem.rows > ROWS_APART * target.threads:
             return ()
-        least = min(least_slots(form, target) * target.slot(form.dtype) for form in problem.stages) / target.threads
-        if (len(problem.stages) - 1) * (target.step - target.barrier) < SHOWS * least:
-            return ()
+        if target.threads == 1:
+            least = min(least_slots(form, target) * target.slot(form.dtype) for form in problem.stages)
+            if (len(problem.stages) - 1) * target.step < SHOWS * least:
+                return ()
     found = apart(group, lanes_of(problem.stages[0], target))
     if len(found) == 1 or any(problem_of(one, target).stages[0].contraction for one in found):
         return ()  # apart, a matrix times a vector may be a contraction, whose tiles and packings run in no phase
