@@ -17,7 +17,9 @@ from eqsat.ir.types import DType, float32, float64, int64
 from eqsat.plan.fallback import interpret
 from eqsat.schedule import check, check_offered, schedule
 from eqsat.schedule.phases import apart, in_phases
+from eqsat.schedule.problem import problem_of
 from eqsat.schedule.sample import sample
+from eqsat.schedule.scheduler import phased
 from eqsat.schedule.sweeps import sweeps
 from eqsat_backends.numba_cpu.printing.loops import emit
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target
@@ -235,6 +237,18 @@ def test_few_long_rows_run_in_phases() -> None:
     assert len(emitted.phases) >= 4
     runs_right(group, nest, 2)
     assert not isinstance(schedule(softmax(400, 750), target).nest, Seq)
+
+
+def test_one_thread_looks_at_phases_only_where_a_kernel_less_would_show() -> None:
+    """Phases of long stages take as long as kernels of their own, and to price them takes longest."""
+    for columns, step, threads, some in (
+        (64, 1e-9, 1, True),
+        (300_000, 1e-9, 1, False),
+        (300_000, 1e-7, 1, True),
+        (300_000, 1e-9, 2, True),
+    ):
+        group, target = softmax(2, columns), replace(cpu_target(HOST, threads), step=step)
+        assert bool(phased(group, problem_of(group, target), target)) == some
 
 
 def test_phases_are_those_of_the_group() -> None:
