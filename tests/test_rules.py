@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -285,6 +286,21 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "nothing joined": (lambda: rules.concat([]), r"is of a sequence of patterns, not \[\]"),
     "a truth value for axes": (lambda: a.sum(axis=True), r"reduce_sum in .* not \(True,\)"),
     "a variable that keeps": (lambda: a.max(axis=0, keepdims=b), "keepdims is True or False in a pattern, not b"),
+    "axes that are sorted": (lambda: op("sort", a, attrs="x"), "sort in a pattern .* an int from the left, not 'x'"),
+    "axes added up along": (lambda: op("cumsum", a, attrs=(0, 1)), r"cumsum in .* an int from the left, not \(0, 1\)"),
+    "an exponential of an axis": (lambda: op("exp", a, attrs=0), "exp in a pattern .* or none, not 0"),
+    "a variance and a text": (lambda: op("rms_norm", a, b, attrs="e"), "rms_norm in .* a number, not 'e'"),
+    "a sign of two": (lambda: rules.signed((2, a), (0, b)), r"a sign \(1, -1, or 0 for any\) and .* not \(2, a\)"),
+    "a sign that is a text": (lambda: rules.signed(("-", a), (0, b)), r"and a pattern, not \('-', a\)"),  # type: ignore[arg-type]
+    "a sum doubled": (lambda: reduce(lambda t, _: t + t, range(40), a), "a sum in a pattern has at most 256 terms"),
+    "a product doubled": (
+        lambda: rewrite(reduce(lambda t, _: t * t, range(31), a), a, id="bad"),
+        "the left side has 4,294,967,295 operators and variables, 256 at most",
+    ),
+    "a product doubled on the right": (
+        lambda: rewrite(a + b, reduce(lambda t, _: t * t, range(31), a), id="bad"),
+        "the right side has 4,294,967,295 operators",
+    ),
     "cast to no type": (lambda: a.astype("flat32"), r"astype\('flat32'\) in a pattern"),
     "a number too large": (lambda: a * 10**400, "no element type holds a number of 1329 bits"),
     "an input": (lambda: op("input"), "unknown operator 'input' in a pattern"),

@@ -60,7 +60,7 @@ WRONG = {
     "factor of either sign": rewrite(c * np.maximum(a, b), np.maximum(c * a, c * b), id="w"),
     "sign of a remainder": rewrite(op("remainder", a, b), op("remainder", a, -b), id="w"),
     "division up": rewrite(op("floor_divide", -a, b), -op("floor_divide", a, b), id="w"),
-    "rare number": rewrite(op("eq", a, 1234567), op("lt", a, a), id="w"),
+    "rare number": rewrite(op("eq", a - 1234000, 567), op("lt", a, a), id="w"),
     "rare fraction": rewrite(np.where(op("eq", a, 0.1015625), b, c), c, id="w", numerics="approximates"),
     "negative": rewrite(np.sqrt(np.square(x)), x, id="w"),
     "bounds crossed": rewrite(np.minimum(np.maximum(x, a), b), np.maximum(np.minimum(x, b), a), id="w"),

@@ -18,11 +18,11 @@ import eqsat
 from eqsat import cli
 from eqsat.egraph.field import PRIME, Arithmetic, Element, Undefined, element, elements, identity
 from eqsat.egraph.verdict import fired
-from eqsat.errors import RuleError
+from eqsat.errors import OptionError, RuleError
 from eqsat.ir import build
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.types import TensorType, float64
-from eqsat.rules import family, numbers, op, rewrite, tensors
+from eqsat.rules import Parts, Terms, family, numbers, op, rewrite, signed_sum, tensors
 
 a, b, c, x, y = tensors("a b c x y")
 p = numbers("p")
@@ -113,6 +113,23 @@ def test_rounding_is_measured() -> None:
     found = eqsat.check(rewrite(a / b, a * op("reciprocal", b), id="twice"), seconds=4.0)
     assert found.rounding is not None
     assert found.rounding.found <= 0.51 < found.rounding.made < 2
+
+
+def test_rules_are_tried_on_more_terms_and_parts_than_an_author_thinks_of() -> None:
+    def most_turned(m: Any) -> Any:
+        return build.concat([*m.ps][::-1], m.ps_axis) if len(m.ps) > 5 else None
+
+    def most_doubled(m: Any) -> Any:
+        return build.call("exp", signed_sum([*m.ts, m.ts[0]])) if len(m.ts) > 7 else None
+
+    for rule in (rewrite(Parts("ps"), most_turned, id="parts"), rewrite(np.exp(Terms("ts")), most_doubled, id="terms")):
+        assert eqsat.check(rule).trials.counterexample is not None
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), True, "4", None])
+def test_a_check_takes_some_time(seconds: Any) -> None:
+    with pytest.raises(OptionError, match=f"a check takes more than 0 seconds, not {seconds!r}"):
+        eqsat.check(rewrite(a + b, b + a, id="turned"), seconds=seconds)
 
 
 def test_rules_that_are_no_rewrites_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from eqsat.egraph.evaluate import class_values, in_own_types, in_reals
 from eqsat.egraph.field import Identity, identity
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.egraph.smt import Solved
-from eqsat.errors import RuleError
+from eqsat.errors import OptionError, RuleError
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, float32, float64
@@ -119,10 +120,12 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     found wrong may be there for the search's sake.
 
     Raises ``RuleError`` where a function of the rule raises, does not return in time, or makes a tensor of another
-    type; and for rules that are no rewrites.
+    type; and for rules that are no rewrites. ``OptionError`` for ``seconds`` that are no number above 0.
     """
     if not isinstance(rule, Rule):
         raise TypeError(f"eqsat.check takes a rule (eqsat.rewrite, or eqsat.rules.get of an id), not {rule!r}")
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not seconds > 0:
+        raise OptionError(f"a check takes more than 0 seconds, not {seconds!r}")
     if not rule.ways:
         raise RuleError(f"rule {rule.id!r} is no rewrite: {rule.doc}")
     trials = check_rule(rule, seconds=0.4 * seconds, trials=2000, enough=ENOUGH, seed=seed)

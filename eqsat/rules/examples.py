@@ -51,6 +51,9 @@ from eqsat.rules.pattern import (
 )
 from eqsat.rules.values import Regime, near_numbers, random_values
 
+PARTS = (2, 2, 3, 5, 2, 2, 3, 9)
+MORE_TERMS = (1, 2, 2, 4, 1, 2, 2, 8)
+"""How many parts a concatenation has, and a sum terms beside one: now and then more than a rule's author thought of."""
 SHAPES: tuple[tuple[int, ...], ...] = (
     (3,),
     (3, 4),
@@ -208,7 +211,7 @@ class Maker:
             signs = [s or self.random.choice((1, -1)) for s, _ in pattern.terms]
             return signed_sum([(s, self._pattern(t)) for s, (_, t) in zip(signs, pattern.terms, strict=True)])
         if isinstance(pattern, Terms):
-            shapes = [self.base, *(self._shape(self.base) for _ in range(self.random.choice((1, 2, 2, 4))))]
+            shapes = [self.base, *(self._shape(self.base) for _ in range(self.random.choice(MORE_TERMS)))]
             self.random.shuffle(shapes)
             return signed_sum([(self.random.choice((1, -1)), self._variable(s, dtype)) for s in shapes])
         if isinstance(pattern, Parts):
@@ -319,7 +322,7 @@ class Maker:
             raise ValueError("a concatenation needs an axis")
         axis = self.random.randrange(len(self.base))
         parts = []
-        for _ in range(self.random.choice((2, 2, 3, 5))):
+        for _ in range(self.random.choice(PARTS)):
             shape = list(self.base)
             shape[axis] = self.random.choice((1, 2, 3, 3))
             parts.append(self._variable(tuple(shape), self.dtype))

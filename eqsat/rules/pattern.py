@@ -7,18 +7,16 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from eqsat.errors import RuleError
 from eqsat.frontends.operators import power_function
 from eqsat.ir.defined import Applied
-from eqsat.ir.joins import PadAttrs
-from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType
-from eqsat.ir.views import ViewMap
+from eqsat.rules.attrs import attribute_of, is_int
 from eqsat.rules.options import element_type, kept, numpy_call
 from eqsat.rules.place import place
 
@@ -39,6 +37,9 @@ REDUCTIONS = {"sum": "reduce_sum", "prod": "reduce_prod", "max": "reduce_max", "
 
 LARGEST = 1024
 """Bits of the largest number that some element type holds, float64."""
+
+MOST_PARTS = 256
+"""Operators and variables that a side of a rule has at most, written out, and terms a sum."""
 
 _fresh = itertools.count()
 
@@ -373,7 +374,12 @@ def _named(kind: Callable[[str], object], names: str) -> Any:
 def signed(*terms: tuple[int, Pattern]) -> Pattern:
     """A signed sum, with sums and (under a sign that is not 0) negations inside it opened, as in programs."""
     flat: list[tuple[int, Pattern]] = []
-    for sign, term in terms:
+    for pair in terms:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not is_int(pair[0]) or abs(pair[0]) > 1:
+            raise RuleError(
+                f"{place()}: a signed sum is of pairs, a sign (1, -1, or 0 for any) and a pattern, not {pair!r}"
+            )
+        sign, term = pair
         if sign and isinstance(term, Apply) and term.op == "neg":
             opened = signed((-sign, term.args[0]))
             assert isinstance(opened, Sum)
@@ -382,6 +388,8 @@ def signed(*terms: tuple[int, Pattern]) -> Pattern:
             flat.extend((sign * inner, t) for inner, t in term.terms)
         else:
             flat.append((sign, term))
+        if len(flat) > MOST_PARTS:  # each of a dozen additions of a sum to itself would double it
+            raise RuleError(f"{place()}: a sum in a pattern has at most {MOST_PARTS} terms")
     return Sum(tuple(flat))
 
 
@@ -414,35 +422,9 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     return Apply(name, tuple(_lift(a) for a in args), _fitting(name, OPS[name].attrs if attrs is None else attrs))
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_axes(value: object) -> bool:
-    return isinstance(value, tuple) and all(map(_is_int, value))
-
-
-def _is_axis(value: object) -> bool:
-    return _is_int(value) and value >= 0
-
-
-ATTRIBUTES: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "cast": ("an element type (eqsat.ir.types)", lambda value: isinstance(value, DType)),
-    "contract": ("a Spec", lambda value: isinstance(value, Spec)),
-    "view": ("a ViewMap", lambda value: isinstance(value, ViewMap)),
-    "pad": ("PadAttrs", lambda value: isinstance(value, PadAttrs)),
-    "gather": ("an axis, an int from the left", _is_axis),
-    "softmax": ("an axis, an int from the left", _is_axis),
-    "log_softmax": ("an axis, an int from the left", _is_axis),
-    "concat": ("an axis, which is an int", _is_int),
-    "reduce": ("axes, which are a tuple of ints", _is_axes),
-}
-"""What an attribute is that is no variable, by operator or kind of operator."""
-
-
 def _fitting(name: str, attrs: object) -> object:
     """The attribute of an operator; ``RuleError`` for one of another type than its."""
-    wanted = ATTRIBUTES.get(name) or ATTRIBUTES.get(OPS[name].kind)
+    wanted = attribute_of(name)
     if wanted is not None and not isinstance(attrs, Attribute) and not wanted[1](attrs):
         raise RuleError(
             f"{place()}: {name} in a pattern needs an attribute variable (eqsat.rules.attributes) or {wanted[0]}, "

@@ -42,6 +42,21 @@ def walk(pattern: Pattern) -> Iterator[Pattern]:
         yield from walk(inner)
 
 
+def size(pattern: Pattern) -> int:
+    """How many patterns one is written out: one that is used twice counts twice."""
+    sizes: dict[int, int] = {}  # by identity: written out, one that doubles thirty times would take for ever
+    stack = [pattern]
+    while stack:
+        at = stack[-1]
+        missing = [inner for inner in children(at) if id(inner) not in sizes]
+        if missing:
+            stack.extend(missing)
+        else:
+            stack.pop()
+            sizes[id(at)] = 1 + sum(sizes[id(inner)] for inner in children(at))
+    return sizes[id(pattern)]
+
+
 def bound_names(pattern: Pattern) -> list[tuple[str, str]]:
     """Every use of a variable in a pattern, with its kind: tensor, number, attribute, terms or parts."""
     found: list[tuple[str, str]] = []
