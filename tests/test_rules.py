@@ -292,15 +292,15 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a variance and a text": (lambda: op("rms_norm", a, b, attrs="e"), "rms_norm in .* a number, not 'e'"),
     "a sign of two": (lambda: rules.signed((2, a), (0, b)), r"a sign \(1, -1, or 0 for any\) and .* not \(2, a\)"),
     "a sign that is a text": (lambda: rules.signed(("-", a), (0, b)), r"and a pattern, not \('-', a\)"),  # type: ignore[arg-type]
-    "a sum doubled": (lambda: reduce(lambda t, _: t + t, range(40), a), "a sum in a pattern has at most 256 terms"),
-    "a product doubled": (
-        lambda: rewrite(reduce(lambda t, _: t * t, range(31), a), a, id="bad"),
-        "the left side has 4,294,967,295 operators and variables, 256 at most",
+    "a sign of text": (lambda: rules.signed((1, "a"), (0, b)), "made of pattern variables and numbers, not str"),  # type: ignore[arg-type]
+    "a sum of many": (
+        lambda: op("add_n", a, b, attrs=(1, 1)),
+        "written with . and -, or eqsat.rules.signed, not add_n",
     ),
-    "a product doubled on the right": (
-        lambda: rewrite(a + b, reduce(lambda t, _: t * t, range(31), a), id="bad"),
-        "the right side has 4,294,967,295 operators",
-    ),
+    "no reduction": (lambda: rules.reduction("exp", a), "unknown reduction 'exp' in a pattern; there are reduce_sum"),
+    "a sum doubled": (lambda: reduce(lambda t, _: t + t, range(40), a), "at most 256 operators and variables"),
+    "a product doubled": (lambda: reduce(lambda t, _: t * t, range(31), a), "at most 256 operators and variables"),
+    "many levels": (lambda: reduce(lambda t, _: np.exp(t), range(70), a), "written out, in at most 64 levels"),
     "cast to no type": (lambda: a.astype("flat32"), r"astype\('flat32'\) in a pattern"),
     "a number too large": (lambda: a * 10**400, "no element type holds a number of 1329 bits"),
     "an input": (lambda: op("input"), "unknown operator 'input' in a pattern"),

@@ -358,9 +358,10 @@ class Compiler:
 
 
 def _name(pattern: Pattern) -> str:
+    """What names a pattern's tensor in a match."""
     name = getattr(pattern, "name", None)
     assert isinstance(name, str), "the operand is a variable or an operator"
-    return name
+    return f"_class_{name}" if isinstance(pattern, (Terms, Parts)) else name
 
 
 def _matmul_check(pattern: Apply, spec: str) -> Check:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -124,8 +124,13 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     """
     if not isinstance(rule, Rule):
         raise TypeError(f"eqsat.check takes a rule (eqsat.rewrite, or eqsat.rules.get of an id), not {rule!r}")
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not seconds > 0:
-        raise OptionError(f"a check takes more than 0 seconds, not {seconds!r}")
+    try:
+        given = math.nan if isinstance(seconds, (bool, str)) else float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        given = math.nan
+    if not given > 0:
+        raise OptionError(f"a check takes a number of seconds above 0, not {seconds!r}")
+    seconds = given
     if not rule.ways:
         raise RuleError(f"rule {rule.id!r} is no rewrite: {rule.doc}")
     trials = check_rule(rule, seconds=0.4 * seconds, trials=2000, enough=ENOUGH, seed=seed)

@@ -16,7 +16,7 @@ from eqsat.frontends.operators import power_function
 from eqsat.ir.defined import Applied
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType
-from eqsat.rules.attrs import attribute_of, is_int
+from eqsat.rules.attrs import attribute_of
 from eqsat.rules.options import element_type, kept, numpy_call
 from eqsat.rules.place import place
 
@@ -39,7 +39,8 @@ LARGEST = 1024
 """Bits of the largest number that some element type holds, float64."""
 
 MOST_PARTS = 256
-"""Operators and variables that a side of a rule has at most, written out, and terms a sum."""
+MOST_LEVELS = 64
+"""Of a pattern: what is written with each use of a part doubles, and what walks patterns recurses."""
 
 _fresh = itertools.count()
 
@@ -59,6 +60,24 @@ class Pattern:
 
     ``==`` with a number is refused: it would be no pattern, but False.
     """
+
+    extent: tuple[int, int]
+    """Operators and variables written out (a pattern that is used twice counts twice), and levels."""
+
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        """The patterns directly inside."""
+        return ()
+
+    def __post_init__(self) -> None:
+        extents = [inner.extent for inner in self.inside]
+        parts, levels = 1 + sum(n for n, _ in extents), 1 + max((n for _, n in extents), default=0)
+        if parts > MOST_PARTS or levels > MOST_LEVELS:
+            raise RuleError(
+                f"{place()}: a pattern has at most {MOST_PARTS} operators and variables, written out, in at most "
+                f"{MOST_LEVELS} levels"
+            )
+        object.__setattr__(self, "extent", (parts, levels))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float, complex, np.generic, np.ndarray)):
@@ -255,6 +274,10 @@ class Apply(Pattern):
     attrs: object = None
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
 
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return self.args
+
     def __repr__(self) -> str:
         inside = ", ".join(map(repr, self.args))
         if isinstance(self.attrs, Applied):
@@ -272,6 +295,10 @@ class Sum(Pattern):
     terms: tuple[tuple[int, Pattern], ...]
     whole: bool = False
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return tuple([term for _, term in self.terms])
 
     def __repr__(self) -> str:
         text = " ".join(f"{'+' if sign > 0 else '-'} {term!r}" for sign, term in self.terms)
@@ -305,6 +332,10 @@ class Expanded(Pattern):
     reduced: Apply
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
 
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return (self.reduced,)
+
     def __repr__(self) -> str:
         return f"keepdims({self.reduced!r})"
 
@@ -318,6 +349,10 @@ class Mean(Pattern):
     keepdims: bool
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
 
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return (self.x,)
+
     def __repr__(self) -> str:
         return f"mean({self.x!r}, {self.axes!r})"
 
@@ -328,6 +363,10 @@ class Swapped(Pattern):
 
     x: Pattern
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return (self.x,)
 
     def __repr__(self) -> str:
         return f"{self.x!r}.mT"
@@ -340,6 +379,10 @@ class Joined(Pattern):
     parts: tuple[Pattern, ...]
     axis: object
     name: str = field(default_factory=lambda: f"_{next(_fresh)}")
+
+    @property
+    def inside(self) -> tuple[Pattern, ...]:
+        return self.parts
 
     def __repr__(self) -> str:
         return f"concat([{', '.join(map(repr, self.parts))}], {self.axis!r})"
@@ -375,21 +418,17 @@ def signed(*terms: tuple[int, Pattern]) -> Pattern:
     """A signed sum, with sums and (under a sign that is not 0) negations inside it opened, as in programs."""
     flat: list[tuple[int, Pattern]] = []
     for pair in terms:
-        if not isinstance(pair, tuple) or len(pair) != 2 or not is_int(pair[0]) or abs(pair[0]) > 1:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] not in (1, -1, 0):
             raise RuleError(
                 f"{place()}: a signed sum is of pairs, a sign (1, -1, or 0 for any) and a pattern, not {pair!r}"
             )
-        sign, term = pair
-        if sign and isinstance(term, Apply) and term.op == "neg":
-            opened = signed((-sign, term.args[0]))
-            assert isinstance(opened, Sum)
-            flat.extend(opened.terms)
-        elif isinstance(term, Sum):
+        sign, term = int(pair[0]), _lift(pair[1])
+        while sign and isinstance(term, Apply) and term.op == "neg":
+            sign, term = -sign, term.args[0]
+        if isinstance(term, Sum):
             flat.extend((sign * inner, t) for inner, t in term.terms)
         else:
             flat.append((sign, term))
-        if len(flat) > MOST_PARTS:  # each of a dozen additions of a sum to itself would double it
-            raise RuleError(f"{place()}: a sum in a pattern has at most {MOST_PARTS} terms")
     return Sum(tuple(flat))
 
 
@@ -414,6 +453,8 @@ def op(name: str, *args: object, attrs: object = None) -> Pattern:
     arity = 2 if name == "matmul" else OPS[name].arity or OF_KIND.get(OPS[name].kind, len(args))
     if len(args) != arity:
         raise RuleError(f"{place()}: {name} takes {arity} tensor{'s' * (arity > 1)} in a pattern, not {len(args)}")
+    if name == "add_n":
+        raise RuleError(f"{place()}: sums in a pattern are written with + and -, or eqsat.rules.signed, not add_n")
     if name in ("add", "sub"):
         a, b = args
         return signed((1, _lift(a)), (1 if name == "add" else -1, _lift(b)))
@@ -468,5 +509,8 @@ def _axis(axis: object) -> object:
 
 def reduction(kind: str, x: object, axis: object = None, keepdims: bool = False) -> Pattern:
     """A reduction over axes: an attribute variable, ints, or None for any axes."""
+    if kind not in OPS or OPS[kind].kind != "reduce":
+        known = ", ".join(name for name, row in OPS.items() if row.kind == "reduce")
+        raise RuleError(f"{place()}: unknown reduction {kind!r} in a pattern; there are {known}")
     reduced = Apply(kind, (_lift(x),), _fitting(kind, _axis(axis)))
     return Expanded(reduced) if kept(keepdims) else reduced

@@ -15,10 +15,10 @@ from eqsat.contents import OWN
 from eqsat.errors import RuleError
 from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.table import TRAITS, having
-from eqsat.rules.pattern import MOST_PARTS, NumberVar, Pattern, Sum, Var, _lift
 from eqsat.rules.pattern import Literal as Number
+from eqsat.rules.pattern import NumberVar, Pattern, Sum, Var, _lift
 from eqsat.rules.place import place
-from eqsat.rules.walk import bound_names, match_names, size
+from eqsat.rules.walk import bound_names, match_names
 
 Numerics = Literal["exact", "reassociates", "approximates"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociates", "approximates")
@@ -265,8 +265,6 @@ def _check_way(way: Way, at: str) -> None:
             raise RuleError(f"{at}: the left side is a pattern, not {type(left).__name__}")
         if isinstance(left, (Var, NumberVar, Number)):
             raise RuleError(f"{at}: the left side {left!r} is no operator: every tensor, or number, would match it")
-        if (parts := size(left)) > MOST_PARTS:
-            raise RuleError(f"{at}: the left side has {parts:,} operators and variables, {MOST_PARTS} at most")
         for name, kind in bound_names(left):
             if bound.setdefault(name, kind) != kind:
                 raise RuleError(f"{at}: variable {name!r} is both a {bound[name]} and a {kind}")
@@ -279,8 +277,6 @@ def _check_way(way: Way, at: str) -> None:
     for right in way.right:
         if not isinstance(right, Pattern):
             raise RuleError(f"{at}: the right side is a pattern or a function of the match, not {type(right).__name__}")
-        if (parts := size(right)) > MOST_PARTS:
-            raise RuleError(f"{at}: the right side has {parts:,} operators and variables, {MOST_PARTS} at most")
         for name, kind in bound_names(right):
             if name not in bound:
                 known = ", ".join(n for n in bound if not n.startswith("_")) or "none"

@@ -1,60 +1,25 @@
-"""What is inside of a pattern: its parts, and the variables that it uses."""
+"""Everything inside of a pattern, and the variables that it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from eqsat.rules.pattern import (
-    Apply,
     Attribute,
-    Expanded,
-    Joined,
-    Mean,
     NumberVar,
     Parts,
     Pattern,
     Sum,
-    Swapped,
     Terms,
     Var,
 )
 
 
-def children(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The patterns directly inside one."""
-    if isinstance(pattern, Apply):
-        return pattern.args
-    if isinstance(pattern, Sum):
-        return tuple(term for _, term in pattern.terms)
-    if isinstance(pattern, Expanded):
-        return (pattern.reduced,)
-    if isinstance(pattern, (Mean, Swapped)):
-        return (pattern.x,)
-    if isinstance(pattern, Joined):
-        return pattern.parts
-    return ()
-
-
 def walk(pattern: Pattern) -> Iterator[Pattern]:
     """The pattern and everything inside it, outermost first."""
     yield pattern
-    for inner in children(pattern):
+    for inner in pattern.inside:
         yield from walk(inner)
-
-
-def size(pattern: Pattern) -> int:
-    """How many patterns one is written out: one that is used twice counts twice."""
-    sizes: dict[int, int] = {}  # by identity: written out, one that doubles thirty times would take for ever
-    stack = [pattern]
-    while stack:
-        at = stack[-1]
-        missing = [inner for inner in children(at) if id(inner) not in sizes]
-        if missing:
-            stack.extend(missing)
-        else:
-            stack.pop()
-            sizes[id(at)] = 1 + sum(sizes[id(inner)] for inner in children(at))
-    return sizes[id(pattern)]
 
 
 def bound_names(pattern: Pattern) -> list[tuple[str, str]]:

@@ -274,8 +274,9 @@ def by_itself(group: KernelGroup, target: Target) -> KernelGroup:
 def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[KernelGroup, ...]:
     """The kernels that a group without contractions might rather run as, one phase after the other; none if it is one.
 
-    A group's only where threads could hardly share its rows, and one thread only where a kernel less would show next to
-    the shortest of them: that is a bound on the time of the search.
+    A group's only where threads could hardly share its rows, and with one thread where a kernel less would show next to
+    the shortest of them. That is a bound on the time of the search: other groups cost less as several kernels, if
+    phases are what they are quickest in.
     """
     if any(form.contraction or form.siblings for form in problem.stages):
         return ()
