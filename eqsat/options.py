@@ -89,13 +89,20 @@ class Options:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))
 
 
-def _seconds(value: Any) -> float:
-    # as a float from here on: 5 and 5.0 are the same option
+def as_seconds(value: Any) -> float | None:
+    """A number of at least 0, as a float (5 and 5.0 are the same option); None for anything else."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             if (seconds := float(value)) >= 0:
                 return seconds
-    raise OptionError(f"budget must be a number of seconds, at least 0, not {_shown(value)}")
+    return None
+
+
+def _seconds(value: Any) -> float:
+    seconds = as_seconds(value)
+    if seconds is None:
+        raise OptionError(f"budget must be a number of seconds, at least 0, not {_shown(value)}")
+    return seconds
 
 
 def _count(value: Any, name: str) -> int:

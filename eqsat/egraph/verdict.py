@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from eqsat.errors import OptionError, RuleError
 from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, float32, float64
+from eqsat.options import as_seconds
 from eqsat.rules.examples import SHAPES, Maker
 from eqsat.rules.rule import Rule
 
@@ -124,20 +124,16 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     """
     if not isinstance(rule, Rule):
         raise TypeError(f"eqsat.check takes a rule (eqsat.rewrite, or eqsat.rules.get of an id), not {rule!r}")
-    try:
-        given = math.nan if isinstance(seconds, (bool, str)) else float(seconds)
-    except (TypeError, ValueError, OverflowError):
-        given = math.nan
-    if not given > 0:
+    limit = as_seconds(seconds)
+    if not limit:
         raise OptionError(f"a check takes a number of seconds above 0, not {seconds!r}")
-    seconds = given
     if not rule.ways:
         raise RuleError(f"rule {rule.id!r} is no rewrite: {rule.doc}")
-    trials = check_rule(rule, seconds=0.4 * seconds, trials=2000, enough=ENOUGH, seed=seed)
-    proof = identity(fired(rule, float64, 0.25 * seconds, seed), seed=seed)
-    each = 0.25 * seconds / max(1, len(rule.where))
+    trials = check_rule(rule, seconds=0.4 * limit, trials=2000, enough=ENOUGH, seed=seed)
+    proof = identity(fired(rule, float64, 0.25 * limit, seed), seed=seed)
+    each = 0.25 * limit / max(1, len(rule.where))
     guards = tuple(_without(rule, number, each, seed) for number in range(len(rule.where)))
-    rounding = None if trials.counterexample or proof.refuted else _rounding(rule, 0.1 * seconds, seed)
+    rounding = None if trials.counterexample or proof.refuted else _rounding(rule, 0.1 * limit, seed)
     solved = smt.solve(rule, seed=seed) if smt.available() and trials.fired else None
     return Verdict(rule, trials, proof, guards, rounding, solved)
 

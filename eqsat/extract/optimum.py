@@ -109,7 +109,7 @@ def optimum(
             break
         left = fixed(small, ascents, best.cost)
         if len(left.choices) > (1 - TAKEN) * len(small.choices):
-            break  # with the ascents' cuts for what is left
+            break  # the ascents' cuts stay numbered as the choices are
         small = left
         if budget.over():
             break

@@ -21,6 +21,7 @@ from eqsat.plan.inline import inlined
 from eqsat.plan.link import Member, Piece, beside, digits_of, link
 from eqsat.plan.placed import PlacedGroup, PlacedPrice, Price
 from eqsat.plan.stages import alternatives, merge_axes, merge_shared, permute
+from eqsat.schedule import LEAST_CLEAR
 
 __all__ = ["Grouping", "Piece"]
 
@@ -39,10 +40,8 @@ AHEAD = 2
 its kernels alone do not."""
 
 CLEAR = 0.02
-"""Part of the smallest group's price that a merge has to save: prices are no more exact than that."""
-
-LEAST_CLEAR = 0.002
-"""The same when all other merges are done: what is not stored is not late where memory is slower than was measured."""
+"""Part of the smallest group's price that a merge has to save: prices are no more exact than that. When all other
+merges are done it is ``LEAST_CLEAR``."""
 
 NEAR = 4
 """Kernels that read the same tensor with which a kernel is tried, nearest first."""

@@ -7,14 +7,11 @@ from eqsat.rules.pattern import (
     Parts,
     Pattern,
     Terms,
-    attributes,
     concat,
     contract,
-    numbers,
     op,
     reduction,
     signed,
-    tensors,
     view,
     whole,
 )
@@ -33,6 +30,7 @@ from eqsat.rules.rule import (
     rewrite,
     rewrite_together,
 )
+from eqsat.rules.variables import attributes, numbers, tensors
 
 __all__ = [
     "NUMERICS",

@@ -15,16 +15,16 @@ Wanted = tuple[str, Callable[[object], bool]]
 """In words, and as a test."""
 
 
-def is_int(value: object) -> TypeGuard[int]:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_axes(value: object) -> bool:
-    return isinstance(value, tuple) and all(map(is_int, value))
+    return isinstance(value, tuple) and all(map(_is_int, value))
 
 
 def _is_axis(value: object) -> bool:
-    return is_int(value) and value >= 0
+    return _is_int(value) and value >= 0
 
 
 def _is_epsilon(value: object) -> bool:
@@ -44,7 +44,7 @@ ATTRIBUTES: dict[str, Wanted] = {
     "gather": AXIS,
     "softmax": AXIS,
     "log_softmax": AXIS,
-    "concat": ("an axis, which is an int", is_int),
+    "concat": ("an axis, which is an int", _is_int),
     "reduce": ("axes, which are a tuple of ints", _is_axes),
     "wrap_index": ("an extent, which is an int", _is_axis),
     "layer_norm": EPSILON,

@@ -6,11 +6,22 @@ from eqsat.schedule.legal import check
 from eqsat.schedule.offered import check_offered
 from eqsat.schedule.problem import ScheduleError
 from eqsat.schedule.rule import LoopRule, installed_loop_rules
-from eqsat.schedule.scheduler import Candidate, Least, Scheduled, anywhere, essence, least_of, prepare, schedule
+from eqsat.schedule.scheduler import (
+    LEAST_CLEAR,
+    Candidate,
+    Least,
+    Scheduled,
+    anywhere,
+    essence,
+    least_of,
+    prepare,
+    schedule,
+)
 from eqsat.schedule.simple import simple_nest
 from eqsat.schedule.vectors import lane_axis
 
 __all__ = [
+    "LEAST_CLEAR",
     "Candidate",
     "Least",
     "LoopRule",

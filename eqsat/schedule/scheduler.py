@@ -37,8 +37,9 @@ from eqsat.schedule.vectors import least_slots
 CANDIDATES = 4
 """Different nests kept for timing, the best one included."""
 
-SHOWS = 0.002
-"""Part of a kernel's time below which no prediction is exact, so that nothing is chosen by it."""
+LEAST_CLEAR = 0.002
+"""Part of the price of the shortest of several kernels that they save at least where they run together: what is not
+stored is not late where memory is slower than was measured."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ def phased(group: KernelGroup, problem: Problem, target: Target) -> tuple[Kernel
             return ()
         if target.threads == 1:
             least = min(least_slots(form, target) * target.slot(form.dtype) for form in problem.stages)
-            if (len(problem.stages) - 1) * target.step < SHOWS * least:
+            if (len(problem.stages) - 1) * target.step < LEAST_CLEAR * least:
                 return ()
     found = apart(group, lanes_of(problem.stages[0], target))
     if len(found) == 1 or any(problem_of(one, target).stages[0].contraction for one in found):
