@@ -36,6 +36,8 @@ from eqsat.ir.kernel import (
 from eqsat.ir.nest import Loop, Nest, Pack, TileOp, show
 from eqsat.ir.types import DType, bool_, float32, float64, int32, int64
 from eqsat.schedule import schedule
+from eqsat.schedule.price import Block, Pricer
+from eqsat.schedule.problem import problem_of
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.printing import blocks, contract
 from eqsat_backends.numba_cpu.printing.emit import emit_group
@@ -435,6 +437,52 @@ def test_images_are_copied_column_by_column(rows: int, wide: int, tap: int) -> N
         emitted = verify(group, random_buffers(group), each, threads=threads)
         rows_first = re.findall(r'fma_tile\("float32", \d+, \d+, \d+, (\d+), ', emitted.source)
         assert each is not nest or {step == "4" for step in rows_first} == {piece > 0}
+
+
+def computed(layouts: str) -> KernelGroup:
+    """``out[p, n] = Σ max(x[p, c] + y[p, c] + bias[c], 0) w[c, n]``, terms contiguous along p (m) or c (k)."""
+    m, n, k, f = 37, 40, 50, float32
+    lie = {"m": (1, 0, m), "k": (k, 0, 1), "b": (0, 0, 1)}
+    loads: list[Expr] = [Load(number, 0, lie[letter], f) for number, letter in enumerate(layouts)]
+    total = loads[0]
+    for load in loads[1:]:
+        total = Call("add", (total, load), f)
+    body = Call("mul", (Call("maximum", (total, Literal(0.0, f)), f), Load(len(layouts), 0, (0, 1, n), f)), f)
+    sizes = [k if letter == "b" else m * k for letter in layouts]
+    operands = *(Operand(f, size) for size in sizes), Operand(f, k * n)
+    kernel = Kernel((m, n, k), 2, "sum", body, Acc(f), operands, Operand(f, m * n), 0, (n, 1))
+    count = len(operands)
+    return KernelGroup((Stage(kernel, tuple(range(count)), count),), 0, (*operands, kernel.out), (count,))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "columns", "apart"),
+    [("m", True, 0), ("mm", True, 0), ("mmb", True, 0), ("mmk", True, 1), ("mk", False, 1), ("kk", False, 0)],
+)
+def test_what_is_computed_is_copied_the_way_that_most_of_it_lies(layouts: str, columns: bool, apart: int) -> None:
+    """Row by row vectors of what lies along m were put together lane by lane: a sum of two images and a product with
+    1024 channels took 2.11 ms for 1.84."""
+    group = computed(layouts)
+    tile = TileOp("fma", (("m", 6), ("n", 32), ("k", 20)))
+    inside = Loop("m", 18, 6, Loop("n", 40, 32, tile))
+    nest = Pack("b", Loop("m", 37, 18, Loop("k", 50, 20, Pack("a", inside)), True))
+    for threads in (1, 2):
+        emitted = verify(group, random_buffers(group), nest, threads=threads)
+    rows_first = re.findall(r'fma_tile\("float32", \d+, \d+, \d+, (\d+), ', emitted.source)
+    assert {step == "4" for step in rows_first} == {columns}
+    first = problem_of(group, cpu_target(machine())).stages[0].factors[0]
+    assert (first.piece > 0, first.apart) == (columns, apart)
+
+
+def test_lanes_that_a_copy_takes_apart_are_paid() -> None:
+    block = Block(frozenset({0}), (("k0", 50), ("m0", 37), ("n0", 40)), frozenset())
+    host = cpu_target(machine())
+    straight, mixed, most = (
+        Pricer(problem_of(computed(layouts), host), host).pack(0, "a", block)[0] for layouts in ("kk", "mk", "mkk")
+    )
+    lane = host.ports.lane * host.slot(float32)
+    assert mixed - straight >= 37 * 50 * lane
+    assert mixed <= most < mixed + 37 * 50 * lane, "a third one, which lies like most, takes arithmetic alone"
 
 
 def test_nothing_is_read_behind_a_last_vector() -> None:

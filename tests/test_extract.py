@@ -287,6 +287,22 @@ def test_nothing_is_packed_for_a_product_with_one_column() -> None:
     assert product.seconds < total.seconds
 
 
+def test_sums_of_what_lies_in_two_ways_are_stored_for_products() -> None:
+    """A copy for a product goes one way, and takes lanes of the other tensor apart: stored, it is turned in blocks."""
+    first, last, bias, w = arg(0, 256, 196), arg(1, 196, 256), arg(2, 256), arg(3, 256, 512)
+    turned_over = build.transpose(first, (1, 0))
+    near = replace(RATES, levels=((float("inf"), 5e10),), vector_bytes=64)
+
+    def programs_of(*terms: Node) -> list[list[str]]:
+        total = build.call("relu", build.call("add", *terms))
+        found = extract(egraph_of(build.matmul(total, w)), near, lowers=can_lower)[0]
+        return [ops(kernel) for kernel in found.kernels]
+
+    assert len(programs_of(last, last)) == len(programs_of(turned_over, turned_over)) == 1
+    assert len(programs_of(last, bias)) == len(programs_of(turned_over, bias)) == 1
+    assert len(programs_of(turned_over, last)) == 2
+
+
 def test_joins_are_computed_in_what_reads_them_or_part_by_part() -> None:
     x, y = arg(0, 64, 300), arg(1, 64, 200)
     joined = build.concat([build.call("exp", x), build.call("neg", y)], 1)

@@ -50,6 +50,10 @@ class Roofline:
         """Elements of a vector."""
         return max(1, self.vector_bytes // dtype.itemsize)
 
+    def apart(self, dtype: DType) -> float:
+        """Slots of an element of a vector whose lanes are loaded one by one: each takes of a whole vector's time."""
+        return self.lane * self.lanes(dtype)
+
     def slots(self, op: str) -> float:
         """Vector instructions of one element of an elementwise operator."""
         measured = self.functions.get(op)

@@ -34,6 +34,7 @@ from eqsat.extract.walks import (
     broadcast_points,
     every_second,
     in_blocks,
+    mixed,
     one,
     run_of,
     through,
@@ -306,10 +307,10 @@ class Builder:
             elif dots and s.type.dtype.name not in dots:
                 s.multiply_adds *= UNTILED
         # Operands with arithmetic have to be packed for tiles, once per panel of the other one.
-        pack = PANEL_PACK_SLOTS if min(rows, cols) > 1 else 0.0
         for operand, slots, other in zip((a, b), computed, (cols, rows), strict=True):
             if slots:
-                s.core_slots += (slots + pack * operand.type.size) * -(-other // PANEL)
+                pack = PANEL_PACK_SLOTS + self.roofline.apart(operand.type.dtype) * mixed(operand.maps)
+                s.core_slots += (slots + pack * operand.type.size * (min(rows, cols) > 1)) * -(-other // PANEL)
         if min(rows, cols) == 1 and s.type.size > PANEL:
             larger, labels = (a, attrs.a) if cols == 1 else (b, attrs.b)
             inner = next((n for n, x in enumerate(reversed(labels)) if x not in attrs.out), 0)
@@ -352,14 +353,12 @@ class Builder:
         if not across and s.core is None:
             return 0.0
         along = 0.0 if s.core is None else next((n for step, n in s.core.apart if step <= self._inner(s)), 0.0)
-        lane = self.roofline.lane * self.roofline.lanes(s.type.dtype)  # of a vector's time each
+        lane = self.roofline.apart(s.type.dtype)
         if s.core is not None or s.guarded:
             return len(across) * lane * s.type.size + along
         blocks = sum(map(in_blocks, across))
-        slots = blocks * PACK_TRANSPOSED
-        if blocks < len(across):  # vectors lie along that axis, and their lanes are stored apart
-            slots += 2 * lane
-        return slots * s.type.size
+        # Where blocks do not do, vectors lie along that axis, and their lanes are stored apart.
+        return (blocks * PACK_TRANSPOSED + 2 * lane * (blocks < len(across))) * s.type.size
 
     @staticmethod
     def _inner(s: Stream) -> int:
@@ -398,7 +397,7 @@ class Builder:
                         return ()
         found = []
         for x, n, stride in zip(out, s.type.shape, row_major(s.type.shape), strict=True):
-            apart = self.roofline.lane * lanes * sum(step > 2 for step in steps.get(x, ()))
+            apart = self.roofline.apart(s.type.dtype) * sum(step > 2 for step in steps.get(x, ()))
             if n > 1:
                 found.append((stride, points * (-(-n // lanes) * lanes / n - 1 + apart)))
         return tuple(found)

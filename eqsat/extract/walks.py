@@ -45,6 +45,21 @@ def turned(map: ViewMap) -> bool:
 
 
 @lru_cache(maxsize=8192)
+def everywhere(map: ViewMap) -> bool:
+    """Whether memory is walked along every axis."""
+    return all(n == 1 or any(step for _, step in atoms) for n, atoms in zip(map.shape, map.axes, strict=True))
+
+
+def mixed(maps: Iterable[ViewMap | None]) -> int:
+    """How many of the tensors that are walked along every axis lie another way than most of them.
+
+    A copy of what is computed from all of them goes the way that most lie, and takes lanes of the others apart.
+    """
+    found = [map is not None and turned(map) for map in maps if map is None or everywhere(map)]
+    return min(found.count(True), found.count(False))
+
+
+@lru_cache(maxsize=8192)
 def in_blocks(map: ViewMap) -> bool:
     """Whether memory that is walked along another axis than the last one can be turned over by blocks of vectors."""
     return any(step == 1 and n >= VECTOR for axis in map.axes[:-1] for n, step in axis)

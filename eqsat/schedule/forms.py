@@ -24,7 +24,8 @@ class Factor:
     """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time;
     ``stored``: bytes of an element where a rank update reads it, 0 where none can. ``runs``: of a first factor that is
     not direct, positions of m and of k along which it lies evenly; a tile may read it there that has whole parts of
-    both. ``piece``: see :func:`~eqsat.ir.contraction.piece_along_rows`."""
+    both. ``piece``: see :func:`~eqsat.ir.contraction.piece_along_rows`. ``apart``: loads of a factor that is computed
+    whose lanes lie apart where it is copied."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -38,6 +39,7 @@ class Factor:
     stored: int = 0
     runs: tuple[int, int] = (0, 0)
     piece: int = 0
+    apart: int = 0
 
     def in_place(self, m: int, k: int) -> bool:
         """Whether a tile of so many rows and products reads it where it lies."""

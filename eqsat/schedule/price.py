@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -384,7 +385,19 @@ class Pricer:
         slots = points / (piece or lanes) * (per_vector + it.slots)
         if not piece and 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
             slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
-        return (slots + 2 * c.CALL) * self.target.slot(form.dtype), sources
+        seconds = (slots + 2 * c.CALL) * self.target.slot(form.dtype)
+        if it.apart:
+            swept = form.named["m" if it.piece else "k"] if factor == "a" else form.named["n"]
+            seconds += it.apart * points * self.lane(form, math.prod(extents[axis] for axis in swept))
+        return seconds, sources
+
+    def lane(self, form: StageForm, swept: int) -> float:
+        """Seconds of one lane of a load whose lanes lie apart, along so many positions.
+
+        Where these are more lines than the first space has room for, each is fetched again for its next element.
+        """
+        inner, lane = self.target.inner, self.target.ports.lane * self.target.slot(form.dtype)
+        return lane if swept * inner.line <= inner.capacity else max(lane, inner.line / self.target.refill)
 
     def ratio(self, stage: int, axis: str, step: int, rest: int) -> float:
         """Compute of a last, shorter step next to a whole one."""

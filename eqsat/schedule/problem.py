@@ -16,7 +16,7 @@ from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
 from eqsat.ir.axes import normalized, simplify
-from eqsat.ir.contraction import evenly, loads, piece_along_rows, plain, product_of, streamed, stride_over
+from eqsat.ir.contraction import evenly, lanes_apart, loads, piece_along_rows, plain, product_of, streamed, stride_over
 from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, unique, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.schedule.ahead import Share, shares_of
@@ -246,13 +246,20 @@ def _contraction(
         if load is not None and k_step is not None and _step(load, kernel, named["n"]) == 1:
             stored = load.dtype.itemsize
             row_bytes = row_bytes or abs(k_step) * stored
-        contiguous, runs, piece, load = step in (0, 1), (0, 0), 0, plain(expr)
-        if load is not None and name == "a" and dot.depth == 1 and product.m and product.k and not (direct or shared):
-            runs = (evenly(load.strides, kernel.extents, product.m), evenly(load.strides, kernel.extents, product.k))
-            row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
-            piece = piece_along_rows(load, kernel.extents, product.m, product.k)
+        contiguous, runs, piece, apart, load = step in (0, 1), (0, 0), 0, 0, plain(expr)
+        if name == "a" and dot.depth == 1 and product.m and product.k and not (direct or shared):
+            piece = piece_along_rows(expr, kernel.extents, product.m, product.k)
+            if load is not None:
+                extents = kernel.extents
+                runs = evenly(load.strides, extents, product.m), evenly(load.strides, extents, product.k)
+                row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
+        copied = named["k" if name == "a" and not piece else row]
+        if load is None and copied:
+            apart = lanes_apart(expr, copied[-1])
         factors.append(
-            Factor(name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs, piece)
+            Factor(
+                name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs, piece, apart
+            )
         )
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
     second = factors[1]

@@ -52,11 +52,10 @@ class ContractPacking(ContractElements):
         group = "m" if which == "a" else "n"
         start, k = self.range[group][0], self.range["k"][0]
         span, k_span, batches = self.span(group), self.span("k"), self.span("b")
-        load = plain(self.factor(which))
         if which == "b":
             size = -(-span // self.columns) * self.columns * k_span * self.size
             packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
-        elif self.depth == 1 and load and self.along_rows(load):
+        elif self.depth == 1 and self.along_rows():
             column = padded_row(span * self.size)
             size = column * k_span
             packed = Factor("", self.size, column, self.size, start, k)
@@ -80,11 +79,12 @@ class ContractPacking(ContractElements):
         self.coordinates, self.batch = kept
         return replace(packed, batch_step=size)
 
-    def along_rows(self, load: Load) -> bool:
+    def along_rows(self) -> bool:
         """Whether a block of the first factor is copied column by column."""
-        if self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
+        load = plain(self.c.a)
+        if load and self.c.stride(load, "m") == 1 and self.c.stride(load, "k") not in (None, 1):
             return True
-        return piece_along_rows(load, self.c.kernel.extents, self.c.m, self.c.k) > 0
+        return piece_along_rows(self.c.a, self.c.kernel.extents, self.c.m, self.c.k) > 0
 
     def copy_block(self, packed: Factor, which: str) -> None:
         """Print the copy of the current block of a factor, of one batch."""
