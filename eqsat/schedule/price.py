@@ -387,12 +387,13 @@ class Pricer:
             slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
         seconds = (slots + 2 * c.CALL) * self.target.slot(form.dtype)
         if it.apart:
-            swept = form.named["m" if it.piece else "k"] if factor == "a" else form.named["n"]
-            seconds += it.apart * points * self.lane(form, math.prod(extents[axis] for axis in swept))
+            rows = factor == "a" and not it.piece  # else along k a vector's lanes stay in the lines that they are in
+            swept = math.prod(extents[axis] for axis in form.named["k"]) if rows else lanes
+            seconds += it.apart * points * self.lane(form, swept)
         return seconds, sources
 
     def lane(self, form: StageForm, swept: int) -> float:
-        """Seconds of one lane of a load whose lanes lie apart, along so many positions.
+        """Seconds of one lane of a load whose lanes lie apart, in a copy that comes back after so many positions.
 
         Where these are more lines than the first space has room for, each is fetched again for its next element.
         """
