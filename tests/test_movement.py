@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.cost.movement import accesses, footprint, work
+from eqsat.cost.movement import accesses, crowding, footprint, work
 from eqsat.ir.kernel import (
     Acc,
     Call,
@@ -80,3 +81,25 @@ def test_lanes_run_along_the_contiguous_axis() -> None:
     assert lane_axis(reduction((50, 300), 1, (0, 1)).stages[0].kernel) == 1
     assert lane_axis(reduction((300, 50), 1, (1, 0)).stages[0].kernel) == 0
     assert lane_axis(reduction((1, 1), 1, (0, 1)).stages[0].kernel) is None
+
+
+@settings(max_examples=a_part(200), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 4, 15, 16, 64, 100, 256, 272, 1024, 15360]), st.integers(1, 5)), max_size=4),
+    st.integers(1, 64),
+)
+def test_no_more_sets_are_taken_to_be_left_out_than_are(steps: list[tuple[int, int]], run: int) -> None:
+    """Against the sets that the lines of a block lie in, one by one."""
+    sets, line, size = 64, 64, 4
+    strides, extents = tuple([s for s, _ in steps] + [1]), tuple([n for _, n in steps] + [run])
+    places = (sum(s * i for s, i in zip(strides, at, strict=True)) for at in np.ndindex(*extents))
+    taken = {place * size // line % sets for place in places}
+    assert 1 <= crowding(strides, extents, size, sets * line, line) <= max(1, sets // len(taken))
+
+
+def test_part_of_an_image_s_channels_crowds_where_they_are_a_power_of_two() -> None:
+    """Windows of 7×7, 16 of the channels: their lines lie in 4 of 64 sets."""
+    for channels, times in ((256, 16), (128, 8), (64, 4), (16, 1), (272, 1), (250, 1), (1024, 64), (4096, 64)):
+        assert crowding((56 * channels, channels, 1), (7, 7, 16), 4, 4096) == times
+    assert crowding((56 * 256, 256, 1), (7, 7, 256), 4, 4096) == 1, "all of them lie in all sets"
+    assert crowding((56 * 256, 256, 1), (1, 1, 16), 4, 4096) == 1, "and one line in one"

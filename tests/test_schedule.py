@@ -792,3 +792,22 @@ def test_phases_are_searched_without_the_operands_of_others() -> None:
     assert 0 < kept < 5
     for one in (*apart(softmax(6, 40), 16), *apart(softmax(6000, 4000), 16)):
         assert len(by_itself(one, target).operands) < len(one.operands)
+
+
+def test_lines_that_crowd_take_more_room() -> None:
+    """A filter of 7×7 for each channel, channels innermost, at one position and 16 channels: 49 lines of 8 KB in all,
+    but of 256 channels they lie in 4 of 64 sets."""
+    host = target_of(DESK)
+
+    def fits(channels: int) -> bool:
+        f, steps = float32, (56 * channels, channels)
+        body = Call("mul", (Load(0, 0, (*steps, 1, *steps), f), Load(1, 0, (0, 0, 1, 7 * channels, channels), f)), f)
+        operands = Operand(f, 56 * 56 * channels), Operand(f, 49 * channels)
+        out = Operand(f, 50 * 50 * channels)
+        extents, store = (50, 50, channels, 7, 7), (50 * channels, channels, 1)
+        kernel = Kernel(extents, 3, "sum", body, Acc(f), operands, out, 0, store)
+        pricer = Pricer(problem_of(KernelGroup((Stage(kernel, (0, 1), 2),), 0, (*operands, out), (2,)), host), host)
+        sizes = (("p0_0", 1), ("p1_0", 1), ("p2_0", 16), ("r0_0", 7), ("r1_0", 7))
+        return pricer.summary(Block(frozenset({0}), sizes, frozenset())).fits[0]
+
+    assert fits(272) and not fits(256)

@@ -175,6 +175,13 @@ LEAST_RUN = _count(
     "from where on a tile may read a first factor in the runs that it lies in: its sums are stored between them",
     "windows of 3×3 of 32 channels, channels last",
 )
+STAY = _figure(
+    "STAY",
+    2.0,
+    "lines",
+    "that crowd a set for each of its ways and are found there as often as not, for what is evicted is not the oldest",
+    "filters of 3, 5 and 7 squared for each of 256 and 512 channels, which lie innermost (Zen 4)",
+)
 PACK_ROWS = _figure("PACK_ROWS", 2.5, "slots a vector", "to copy a factor whose rows lie as the tile wants them", TUNED)
 SHORT_PIECE = _figure(
     "SHORT_PIECE",

@@ -111,6 +111,22 @@ def footprint(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int,
     return count, runs * -(-run * itemsize // line) * line
 
 
+@lru_cache(maxsize=65536)
+def crowding(strides: tuple[int, ...], extents: tuple[int, ...], itemsize: int, period: int, line: int = LINE) -> int:
+    """How much more room an access takes over a block in a cache whose sets repeat every ``period`` bytes.
+
+    Runs that lie multiples of a power of two apart, as a part of an image's channels does, leave most sets out.
+    """
+    pairs = sorted((abs(s), n) for s, n in zip(strides, extents, strict=True) if s and n > 1)
+    run = 1
+    for position, (stride, extent) in enumerate(pairs):
+        if stride > run:
+            apart = math.gcd(period, *(s * itemsize for s, _ in pairs[position:]))
+            return max(1, apart // (-(-run * itemsize // line) * line)) if apart % line == 0 else 1
+        run += stride * (extent - 1)
+    return 1
+
+
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
     """The distinct accesses of a kernel, loads in order of appearance, then the store."""
     found: dict[tuple[int, tuple[int, ...]], Access] = {}
