@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read the output has left; say nothing at exit either
         return 1
-    except (OSError, RuntimeError, ValueError, ImportError) as error:
+    except (OSError, RuntimeError, ValueError, ImportError, MemoryError) as error:
         # what goes wrong outside this program's hands; anything else is a fault of it and shows its traceback
         print(f"eqsat: {error}", file=sys.stderr)
         return 1

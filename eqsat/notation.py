@@ -57,15 +57,17 @@ def _reduced(kind: str, element: Any, over: Any) -> Element:
             raise ShapeError(f"axis {a!r} is reduced over, but the element does not depend on it", LINE.get())
         axes.append(a.dim)
     out = tuple(a for a in value.axes if a not in axes)
-    if kind == "reduce_sum":
-        dtype = widest(known_dtype(value.dtype))
+    own = known_dtype(value.dtype)
+    dtype = widest(own)
+    wraps = dtype != own and len(value.factors) > 1  # a product of bytes is of bytes, whatever sums it
+    if kind == "reduce_sum" and not wraps:
         numbers = {a: i for i, a in enumerate(value.axes)}
         nodes = [build.cast(node, dtype) for node, _ in value.factors]
         labels = [[numbers[a] for a in owned] for _, owned in value.factors]
         return Element([(einsum_nodes(nodes, labels, [numbers[a] for a in out]), out)])
     node, owned = value.value
-    if kind == "reduce_prod":
-        node = build.cast(node, widest(node.dtype))
+    if kind in ("reduce_sum", "reduce_prod"):
+        node = build.cast(node, dtype)
     reduced = build.reduce(kind, node, [owned.index(a) for a in axes])
     return Element([(reduced, tuple(a for a in owned if a not in axes))])
 

@@ -75,7 +75,11 @@ class Operator:
         settings = {key: value.item() if isinstance(value, np.generic) else value for key, value in settings.items()}
         strange = [key for key, value in settings.items() if not _is_setting(value)]
         if strange:
-            raise OptionError(f"{name}: settings by keyword are no arrays: {', '.join(strange)}", user_line())
+            raise OptionError(
+                f"{name}: settings by keyword are no arrays: {', '.join(strange)}; numbers, texts, or tuples of these, "
+                "also in patterns: a rule for any setting is one for each, made in a loop",
+                user_line(),
+            )
         if not of_arrays and not any(isinstance(a, (Node, Pattern)) for a in args):
             if len(args) != self.definition.arity:
                 raise OptionError(f"{name} takes {self.definition.arity} arrays, not {len(args)}", user_line())
@@ -84,10 +88,19 @@ class Operator:
             of_arrays = True
         applied = Applied(self.definition, tuple(sorted(settings.items())))
         if any(isinstance(a, Pattern) for a in args):
+            if not self.definition.elementwise:
+                self._check_settings(args, settings)
             return op(name, *args, attrs=applied)
         if of_arrays:
             return located(name, lambda: TracedArray(build.rounded(name, self._lifted(args), applied)))
         return build.rounded(name, args, applied)
+
+    def _check_settings(self, args: Sequence[Any], settings: dict[str, Any]) -> None:
+        """Refuse what the function's parameters do not take, where a call of it would."""
+        try:
+            inspect.signature(self).bind(*args, **settings)
+        except TypeError as error:
+            raise OptionError(f"{self.definition.name}: {error}", user_line()) from None
 
     def _lifted(self, args: Sequence[Any]) -> list[Node]:
         if not self.definition.elementwise:
@@ -316,8 +329,9 @@ def _check_traits(function: Callable[..., Any], definition: Definition, traits: 
     if np.isnan(y).any():
         at = x[np.isnan(y)][0]
         raise _refused(definition, f"{', '.join(sorted(traits))}: traits hold on all numbers, but f({at:g}) is nan")
-    for trait in sorted(traits & {"increasing", "decreasing"}):  # a maximum is NaN where one element is
-        lost = _run(function, [np.array([np.nan])])[0]
+    lost = _run(function, [np.array([np.nan])])[0]
+    # A maximum is NaN where one element is, and -NaN no other than NaN; of even functions any value would do.
+    for trait in sorted(traits & {"increasing", "decreasing", "odd"}):
         if not np.isnan(lost):
             raise _refused(definition, f"it is not {trait}: f(nan) = {lost:g}, which is to be nan")
     y_finite = np.nan_to_num(y, posinf=0, neginf=0)

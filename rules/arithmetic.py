@@ -152,7 +152,21 @@ def _by_squares(m: Match) -> Node:
             break
         square = call("square", square)
     assert product is not None
-    return fit(product if value > 0 else call("reciprocal", product), m.root.shape)
+    if value > 0:
+        return fit(product, m.root.shape)
+    inverse = call("reciprocal", product)
+    return fit(inverse, m.root.shape) if value == int(value) else _by_root(m, inverse)
+
+
+def _by_root(m: Match, power: Node) -> Node:
+    """A negative power of x that a root is part of: 0 at -infinity, of which there is no root."""
+    endless = call("eq", m.x, build.scalar(-math.inf, m.x))
+    return fit(call("where", endless, build.scalar(0, m.x), power), m.root.shape)
+
+
+def _rsqrt(m: Match) -> Node:
+    zero, infinite = build.scalar(0, m.x), build.scalar(math.inf, m.x)
+    return call("where", call("eq", m.x, zero), infinite, _by_root(m, call("rsqrt", m.x)))
 
 
 def _whole_powers(mk: Maker, more: float = 0.0) -> Node:
@@ -354,15 +368,19 @@ pow_halves = rewrite(
 )
 pow_half = rewrite(op("pow", x, 0.5), op("sqrt", x))
 pow_three_halves = rewrite(op("pow", x, 1.5), x * op("sqrt", x))
-pow_minus_three_halves = rewrite(op("pow", x, -1.5), op("reciprocal", x * op("sqrt", x)))
+pow_minus_three_halves = rewrite(
+    op("pow", x, -1.5),
+    lambda m: _by_root(m, call("reciprocal", call("mul", m.x, call("sqrt", m.x)))),
+    doc="x^-1.5 = 1/(x·√x), but 0 at -infinity",
+)
 pow_minus_one = rewrite(op("pow", x, -1), op("reciprocal", x), where=floats)
 pow_minus_two = rewrite(op("pow", x, -2), op("reciprocal", op("square", x)), where=floats)
 pow_minus_half = family(
     [
         (op("pow", Terms("ts"), -0.5), _rsqrt_of_sum),
-        (op("pow", x, -0.5), op("where", op("eq", x, 0), math.inf, op("rsqrt", x))),
+        (op("pow", x, -0.5), _rsqrt),
     ],
-    doc="infinite at 0 of either sign, where 1/sqrt(-0) is -infinity",
+    doc="infinite at 0 of either sign, where 1/sqrt(-0) is -infinity, and 0 at -infinity",
 )
 
 factor = rewrite(

@@ -148,7 +148,7 @@ def _no(m: Match) -> bool:
 NEVER = {
     "guard": (rewrite(np.exp(a), a, id="n", where=_no), r"'the moon is full' was said of \d+"),
     "same": (rewrite(a * b, b * a, id="n"), "are its sides the same"),
-    "pattern": (rewrite(op("argsort", a, attrs=99), a, id="n"), "in none of 0 random programs"),
+    "pattern": (rewrite(op("argsort", a, attrs=99), a, id="n"), "no program could be made from its left side: "),
 }
 
 
@@ -158,6 +158,25 @@ def test_a_rule_that_never_fires_is_taken_with_advice(name: str) -> None:
     with pytest.warns(UserWarning, match=rf"'n' \(.*test_check\.py:\d+\) is not checked: .*{said}.*example="):
         rules.add(rule)
     assert rules.get("n") is rule
+
+
+def test_numbers_in_patterns_are_tried_as_tensors_too() -> None:
+    """NumPy takes the root of an array for a number as exponent, and computes powers for an array of them."""
+    exact = rewrite(np.power(a, 0.5), np.sqrt(a), numerics="exact", id="n")
+    assert eqsat.check(exact, seconds=2).word == "wrong"
+
+
+def test_numbers_in_patterns_widen_nothing() -> None:
+    """A right side has no number of that shape: it made tensors of another type of a program's wide constants."""
+    twice = rewrite(a * 2, lambda m: call("add", m.a, m.a), id="n")
+    assert eqsat.check(twice, seconds=2).word == "proved"
+    axes = rules.attributes("axes")
+    reduced = rewrite((a * 2).max(axes), a.max(axes) * 2, id="n", where=lambda m: m.a.dtype.is_float)
+    assert eqsat.check(reduced, seconds=2).word != "wrong"
+    rules.add(twice)
+    for wide in (np.full((4, 3), 2.0), np.full(3, 2.0), 2.0):
+        found = eqsat.optimize(lambda x, wide=wide: np.tanh(x) * wide, strict=True, check_speed=False)(np.ones(3))
+        np.testing.assert_allclose(found, np.tanh(np.ones(3)) * wide)
 
 
 def test_with_an_example_it_is_checked() -> None:
@@ -216,6 +235,21 @@ BROKEN = {
     "too few": (_together(a * b, lambda ms: [ms[0].root], "x"), r"builds 1 of \d right sides"),
     "foreign input": (rewrite(np.exp(a), lambda m: build.input_node(99, m.root.type), id="x"), "none of its match"),
     "recursion": (rewrite(np.exp(a), a, id="x", where=lambda m: _deep(m)), "RecursionError"),
+}
+
+
+def _by_example(example: Any) -> Rule:
+    return rewrite(np.exp(a) + a, a + np.exp(a) * 1, id="x", example=example)
+
+
+BROKEN |= {
+    "example loops": (_by_example(_forever), "its example does not return"),
+    "example raises": (_by_example(_raises), r"its example failed: KeyError\('key'\)"),
+    "example never fits": (_by_example(lambda mk: 1 / 0), r"made no program in \d+ tries: ZeroDivisionError"),
+    **{
+        f"example makes {made!r}": (_by_example(lambda mk, made=made: made), rf"its example makes a {said}")
+        for made, said in ((None, "NoneType"), (5, "int"), ("abc", "str"), ([], "list"), ([3], "list"))
+    },
 }
 
 

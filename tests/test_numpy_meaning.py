@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import eqsat
 from eqsat.errors import (
     BoundsError,
     ConcretizationError,
@@ -398,3 +399,78 @@ def test_functions_that_the_user_put_into_numpy_are_called(monkeypatch: pytest.M
     monkeypatch.setattr(np, "sum", lambda x: real_sum(x) + 100)
     monkeypatch.setattr(np, "zeros", lambda n: real_zeros(n) + 100)
     assert np.array_equal(run(lambda x: np.sum(x) + np.zeros(3), ROW), real_sum(ROW) + 200 + real_zeros(3))
+
+
+WHOLE = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+
+
+def extremes(dtype: str) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return np.array([limits.min, limits.min + 1, limits.max, limits.max - 1, 0, 1, 2, 7], dtype)
+
+
+@pytest.mark.parametrize("dtype", (*WHOLE, "?"))
+@np.errstate(all="ignore")
+def test_fmod_and_closeness_at_the_ends_of_a_type(dtype: str) -> None:
+    """The least integer has no magnitude: fmod(-128, 3) was -1, and -128 as near to 0 as can be."""
+    x, y = np.meshgrid(*[extremes(dtype) if dtype != "?" else BOOLS] * 2)
+    functions: tuple[Callable[..., Any], ...] = (
+        np.fmod, np.isclose, lambda x, y: np.isclose(x, y, 0, 1), lambda x, y: np.isclose(x, 3),
+        lambda x, y: np.isclose(3, y), lambda x, y: np.isclose(x, True), lambda x, y: np.fmod(x, y.dtype.type(1)),
+    )  # fmt: skip
+    for fn in functions:
+        expected = fn(x, y)
+        found = run(fn, x, y)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    assert run(np.allclose, x[:1, :1], y[:1, :1]) == np.allclose(x[:1, :1], y[:1, :1])
+
+
+@pytest.mark.parametrize("dtype", (*WHOLE, "?", "f2", "f4", "f8"))
+@pytest.mark.parametrize("of_weights", ["same", "i1", "u4", "f2", "f4", "f8"])
+def test_weighted_means_do_not_wrap_around(dtype: str, of_weights: str) -> None:
+    """Products are of NumPy's type for both: unsigned bytes wrapped around, 1.4 for 60.9."""
+    x = extremes(dtype)[1:4] if dtype in WHOLE else np.array([1, 0, 1], dtype)
+    weights = np.array([100, 3, 120]).astype(dtype if of_weights == "same" else of_weights)
+
+    def chosen(x: Any, w: Any) -> Any:
+        return np.average(x[w > 5], weights=w[w > 5])
+
+    for fn in (lambda x, w: np.average(x, weights=w, returned=True), chosen):
+        if fn is chosen and weights.dtype == bool:
+            continue  # none is chosen
+        for found, expected in zip(np.atleast_1d(run(fn, x, weights)), np.atleast_1d(fn(x, weights)), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=2e-3 if expected.dtype == np.float16 else 1e-6)
+
+
+@pytest.mark.parametrize("power", [-0.5, -1.5, -2.5, -7.5])
+def test_negative_powers_of_minus_infinity_are_0(power: float) -> None:
+    """There is no root of it, and none is asked for."""
+    x = np.array([-np.inf, np.inf, 4.0, 0.25])
+    fast = eqsat.optimize(lambda x: x**power, strict=True, check_speed=False)
+    np.testing.assert_allclose(fast(np.ones(4)), 1)
+    np.testing.assert_allclose(fast(x), x**power, rtol=1e-12)
+
+
+def test_unsigned_integers_of_all_64_bits_choose_rows() -> None:
+    """Values to verify with are drawn between the caller's, which int64 does not hold."""
+    table, hashes = np.arange(10.0), np.array([2**63 + 5, 17, 2**64 - 1], np.uint64)
+    fast = eqsat.optimize(lambda t, h: t[h % np.uint64(10)], strict=True, check_speed=False)
+    np.testing.assert_array_equal(fast(table, hashes), table[hashes % np.uint64(10)])
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "i4", "i8"])
+def test_sums_of_products_in_index_notation_wrap_around_as_products_do(dtype: str) -> None:
+    """They were of 64 bits where all that is summed is one product, and only there."""
+    x = extremes(dtype)
+
+    def total(x: Any, twice: Callable[[Any], Any]) -> Any:
+        k = eqsat.axis(x.shape[0])
+        return eqsat.compute((), lambda: eqsat.sum(twice(x[k] * x[k]), over=k))
+
+    with np.errstate(over="ignore"):
+        expected = np.sum(x * x)
+        for twice in (lambda v: v, lambda v: -(0 - v)):
+            found = run(lambda x, twice=twice: total(x, twice), x)
+            assert found.dtype == expected.dtype and found == expected

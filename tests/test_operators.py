@@ -174,6 +174,7 @@ def writing(x: Any) -> Any:
         ("not increasing: f", lambda x: np.where(np.isinf(x), 0, x), {"increasing": True}),
         ("not increasing: f\\(nan", lambda x: np.where(np.isnan(x), np.zeros_like(x), x), {"increasing": True}),
         ("not odd: f", lambda x: x * x, {"odd": True}),
+        ("not odd: f\\(nan", lambda x: np.where(np.isnan(x), np.ones_like(x), x), {"odd": True}),
         ("not even: f", lambda x: x * x * x, {"even": True}),
         ("not increasing: f", lambda x: np.minimum(np.abs(x), 9), {"increasing": True}),
         ("not decreasing: f", lambda x: x, {"decreasing": True}),

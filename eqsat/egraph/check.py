@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from eqsat.egraph.evaluate import Disagreement, disagreements
+from eqsat.egraph.rule_calls import UNFIT, Example, named, program_of
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import RuleError
@@ -31,6 +32,8 @@ UNPROMISED: tuple[Regime, ...] = ("wide", "infinite")
 """Values on which NaN and infinities may come and go: what overflows on the way may come out finite."""
 EACH = 3
 """How many of the regimes a program is tried with, in turn."""
+MANY_UNFIT = 20
+"""Times that dice did not fit from which an example is taken to fail always."""
 SECONDS = 0.5
 """Wall time that ``add`` gives the check of a rule."""
 
@@ -92,7 +95,7 @@ class CheckResult:
 
     ``matched``: how often its left side was found, and ``refused`` how often each guard said no. ``usable``: whether
     there was an e-graph engine to try it with (there is none in some forked processes). ``idle``: of a rule of several
-    ways, those that fired on no program made for them.
+    ways, those that fired on no program made for them. ``unmade``: why the last one that could not be made was not.
     """
 
     fired: int = 0
@@ -102,6 +105,7 @@ class CheckResult:
     refused: dict[str, int] = field(default_factory=dict)
     usable: bool = True
     idle: tuple[Way, ...] = ()
+    unmade: str = ""
 
 
 @dataclass
@@ -119,7 +123,7 @@ class _Turns:
 def check_rule(
     rule: Rule,
     *,
-    examples: Sequence[Callable[[Maker], Node | Sequence[Node]]] = (),
+    examples: Sequence[Example] = (),
     trials: int = 400,
     enough: int = 24,
     seed: int = 0,
@@ -141,6 +145,7 @@ def check_rule(
     end = time.monotonic() + seconds
     given = [*examples, *([rule.example] if rule.example else [])]
     turns = _Turns([0] * len(rule.ways), [0] * len(rule.ways))
+    unfit, fitted = list[Exception](), False
     for trial in range(trials):
         if result.fired >= max(enough, 2 * len(rule.ways)) or time.monotonic() >= end:
             break
@@ -148,8 +153,11 @@ def check_rule(
         maker = Maker(seed * 100_003 + trial)
         try:
             if given and (trial % 2 == 0 or not rule.ways):
-                made = given[trial // 2 % len(given)](maker)
-                outputs = [made] if isinstance(made, Node) else list(made)
+                made = program_of(rule, given[trial // 2 % len(given)], maker)
+                if isinstance(made, Exception):
+                    unfit.append(made)
+                    continue
+                outputs, fitted = made, True
             elif rule.ways:
                 way = turns.next()
                 at = turns.tried[way]
@@ -158,13 +166,18 @@ def check_rule(
                 outputs = of_patterns(rule, way, maker)
             else:
                 break
-        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+        except RuleError:
+            raise
+        except UNFIT as error:
+            result.unmade = str(error)
             continue
         result.trials += 1
         if _try(rule, maker, outputs, result, beside, end) and way is not None:
             turns.fired[way] += 1
         if result.counterexample is not None or not result.usable:
             break
+    if len(unfit) >= MANY_UNFIT and not fitted:
+        raise RuleError(f"{named(rule)}: its example made no program in {len(unfit)} tries: {unfit[-1]!r}")
     if len(rule.ways) > 1:
         result.idle = tuple([way for way, fired in zip(rule.ways, turns.fired, strict=True) if not fired])
     return result
@@ -223,7 +236,7 @@ def check_equation(
         maker = Maker(seed * 100_003 + trial)
         try:
             pairs = sides(maker)
-        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+        except UNFIT:
             continue
         result.trials += 1
         outputs = [node for pair in pairs for node in pair]
@@ -327,12 +340,14 @@ def require(rule: Rule, seconds: float = SECONDS) -> None:
         why = f"of {result.matched} matches none was taken: {most!r} was said of {result.refused[most]}"
     elif result.matched:
         why = f"{result.matched} matches changed nothing: are its sides the same? (sums have no order)"
-    else:
+    elif result.trials:
         why = f"its left side was in none of {result.trials} random programs made from it"
+    else:
+        why = f"no program could be made from its left side{result.unmade and ': '}{result.unmade}"
     warnings.warn(
         f"rule {rule.id!r} ({rule.file}:{rule.line}) is not checked: {why}; give it an example=, a function of a "
         "Maker that returns a program on which it fires (docs/rules.md)",
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

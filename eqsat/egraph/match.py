@@ -13,6 +13,7 @@ from eqsat.egraph.encode import Terms as Store
 from eqsat.egraph.interning import Interner, number_key
 from eqsat.ir import build
 from eqsat.ir.node import Node
+from eqsat.ir.table import OPS
 from eqsat.ir.types import finfo
 from eqsat.rules.instantiate import swapped
 from eqsat.rules.pattern import (
@@ -224,11 +225,25 @@ class Compiler:
         self._query.checks.append(close)
         return variable
 
+    def _stretch_nothing(self, whole: str, parts: Sequence[Pattern]) -> None:
+        """Check that numbers among the operands widen no result: in a right side they are of no shape."""
+        others = tuple([_name(part) for part in parts if not isinstance(part, Literal)])
+        if not 0 < len(others) < len(parts):
+            return
+
+        def fits(names: Names, store: Store) -> bool:
+            result, *operands = [names[name].shape for name in (whole, *others)]  # type: ignore[attr-defined]
+            return result in operands or result == np.broadcast_shapes(*operands)
+
+        self._query.checks.append(fits)
+
     def _apply(self, pattern: Apply) -> str:
         variable = self._class(pattern.name)
         at = len(self._query.facts)
         children = [self._visit(a) for a in pattern.args]
         op, attrs = pattern.op, pattern.attrs
+        if op in OPS and OPS[op].kind == "map":
+            self._stretch_nothing(pattern.name, pattern.args)
         if op == "matmul":
             op, attrs = "contract", Attribute(f"{pattern.name}_spec")
             self._query.checks.append(_matmul_check(pattern, attrs.name))
@@ -255,6 +270,8 @@ class Compiler:
         self._column("sum", pattern.name, f"n{variable}")
         self._query.facts += facts
         self._query.wholes.append((variable, f"n{variable}"))
+        if not top:  # of a longer one the other terms may be as wide
+            self._stretch_nothing(pattern.name, [term for _, term in pattern.terms])
         for place, (_, term) in enumerate(pattern.terms):
             at = len(self._query.facts)
             child = self._visit(term)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,16 +17,15 @@ from eqsat.egraph.match import Names, Query, decode, holds, queries_of
 from eqsat.egraph.products import Products
 from eqsat.egraph.proofs import Recorded
 from eqsat.egraph.readout import read_out
+from eqsat.egraph.rule_calls import named, run
 from eqsat.egraph.saturated import FULL, RuleStats, SaturatedEGraph, SaturationReport
-from eqsat.egraph.watchdog import Overlong, Watchdog
+from eqsat.egraph.watchdog import Watchdog
 from eqsat.errors import RuleError
-from eqsat.frontends.source import is_users
 from eqsat.ir.node import Node
 from eqsat.rules.instantiate import fit, instantiate, signed_sum
 from eqsat.rules.rule import Guard, Match, Rule, Way
 
 log = logging.getLogger("eqsat")
-_INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -100,7 +98,6 @@ def _resident_bytes() -> int:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    import os
 
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -175,15 +172,7 @@ class _Search:
         ``RuleError`` where one raises or does not return.
         """
         self.guard = None
-        try:
-            return self.watchdog.call(function, argument)
-        except RuleError:
-            raise
-        except (Exception, SystemExit) as error:
-            said = str(error) if isinstance(error, ValueError) else repr(error)
-            raise RuleError(f"{_named(rule)}: {_what(self.guard)} failed: {said}{_raised_at(error)}") from error
-        except Overlong:
-            raise RuleError(f"{_named(rule)}: {_what(self.guard)} does not return") from None
+        return run(self.watchdog, rule, lambda: _what(self.guard), function, argument)
 
     def round(self, engine: Engine) -> bool:
         """Load what is new, match, apply. False when there is nothing left to do."""
@@ -358,19 +347,19 @@ class _Search:
     ) -> None:
         rule = active.rule
         if len(roots) != len(built):
-            raise RuleError(f"{_named(rule)} builds {len(built)} of {len(roots)} right sides")
+            raise RuleError(f"{named(rule)} builds {len(built)} of {len(roots)} right sides")
         before = self.store.live
         fired = False
         for root, node, left in zip(roots, built, lefts, strict=True):
             assert isinstance(root, Node) and isinstance(root.attrs, int)
             if node.type != root.type:
                 raise RuleError(
-                    f"{_named(rule)} turns a tensor of type {root.type} into one of type {node.type}: {node!r}"
+                    f"{named(rule)} turns a tensor of type {root.type} into one of type {node.type}: {node!r}"
                 )
             try:
                 made = self.store.insert(node, rule.id)
             except (IndexError, KeyError) as error:
-                raise RuleError(f"{_named(rule)} builds on tensors that are none of its match: {node!r}") from error
+                raise RuleError(f"{named(rule)} builds on tensors that are none of its match: {node!r}") from error
             if self.recorded is not None and left is not None:
                 self.recorded.justify(root.attrs, made, rule.id, left, node)
             fired |= self.store.merge(root.attrs, made, rule.id)
@@ -405,19 +394,8 @@ class _Search:
             )
 
 
-def _named(rule: Rule) -> str:
-    return f"rule {rule.id!r} ({rule.file}:{rule.line})"
-
-
 def _what(guard: Guard | None) -> str:
     return "its right side" if guard is None else f"its guard {guard.name!r}"
-
-
-def _raised_at(error: BaseException) -> str:
-    """The last line outside of this package that an error came through."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    outside = [f"{file}:{line}" for file, line in frames if is_users(file) and not file.startswith(_INSIDE)]
-    return f" ({outside[-1]})" if outside else ""
 
 
 def _nodes(made: Node | Iterable[Node] | None) -> list[Node] | None:

@@ -12,6 +12,7 @@ from eqsat.egraph import smt
 from eqsat.egraph.check import CheckResult, applied, check_rule, of_patterns
 from eqsat.egraph.evaluate import class_values, in_own_types, in_reals
 from eqsat.egraph.field import Identity, identity
+from eqsat.egraph.rule_calls import UNFIT, program_of
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.egraph.smt import Solved
 from eqsat.errors import OptionError, RuleError
@@ -21,6 +22,7 @@ from eqsat.ir.types import DType, float32, float64
 from eqsat.options import as_seconds
 from eqsat.rules.examples import SHAPES, Maker
 from eqsat.rules.rule import Rule
+from eqsat.tracebacks import at_users_line
 
 SECONDS = 4.0
 ENOUGH, GUARDED = 60, 20
@@ -91,8 +93,10 @@ class Verdict:
         lines = [f"{rule} (class {rule.numerics!r}, {rule.file}:{rule.line}) is {self.word}"]
         if trials.counterexample is not None:
             lines.append(str(trials.counterexample))
-        else:
+        elif trials.trials:
             lines.append(f"random trials: it fired on {trials.fired} of {trials.trials} programs, and all terms agreed")
+        else:
+            lines.append(f"random trials: no program could be made to try it on{trials.unmade and ': '}{trials.unmade}")
         if trials.idle:
             lefts = ", ".join(" and ".join(map(str, way.left)) for way in trials.idle[:SHOWN])
             more = f" and {len(trials.idle) - SHOWN} more" if len(trials.idle) > SHOWN else ""
@@ -107,6 +111,7 @@ class Verdict:
         return "\n".join(lines)
 
 
+@at_users_line
 def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     """Try a rule on random programs, prove or refute it over a prime field, try it without each of its guards, and
     measure its rounding, in about ``seconds`` of wall time. With z3 installed (``pip install 'eqsat[smt]'``)
@@ -189,10 +194,17 @@ def fired(rule: Rule, dtype: DType, seconds: float, seed: int) -> Iterator[tuple
         way, base = number % len(rule.ways), SHAPES[number // len(rule.ways) % len(SHAPES)]
         maker = Maker(seed * 100_003 + number, dtype=dtype, base=base)
         try:
-            made = rule.example(maker) if rule.example and number % 2 else of_patterns(rule, way, maker)
-        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+            made: list[Node] | Exception
+            if rule.example is not None and number % 2:
+                made = program_of(rule, rule.example, maker)
+            else:
+                made = of_patterns(rule, way, maker)
+        except RuleError:
+            raise
+        except UNFIT:
             continue
-        outputs = [made] if isinstance(made, Node) else list(made)
-        graph = applied(rule, maker, outputs)
+        if isinstance(made, Exception):
+            continue
+        graph = applied(rule, maker, made)
         if graph.report.rules[rule.id].fired:
             yield graph, maker

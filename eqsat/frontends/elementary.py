@@ -13,7 +13,6 @@ from eqsat.frontends.ufuncs import PAIRS, written
 from eqsat.ir.build import call, scalar
 from eqsat.ir.node import Node
 from eqsat.ir.table import REALS
-from eqsat.ir.types import bool_
 
 # atan(t) / t over t² for t up to tan(π/8), interpolated at Chebyshev's points: within 5e-20 and 2.2e-11.
 _ATAN = (
@@ -173,10 +172,14 @@ def _logaddexp2(x: Node, y: Node) -> Node:
 
 
 def _fmod(x: Node, y: Node) -> Node:
-    rest = call("remainder", call("abs", x), call("abs", y))
     if x.dtype.is_float:
-        return copysign(rest, x)
-    return call("where", call("lt", x, scalar(0, x)), call("neg", rest), rest) if x.dtype != bool_ else rest
+        return copysign(call("remainder", call("abs", x), call("abs", y)), x)
+    rest = call("remainder", x, y)  # with the divisor's sign; the least integer has no magnitude
+    if not x.dtype.is_signed:
+        return rest
+    zero = scalar(0, x)
+    other = call("logical_and", call("ne", rest, zero), call("lt", call("bitwise_xor", x, y), zero))
+    return call("where", other, call("sub", rest, y), rest)
 
 
 def _whole(x: Node) -> Node:

@@ -293,7 +293,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 @implements(np.isclose)
 def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> TracedArray:
-    x, y = traced(a), traced(b)
+    x, y = traced(a), traced(float(b) if isinstance(b, int) else b)
+    # As NumPy does, in a type of fractions, for the least integer has no magnitude.
+    y = apply(np.multiply, (y, 1.0)) if y.weak else TracedArray(build.cast(y.node, promote(y, 1.0)))
     bound = apply(np.add, (apply(np.multiply, (apply(np.abs, (y,)), rtol)), atol))
     near = apply(np.less_equal, (apply(np.abs, (apply(np.subtract, (x, y)),)), bound))
     near = apply(np.logical_and, (near, apply(np.isfinite, (y,))))

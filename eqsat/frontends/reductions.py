@@ -275,8 +275,9 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
             raise ValueError(f"shape of weights {w.shape} must be consistent with shape of a {x.shape} along axis")
         turned = build.transpose(w.node, sorted(range(len(at)), key=at.__getitem__))
         w = TracedArray(build.reshape(turned, [n if i in at else 1 for i, n in enumerate(x.shape)]))
-    if x.dtype.kind in "ib":
-        w = TracedArray(build.cast(w.node, promote(x, w, np.float64(0))))
+    # As NumPy does, in the type of both, and of double precision where the values are whole.
+    kind = promote(x, w, np.float64(0)) if x.dtype.kind in "iub" else promote(x, w)
+    x, w = (TracedArray(build.cast(v.node, kind)) for v in (x, w))
     weighted = sum_(apply(np.multiply, (x, w)), axis, keepdims=keepdims)
     full = TracedArray(build.broadcast_to(w.node, x.shape))
     scale = sum_(full, axis, keepdims=keepdims)

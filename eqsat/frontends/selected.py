@@ -181,9 +181,9 @@ def _average(a: Any, axis: Any = None, weights: Any = None) -> Any:
         return np.mean(a, axis=axis)
     if not isinstance(a, Selection) or not isinstance(weights, Selection) or a.full.shape != weights.full.shape:
         refuse_selection()
-    kind = np.result_type(a.dtype, weights.dtype, *[np.float64] * (a.dtype.kind in "ib"))
-    scale = np.sum(weights, axis=axis, dtype=kind)
-    return np.sum(a * weights, axis=axis, dtype=kind) / scale
+    kind = np.result_type(a.dtype, weights.dtype, *[np.float64] * (a.dtype.kind in "iub"))
+    weights = weights.astype(kind)
+    return np.sum(a.astype(kind) * weights, axis=axis) / np.sum(weights, axis=axis)
 
 
 def product(a: Any, b: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from eqsat.ir import build, views
 from eqsat.ir.joins import PadAttrs
-from eqsat.ir.node import Node
+from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.spec import Spec, make_spec
 from eqsat.ir.table import OPS, make
 from eqsat.ir.types import (
@@ -199,14 +199,13 @@ class Maker:
                     drawn = self.random.choice((-1.0, 1.0)) * self.random.choice((self.random.randint(2, 12), 0.375))
                 with np.errstate(over="ignore"):
                     number = build.scalar(_number(drawn, dtype), dtype)
-                spread = self.random.random() < 0.2
-                names[pattern.name] = build.broadcast_to(number, self.base) if spread else number
+                names[pattern.name] = self._spread(number)
             node = names[pattern.name]
             assert isinstance(node, Node)
             return node
         if isinstance(pattern, Literal):
             self.literals.append(float(pattern.value))
-            return build.scalar(pattern.value, bool_ if isinstance(pattern.value, bool) else dtype)
+            return self._spread(build.scalar(pattern.value, bool_ if isinstance(pattern.value, bool) else dtype))
         if isinstance(pattern, Sum):
             signs = [s or self.random.choice((1, -1)) for s, _ in pattern.terms]
             return signed_sum([(s, self._pattern(t)) for s, (_, t) in zip(signs, pattern.terms, strict=True)])
@@ -316,6 +315,15 @@ class Maker:
             cut = self.random.randint(0, len(base))
             return tuple(n if self.random.random() < 0.7 else 1 for n in base[cut:])
         return self.random.choice(SHAPES)
+
+    def _spread(self, number: Node) -> Node:
+        """A number as it is, now and then as a tensor: a view of it, or a constant, which NumPy may treat otherwise."""
+        how = self.random.random()
+        if how < 0.1:
+            return build.broadcast_to(number, self.base)
+        if how < 0.2 and isinstance(number.attrs, ConstArray):
+            return build.const(np.full(self.base, number.attrs.array), number.dtype)
+        return number
 
     def _parts(self) -> Node:
         if not self.base:

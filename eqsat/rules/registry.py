@@ -17,6 +17,7 @@ from eqsat.forks import IMPORTING
 from eqsat.installed import entry_points
 from eqsat.ir.table import OPS
 from eqsat.rules.rule import NUMERICS, Numerics, Rule, spread
+from eqsat.tracebacks import at_users_line
 
 _added: dict[str, tuple[Rule, int]] = {}
 """Rules given to ``add``, each with the number of its adding: no other rule of this process has it."""
@@ -85,6 +86,7 @@ def submodules(name: str) -> list[str]:
     return [f"{module}.{name}" for module in sorted(set(_libraries()[1])) if _is_module(f"{module}.{name}")]
 
 
+@at_users_line
 def add(*rules: Rule, check: bool = True) -> None:
     """Let programs compiled from now on use these rules, in place of any added before under the same ids.
 

@@ -131,7 +131,7 @@ class Draws:
         if values.dtype.kind == "b":
             return rng.random(count) < 0.5
         if values.dtype.kind in "iu":
-            return rng.integers(int(values.min()), int(values.max()), count, endpoint=True)
+            return rng.integers(int(values.min()), int(values.max()), count, values.dtype.type, endpoint=True)
         finite = values[np.isfinite(values)] if not np.isfinite(values).all() else values
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
         # Not beyond the ends by rounding, where an index would be out of range.
