@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from eqsat.ir.node import Source
 
 
@@ -31,6 +33,18 @@ class ShapeError(EqsatError, ValueError):
     Fix: give ``b`` the axis it lacks.
 
     >>> return x + b[:, None]
+    """
+
+
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """An axis that an array has not; what catches NumPy's catches it.
+
+    >>> @eqsat.optimize
+    ... def f(x):
+    ...     return x.sum(axis=2)              # x: (8, 3)
+    AxisError: sum: axis 2 is out of bounds for array of dimension 2
+
+    Fix: count axes from 0, or from the end by -1.
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from eqsat.errors import ConcretizationError, EqsatError, ShapeError, UnsupportedOpError
+import eqsat
+from eqsat.errors import AxisError, ConcretizationError, EqsatError, ShapeError, UnsupportedOpError
 from eqsat.frontends.registry import FUNCTIONS
 from eqsat.frontends.trace import run_by_reference
 
@@ -156,3 +158,12 @@ def test_every_function_of_numpy_with_an_axis_is_in_the_table() -> None:
         and f.__name__ not in named
     ]
     assert not missing
+
+
+def test_who_catches_numpys_error_of_an_axis_catches_ours() -> None:
+    says = r"axis 2 is out of bounds for array of dimension 2\n  at .*test_axes\.py"
+    for kind in (np.exceptions.AxisError, IndexError, ValueError, ShapeError):
+        with pytest.raises(kind, match=says) as found:
+            eqsat.optimize(lambda x: x.sum(axis=2), strict=True)(np.ones((2, 3)))
+        copied = pickle.loads(pickle.dumps(found.value))
+        assert type(copied) is AxisError and str(copied) == str(found.value)

@@ -13,6 +13,7 @@ import numpy as np
 
 from eqsat.deadline import OutOfTime
 from eqsat.errors import (
+    AxisError,
     BoundsError,
     ConcretizationError,
     EqsatError,
@@ -139,7 +140,7 @@ def located(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> An
             error.__init__(error.message, where=LINE.get())  # type: ignore[misc]
         raise
     except np.exceptions.AxisError as error:
-        raise ShapeError(f"{name}: {error}", LINE.get()) from None
+        raise AxisError(f"{name}: {error}", LINE.get()) from None
     except IndexError as error:
         raise BoundsError(str(error), LINE.get()) from None
     except OverflowError:
