@@ -73,7 +73,10 @@ def _reduced(kind: str, element: Any, over: Any) -> Element:
 
 
 def sum(element: Any, *, over: Axis | Sequence[Axis]) -> Any:
-    """The sum of an element over axes; bools and integers are summed in 64 bits, as ``numpy.sum``."""
+    """The sum of an element over axes; bools and integers are summed in 64 bits, as ``numpy.sum``.
+
+    What is summed is of its own type: a product of bytes is one, and wraps around, unless one of them is cast before.
+    """
     return registry.located("eqsat.sum", _reduced, "reduce_sum", element, over)
 
 

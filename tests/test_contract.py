@@ -439,9 +439,9 @@ def test_images_are_copied_column_by_column(rows: int, wide: int, tap: int) -> N
         assert each is not nest or {step == "4" for step in rows_first} == {piece > 0}
 
 
-def computed(layouts: str) -> KernelGroup:
+def computed(layouts: str, m: int = 37) -> KernelGroup:
     """``out[p, n] = Σ max(x[p, c] + y[p, c] + bias[c], 0) w[c, n]``, terms contiguous along p (m) or c (k)."""
-    m, n, k, f = 37, 40, 50, float32
+    n, k, f = 40, 50, float32
     lie = {"m": (1, 0, m), "k": (k, 0, 1), "b": (0, 0, 1)}
     loads: list[Expr] = [Load(number, 0, lie[letter], f) for number, letter in enumerate(layouts)]
     total = loads[0]
@@ -449,7 +449,7 @@ def computed(layouts: str) -> KernelGroup:
         total = Call("add", (total, load), f)
     body = Call("mul", (Call("maximum", (total, Literal(0.0, f)), f), Load(len(layouts), 0, (0, 1, n), f)), f)
     sizes = [k if letter == "b" else m * k for letter in layouts]
-    operands = *(Operand(f, size) for size in sizes), Operand(f, k * n)
+    operands = *(Operand(f, size) for size in sizes), Operand(f, k * n, m == 1)
     kernel = Kernel((m, n, k), 2, "sum", body, Acc(f), operands, Operand(f, m * n), 0, (n, 1))
     count = len(operands)
     return KernelGroup((Stage(kernel, tuple(range(count)), count),), 0, (*operands, kernel.out), (count,))
@@ -472,6 +472,15 @@ def test_what_is_computed_is_copied_the_way_that_most_of_it_lies(layouts: str, c
     assert {step == "4" for step in rows_first} == {columns}
     first = problem_of(group, cpu_target(machine())).stages[0].factors[0]
     assert (first.piece > 0, first.apart) == (columns, apart)
+
+
+@pytest.mark.parametrize("layouts", ["m", "mk", "kk"])
+def test_one_row_that_is_computed_is_copied(layouts: str) -> None:
+    """It has no axis to go along."""
+    group = computed(layouts, 1)
+    nest = schedule(group, cpu_target(machine())).nest
+    assert "pack a" in show(nest)
+    verify(group, random_buffers(group), nest)
 
 
 def test_lanes_that_a_copy_takes_apart_are_paid() -> None:

@@ -77,18 +77,15 @@ def rule_provenance(egraph: SaturatedEGraph, selection: Selection) -> dict[str, 
         if node.rule is not None:
             add([node.rule])
         for child, operand in zip(term.children, node.operands or [-1] * len(node.children), strict=True):
-            if isinstance(child, Read):
-                stands_for(operand, leaf(child.eclass))
-            else:
-                stands_for(operand, enode_of(egraph, child))
-                visit(child)
+            stands_for(operand, leaf(child.eclass) if isinstance(child, Read) else enode_of(egraph, child))
 
     for term in selection.kernels:
         node = enode_of(egraph, term)
         if node is not None:
             chosen[term.eclass] = node
-    for term in selection.kernels:
-        visit(term)
+    for kernel in selection.kernels:
+        for term in kernel.inlined():
+            visit(term)
     for handle, eclass in zip(egraph.roots, egraph.outputs, strict=False):
         stands_for(handle, leaf(eclass))
     return dict(sorted(counts.items()))

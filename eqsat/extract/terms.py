@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eqsat.ir.types import TensorType
 
@@ -19,21 +19,40 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An e-node with its operands either inlined (streams) or read (stored tensors)."""
+    """An e-node with its operands either inlined (streams) or read (stored tensors).
+
+    A term may have another one in many places: written out as a tree it is up to a hundred times as large.
+    """
 
     eclass: int
     op: str
     attrs: object
     type: TensorType
     children: tuple[Term | Read, ...]
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        own = self.eclass, self.op, self.attrs, self.type, self.children
+        object.__setattr__(self, "_hash", hash(own))  # of the operands it is there
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def inlined(self) -> Iterator[Term]:
+        """This term and all terms in it, each once, operands from left to right."""
+        seen, stack = {id(self)}, [self]
+        while stack:
+            term = stack.pop()
+            yield term
+            for child in reversed(term.children):
+                if isinstance(child, Term) and id(child) not in seen:
+                    seen.add(id(child))
+                    stack.append(child)
 
     def reads(self) -> Iterator[Read]:
-        """Every stored tensor it reads, once per use, left to right."""
-        for child in self.children:
-            if isinstance(child, Read):
-                yield child
-            else:
-                yield from child.reads()
+        """The stored tensors that it reads; one more than once where several terms in it do."""
+        for term in self.inlined():
+            yield from (child for child in term.children if isinstance(child, Read))
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ def piece_along_rows(factor: Expr, extents: Sequence[int], m: Sequence[int], k: 
     def run(load: Load, axes: Sequence[int]) -> int:
         return evenly(load.strides, extents, axes) if axes and abs(load.strides[axes[-1]]) == 1 else 1
 
-    read = [load for load in unique(factor) if isinstance(load, Load) and not load.gathers]
+    read = [load for load in unique(factor) if isinstance(load, Load) and not load.gathers] if m else []
     found = [(run(load, m), run(load, k), load.strides[m[-1]] == 1) for load in read]
     along_m = [rows for rows, deep, ahead in found if rows > deep and ahead]
     return min(along_m) if len(along_m) > sum(deep > rows for rows, deep, _ in found) else 0

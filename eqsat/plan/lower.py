@@ -115,6 +115,8 @@ class _Lowering:
         self.combine: Combine | None = None
         self.reduced: tuple[int, ...] = ()
         self.leaves: list[ViewMap] = []
+        self.done: dict[tuple[int, _Seen, bool], _Draft] = {}
+        """The drafts of terms, by their identities: terms are in one another many times."""
 
     def operand(self, read: Read) -> int:
         number = self.reads.get(read.eclass)
@@ -133,6 +135,13 @@ class _Lowering:
         if isinstance(node, Read):
             number, dtype = self.operand(node), node.type.dtype
             return self.leaf(seen, lambda offset, strides: Load(number, offset, strides, dtype))
+        key = id(node), seen, inside
+        found = self.done.get(key)
+        if found is None:
+            found = self.done[key] = self._term(node, seen, inside)
+        return found
+
+    def _term(self, node: Term, seen: _Seen, inside: bool) -> _Draft:
         kind = OPS[node.op].kind
         if node.op == "const":
             assert isinstance(node.attrs, ConstArray)
@@ -327,12 +336,25 @@ def _strides(map: ViewMap, cuts: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _finish(draft: _Draft, cuts: Sequence[Sequence[int]]) -> Expr:
+    """The expression of a draft; of what is in it several times, the same one."""
+    done: dict[int, Expr] = {}
+
+    def finish(part: _Draft) -> Expr:
+        found = done.get(id(part))
+        if found is None:
+            found = done[id(part)] = _finished(part, cuts, finish)
+        return found
+
+    return finish(draft)
+
+
+def _finished(draft: _Draft, cuts: Sequence[Sequence[int]], finish: Callable[[_Draft], Expr]) -> Expr:
     if isinstance(draft, _Leaf):
         return draft.build(draft.map.offset, _strides(draft.map, cuts))
     if isinstance(draft, Literal | Acc):
         return draft
     fn, args, dtype, attrs = draft
-    exprs = tuple(_finish(arg, cuts) for arg in args)
+    exprs = tuple([finish(arg) for arg in args])
     if fn == "gather":
         load, index = exprs
         assert isinstance(load, Load) and isinstance(attrs, int)

@@ -109,17 +109,28 @@ def _origins(region: Region, found: Found) -> dict[int, list[Node]]:
 
 def _as_node(term: Term, leaves: dict[int, Node]) -> Node:
     """A term as a node over the nodes of the tensors it reads."""
-    inputs = [leaves[c.eclass] if isinstance(c, Read) else _as_node(c, leaves) for c in term.children]
-    return make(term.op, inputs, term.attrs)
+    made: dict[int, Node] = {}
+
+    def node_of(part: Term | Read) -> Node:
+        if isinstance(part, Read):
+            return leaves[part.eclass]
+        found = made.get(id(part))
+        if found is None:
+            found = made[id(part)] = make(part.op, [node_of(child) for child in part.children], part.attrs)
+        return found
+
+    return node_of(term)
 
 
 def describe(term: Term) -> str:
     """A kernel in words: its accumulation and the elementwise functions around it."""
     names: list[str] = []
+    seen: set[int] = set()
 
     def visit(node: Term | Read) -> None:
-        if isinstance(node, Read):
+        if isinstance(node, Read) or id(node) in seen:
             return
+        seen.add(id(node))
         for child in node.children:
             visit(child)
         kind = OPS[node.op].kind
