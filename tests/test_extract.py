@@ -741,8 +741,8 @@ def test_windows_are_turned_lane_by_lane() -> None:
 
 
 def test_terms_in_one_another_many_times_are_walked_once() -> None:
-    """Doubled forty times: written out as a tree it has 10^12 terms. A decomposition of 9×9 in place took 11 s to select
-    for 2.6."""
+    """Doubled forty times it is a tree of 10^12 terms. A decomposition of 9×9 in place took 11 s to select kernels of,
+    and takes 2.6."""
     type = TensorType((4, 5), float32)
     term: Term | Read = Read(0, type)
     for level in range(1, 41):
