@@ -22,7 +22,7 @@ from eqsat.ir.composite import composite
 from eqsat.ir.node import Node
 from eqsat.ir.spec import make_spec
 from eqsat.ir.types import DType, TensorType, float32, float64
-from eqsat.rules import Match, RuleError, numbers, op, rewrite, signed, tensors, whole
+from eqsat.rules import Match, Parts, RuleError, Terms, numbers, op, rewrite, signed, tensors, whole
 from eqsat.rules.examples import Maker
 from eqsat.rules.rule import mistakes
 from eqsat_rules import RULES, arithmetic
@@ -235,6 +235,11 @@ def _square(m: Match) -> bool:
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "unbound on the right": (lambda: rewrite(a + b, a + c, id="bad"), "'c', unbound on the left"),
+    "any sum on the right": (lambda: rewrite(-Terms("ts"), 0 - Terms("ts"), id="bad"), "m.ts are pairs of a sign and"),
+    "any parts on the right": (
+        lambda: rewrite(op("exp", Parts("ps")), op("exp", Parts("ps")) * 1, id="bad"),
+        "'ps' stands for any number",
+    ),
     "an operator there is not": (lambda: op("tahn", a), r"unknown operator 'tahn' in a pattern; did you mean tanh"),
     "too many tensors": (lambda: op("exp", a, b), "exp takes 1 tensor in a pattern, not 2"),
     "too few tensors": (lambda: op("where", a, b), "where takes 3 tensors in a pattern, not 2"),

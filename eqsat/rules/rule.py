@@ -283,6 +283,14 @@ def _check_way(way: Way, at: str) -> None:
                 raise RuleError(f"{at}: the right side uses variable {name!r}, unbound on the left (bound: {known})")
             if bound[name] != kind:
                 raise RuleError(f"{at}: variable {name!r} is a {bound[name]} on the left and a {kind} on the right")
+            if kind in _MANY:
+                raise RuleError(
+                    f"{at}: {name!r} stands for any number of tensors: with it the right side is a function of the match, "
+                    f"in which m.{name} are {_MANY[kind]}"
+                )
+
+
+_MANY = {"terms": "pairs of a sign and a tensor", "parts": "tensors"}
 
 
 def _side(right: object) -> tuple[Pattern, ...] | RightSide:
