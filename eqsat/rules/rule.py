@@ -285,8 +285,8 @@ def _check_way(way: Way, at: str) -> None:
                 raise RuleError(f"{at}: variable {name!r} is a {bound[name]} on the left and a {kind} on the right")
             if kind in _MANY:
                 raise RuleError(
-                    f"{at}: {name!r} stands for any number of tensors: with it the right side is a function of the match, "
-                    f"in which m.{name} are {_MANY[kind]}"
+                    f"{at}: {name!r} stands for any number of tensors: with it the right side is a function of the "
+                    f"match, in which m.{name} are {_MANY[kind]}"
                 )
 
 
