@@ -89,18 +89,22 @@ class Operator:
         applied = Applied(self.definition, tuple(sorted(settings.items())))
         if any(isinstance(a, Pattern) for a in args):
             if not self.definition.elementwise:
-                self._check_settings(args, settings)
+                self._check_settings(settings)
             return op(name, *args, attrs=applied)
         if of_arrays:
             return located(name, lambda: TracedArray(build.rounded(name, self._lifted(args), applied)))
         return build.rounded(name, args, applied)
 
-    def _check_settings(self, args: Sequence[Any], settings: dict[str, Any]) -> None:
-        """Refuse what the function's parameters do not take, where a call of it would."""
-        try:
-            inspect.signature(self).bind(*args, **settings)
-        except TypeError as error:
-            raise OptionError(f"{self.definition.name}: {error}", user_line()) from None
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        """Refuse a setting that the operator has not, and a missing one, where a call of it would."""
+        own = {p.name: p for p in inspect.signature(self).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        strange = [name for name in settings if name not in own]
+        lacking = [name for name, p in own.items() if p.default is p.empty and name not in settings]
+        if strange or lacking:
+            said = f"has no setting {', '.join(strange)}" if strange else f"needs {', '.join(lacking)}"
+            raise OptionError(
+                f"{self.definition.name} {said}; its settings are {', '.join(own) or 'none'}", user_line()
+            )
 
     def _lifted(self, args: Sequence[Any]) -> list[Node]:
         if not self.definition.elementwise:

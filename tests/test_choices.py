@@ -243,19 +243,6 @@ def test_storing_by_force_finds_what_pays_only_together() -> None:
     check_solution(problem, dict(search.best.chosen), search.best.cost)
 
 
-def test_a_target_is_stored_by_what_does_without_another_one() -> None:
-    """A sum that two products compute each, over a stored product: stored, with that product in its own kernel."""
-    product, total = 3, 4
-    users = [Choice(user, needs, cost) for user in (1, 2) for needs, cost in (((product,), 5.0), ((total,), 1.0))]
-    made = [Choice(product, (), 10.0), Choice(total, (product,), 8.5), Choice(total, (), 11.0)]
-    problem = Problem((Choice(0, (1, 2), 0.0), *users, *made), (0,))
-    start = solution_of(problem, {0: 0, 1: 1, 2: 3, product: 5})
-    assert start is not None and start.cost == 20
-    search = Search(problem, start, Budget())
-    assert search.run().cost == 13
-    check_solution(problem, dict(search.best.chosen), 13)
-
-
 def test_sharing_beats_the_tree_cost() -> None:
     # A tree counts the shared 10 three times (36) and prefers the three separate 8s (27); shared it is 16.
     choices = [Choice(0, (1, 2, 3), 0.0, 0), Choice(9, (), 10.0, 1)]

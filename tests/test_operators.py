@@ -288,6 +288,8 @@ def test_numbers_are_settings_of_operators_of_tensors() -> None:
         eqsat.optimize(program, strict=True)(X[0])
     with pytest.raises(OptionError, match="no arrays: step"):
         correlate(a, u, step=b)
+    with pytest.raises(OptionError, match="test_correlate has no setting stride; its settings are step"):
+        correlate(a, u, stride=2)
     with pytest.raises(
         rules.RuleError, match=r"test_operators\.py:\d+: test_cauchy takes 1 tensor in a pattern, not 2"
     ):

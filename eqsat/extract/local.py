@@ -233,31 +233,8 @@ class Search:
                 limit = least[target][0] if target in least else choices[chosen[target]].cost
                 if choice.cost < limit and all(need == extra or need in chosen for need in choice.needs):
                     least[target] = choice.cost, number
-            if not least:
-                continue
-            users = {target: number for target, (_, number) in least.items()}
-            self._try({extra: fill[extra], **users}, fill)
-            for number in self._instead(extra, fill[extra], users):
-                self._try({extra: number, **users}, fill)
-
-    def _instead(self, extra: int, usual: int, users: Chosen) -> list[int]:
-        """Other choices for one more target that do without targets which, when its users have changed, the usual one
-        alone still needs: these need not be made then."""
-        choices, chosen = self.problem.choices, self.best.chosen
-        now = {**chosen, **users}
-        left = {
-            need: choices[chosen[need]].cost
-            for need in choices[usual].needs
-            if need in chosen and need not in self.problem.roots
-            and all(now.get(choices[user].target) != user for user in self.problem.users.get(need, ()))
-        }  # fmt: skip
-        found = []
-        for number in self.problem.by_target[extra] if left else ():
-            choice = choices[number]
-            saved = sum(cost for need, cost in left.items() if need not in choice.needs)
-            if number != usual and choice.cost < choices[usual].cost + saved:
-                found.append(number)
-        return found
+            if least:
+                self._try({extra: fill[extra], **{target: number for target, (_, number) in least.items()}}, fill)
 
     def _drop(self) -> None:
         choices = self.problem.choices
