@@ -12,7 +12,7 @@ from eqsat.ir.node import Node
 from eqsat.rules import Match, Terms, builtin, family, fit, numbers, op, rewrite, signed, signed_sum, tensors
 from eqsat.rules.examples import Maker
 from eqsat.rules.pattern import Literal
-from eqsat_rules.ranges import at_least, reciprocal_exists
+from eqsat_rules.ranges import at_least, not_negative, reciprocal_exists
 
 a, b, c, x = tensors("a b c x")
 p, q = numbers("p q")
@@ -160,6 +160,8 @@ def _by_squares(m: Match) -> Node:
 
 def _by_root(m: Match, power: Node) -> Node:
     """A negative power of x that a root is part of: 0 at -infinity, of which there is no root."""
+    if not_negative(m, m.x):
+        return fit(power, m.root.shape)
     endless = call("eq", m.x, build.scalar(-math.inf, m.x))
     return fit(call("where", endless, build.scalar(0, m.x), power), m.root.shape)
 

@@ -453,6 +453,15 @@ def test_negative_powers_of_minus_infinity_are_0(power: float) -> None:
     np.testing.assert_allclose(fast(x), x**power, rtol=1e-12)
 
 
+def test_what_is_not_negative_is_not_asked_whether_it_is_infinite() -> None:
+    """Forces between bodies take the power of a sum of squares."""
+    fast = eqsat.optimize(lambda x, y: (x * x + np.square(y) + 0.1) ** -1.5, strict=True, check_speed=False)
+    x = np.linspace(-2, 2, 64)
+    np.testing.assert_allclose(fast(x, x[::-1].copy()), (2 * np.square(x) + 0.1) ** -1.5, rtol=1e-12)
+    assert "where" not in fast.source(x, x)
+    assert "where" in eqsat.optimize(lambda x: x**-1.5, strict=True, check_speed=False).source(x)
+
+
 def test_unsigned_integers_of_all_64_bits_choose_rows() -> None:
     """Values to verify with are drawn between the caller's, which int64 does not hold."""
     table, hashes = np.arange(10.0), np.array([2**63 + 5, 17, 2**64 - 1], np.uint64)
