@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import eqsat
 from eqsat.cost.machine import Machine
@@ -112,7 +114,11 @@ def test_compiled_programs_take_several_steps_at_once(
     u = RNG.standard_normal((20, 33))
     optimized = eqsat.optimize(program, cache=False, check_speed=False, strict=True)
     np.testing.assert_allclose(optimized(u, steps), stepped(program, u, steps), rtol=1e-9, atol=1e-9)
-    assert f"× {steps // 2} trips of 2 steps" in " ".join(str(optimized.explain()).split())
+    explained = optimized.explain()
+    assert (steps // 2, 2) in [(step.trips, step.copies) for step in explained.steps]
+    with Console(width=200, record=True, file=StringIO()) as wide:
+        wide.print(explained)
+    assert f"× {steps // 2} trips of 2 steps" in wide.export_text()
 
 
 def test_what_passes_through_memory_is_stepped_several_times_at_once() -> None:
