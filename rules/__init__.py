@@ -14,6 +14,7 @@ from eqsat_rules import (
     siblings,
     small_floats,
     small_integers,
+    strassen,
     updates,
     windows,
 )
@@ -24,6 +25,7 @@ RULES = collect(
     normalization,
     contractions,
     convolutions,
+    strassen,
     layouts,
     siblings,
     reductions,

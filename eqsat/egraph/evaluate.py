@@ -135,17 +135,49 @@ def _contracted(a: np.ndarray, b: np.ndarray, spec: object, plain: np.ndarray) -
 
     left, right = np.broadcast_arrays(aligned(a, spec.a), aligned(b, spec.b))
     left, right = (x.reshape(*plain.shape, math.prod(shape)) for x in (left, right))
-    out = np.array(plain)
+    out, terms = np.array(plain), _products(left, right)
     for at in np.ndindex(*plain.shape):
         if math.isfinite(plain[at]):
-            pairs = zip(left[at].tolist(), right[at].tolist(), strict=True)
-            total = sum((Fraction(x) * Fraction(y) for x, y in pairs), Fraction(0))
+            total: Fraction | float
+            if terms is not None:
+                total = math.fsum(terms[at].tolist())
+            else:
+                pairs = zip(left[at].tolist(), right[at].tolist(), strict=True)
+                total = sum((Fraction(x) * Fraction(y) for x, y in pairs), Fraction(0))
             if total:
                 out[at] = _nearest(total)
     return out
 
 
-def _nearest(value: Fraction | int) -> float:
+def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    """Numbers in float64, along the last axis, whose exact sums are those of products; None if there are none.
+
+    Products of at most 24 digits are exact. Of others there are the errors, too (Dekker, "A floating-point technique
+    for extending the available precision", 1971), if none overflows or loses digits.
+    """
+    x, y = (np.where(np.isfinite(v), v, 0).astype(np.float64) for v in (left, right))
+    with np.errstate(all="ignore"):
+        product = x * y
+    if left.dtype.itemsize <= 4:
+        return product
+    sizes = np.abs(product[product != 0])
+    largest = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0), sizes.max(initial=0.0))
+    underflows = np.any((product == 0) & (x != 0) & (y != 0))
+    if largest > 2.0**500 or sizes.min(initial=1.0) < 2.0**-900 or underflows:
+        return None
+    (a, b), (c, d) = _halves(x), _halves(y)
+    error = ((a * c - product) + a * d + b * c) + b * d
+    return np.concatenate([product, error], axis=-1)
+
+
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as sums of two of half as many digits each (Veltkamp)."""
+    scaled = (2.0**27 + 1) * x
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def _nearest(value: Fraction | float) -> float:
     try:
         return float(value)
     except OverflowError:

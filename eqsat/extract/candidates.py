@@ -58,7 +58,8 @@ class Candidates:
             c for c, nodes in egraph.classes.items() if c not in egraph.const and any(n.op == "input" for n in nodes)
         )
         free = self.inputs | egraph.const
-        self.build = Builder(roofline, {c: float(t.nbytes) for c, t in egraph.types.items()}, frozenset(free))
+        sizes = {c: float(t.nbytes) for c, t in egraph.types.items()}
+        self.build = Builder(roofline, sizes, frozenset(free), frozenset(egraph.const))
         self.nodes = {c: list(enumerate(nodes)) for c, nodes in egraph.classes.items()}
         for c in self.nodes:
             # Composites run as their expansion, which is in the same class.

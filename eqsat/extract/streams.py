@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from eqsat.cost.calibration import (
     ARG_SLOTS,
+    FEW_ROWS,
     FILL,
     GATHER_SLOTS,
     GUARD_SLOTS,
@@ -145,13 +146,17 @@ def _parts(stream: Stream) -> frozenset[int]:
 class Builder:
     """Makes streams of one e-graph, the same object for the same e-node and operands.
 
-    ``sizes``: bytes of every tensor. ``free``: tensors that are there without a kernel (inputs, constants).
+    ``sizes``: bytes of every tensor. ``free``: tensors that are there without a kernel (inputs, constants); ``const``:
+    those of them that are known when the program is compiled.
     """
 
-    def __init__(self, roofline: Roofline, sizes: dict[int, float], free: frozenset[int]) -> None:
+    def __init__(
+        self, roofline: Roofline, sizes: dict[int, float], free: frozenset[int], const: frozenset[int] = frozenset()
+    ) -> None:
         self.roofline = roofline
         self.sizes = sizes
         self.free = free
+        self.const = const
         self.made: dict[tuple[int | Stream, ...], Stream | None] = {}
         self.rows: dict[tuple[object, ...], int] = {}
 
@@ -325,11 +330,13 @@ class Builder:
                 + self._copied(second, [n for n, x in enumerate(others) if x in attrs.summed])
                 for (first, labels), (second, others) in (both, both[::-1])
             }
+            few = min(rows, cols) <= FEW_ROWS
             strides = zip(attrs.out, row_major(s.type.shape), strict=True)
             s.owners = tuple(
-                (stride, cols, ends[attrs.b]) if x not in attrs.a else (stride, rows, ends[attrs.a])
+                (stride, positions, ends[labels] + (self._across(owner, labels, x, attrs.summed) if few else 0.0))
                 for x, stride in strides
                 if x not in attrs.batch
+                for positions, owner, labels in ((cols, b, attrs.b) if x not in attrs.a else (rows, a, attrs.a),)
             )
         return True
 
@@ -343,6 +350,19 @@ class Builder:
         runs = [run_of(axes, True) if along is None else run_of([axes[a] for a in along], False) for axes in walked]
         lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
+
+    def _across(self, operand: Stream, labels: Sequence[int], along: int, summed: Sequence[int]) -> float:
+        """Slots in which an operand is copied to panels by vectors along one of its axes, if it lies another way: what
+        lies along summed axes is turned by blocks, else lanes are loaded one by one. What is known is copied when the
+        program is compiled."""
+        axis, slots = labels.index(along), 0.0
+        for map in operand.maps if not self.const.issuperset(operand.reads) else ():
+            axes = (views.identity(operand.type.shape) if map is None else map).axes
+            steps = [abs(atoms[-1][1]) if atoms else 0 for atoms in axes]
+            if steps[axis] > 1 and operand.type.shape[axis] > 1:
+                blocks = any(step == 1 and x in summed for x, step in zip(labels, steps, strict=True))
+                slots += PACK_TRANSPOSED if blocks else self.roofline.apart(operand.type.dtype)
+        return slots * operand.type.size
 
     def _apart(self, s: Stream) -> float:
         """Slots in which what lies along another axis than the results is read, by blocks or lane by lane.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -404,9 +405,7 @@ class Pricer:
             slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
         seconds = (slots + 2 * c.CALL) * self.target.slot(form.dtype)
         if it.apart:
-            rows = factor == "a" and not it.piece  # else along k a vector's lanes stay in the lines that they are in
-            swept = math.prod(extents[axis] for axis in form.named["k"]) if rows else lanes
-            seconds += it.apart * points * self.lane(form, swept)
+            seconds += it.apart * points * self.lane(form, swept(form, it, extents, lanes))
         return seconds, sources
 
     def lane(self, form: StageForm, swept: int) -> float:
@@ -429,6 +428,20 @@ class Pricer:
             vectors = row.size("n")
             return step_slots(self.target, row, rest, vectors) / step_slots(self.target, row, step, vectors)
         return rest / step
+
+
+def swept(form: StageForm, factor: Factor, extents: Sequence[int], lanes: int) -> int:
+    """Lines that a copy of a factor reads lane by lane until it comes back to the first of them for what is beside.
+
+    Along k a vector's lanes stay in the lines that they are in.
+    """
+    depth = math.prod(extents[axis] for axis in form.named["k"])
+    if factor.name == "a" and not factor.piece:
+        return depth
+    axes = form.named["m" if factor.name == "a" else "n"]
+    near = [n for n, axis in enumerate(axes) if any(abs(load.strides[axis]) == 1 for load in factor.accesses)]
+    inner = axes[near[-1] + 1 :] if near else ()
+    return max(lanes, depth * math.prod(extents[axis] for axis in inner)) if inner else lanes
 
 
 def _finish_slots(form: StageForm, lanes: int) -> float:

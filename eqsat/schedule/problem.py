@@ -231,6 +231,7 @@ def _contraction(
         source = stage.sources[load.operand] if load else None
         step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
         direct = step is not None and k_step is not None and (name == "a" or step == 1)
+        turned = step is not None and k_step is not None and 1 in (step, k_step)  # copied by blocks if not as it lies
         direct = direct and (dot.depth == 1 or (name == "a" and k_step == 1 and whole))  # neighbours lie side by side
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
@@ -254,7 +255,7 @@ def _contraction(
                 runs = evenly(load.strides, extents, product.m), evenly(load.strides, extents, product.k)
                 row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
         copied = named["k" if name == "a" and not piece else row]
-        if load is None and copied:
+        if copied and not turned:
             apart = lanes_apart(expr, copied[-1])
         factors.append(
             Factor(
