@@ -34,31 +34,30 @@ TENSAT = {
 BUDGET = 120.0
 """Seconds of a compilation: networks of hundreds of distinct kernels take up to 50 on an idle machine."""
 APPROXIMATES = "approximates"
-"""Behind the name of a row that may use Winograd's F(4, 3), too, as Tensat's backend, cuDNN, may."""
+"""Behind the name of a row that may use Winograd's F(4, 3), as Tensat's cuDNN may, and Strassen's algorithm."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """``shape``: of the input; ``flops``: of its convolutions and products; ``winograd``: it has work for it."""
+    """``shape``: of the input; ``flops``: of its convolutions and products."""
 
     build: Build
     params: Callable[[np.random.Generator], Params]
     flops: float
     shape: tuple[int, ...] = (1, 3, EXTENT, EXTENT)
-    winograd: bool = False
 
 
 NETWORKS = {
     "BERT (Tensat)": Network(transformers.tensat_bert, transformers.tensat_bert_params, 4.43e9, (64, 1024)),
     "BERT-base layer": Network(transformers.bert_layer, transformers.bert_layer_params, 1.87e9, (128, 768)),
-    "SqueezeNet": Network(vision.squeezenet, vision.squeezenet_params, 0.698e9, winograd=True),
+    "SqueezeNet": Network(vision.squeezenet, vision.squeezenet_params, 0.698e9),
     "ResNeXt-50": Network(resnext.resnext50, resnext.resnext50_params, 8.46e9),
     "NasNet-A": Network(nasnet.nasnet, nasnet.nasnet_params, 30.1e9),
     "Inception-v3": Network(
-        inception.inception, inception.inception_params, 11.4e9, (1, 3, inception.EXTENT, inception.EXTENT), True
+        inception.inception, inception.inception_params, 11.4e9, (1, 3, inception.EXTENT, inception.EXTENT)
     ),
-    "VGG-19": Network(vgg.vgg19, vgg.vgg19_params, 39.3e9, winograd=True),
-    "ResNet-50": Network(vision.resnet50, vision.resnet50_params, 8.18e9, winograd=True),
+    "VGG-19": Network(vgg.vgg19, vgg.vgg19_params, 39.3e9),
+    "ResNet-50": Network(vision.resnet50, vision.resnet50_params, 8.18e9),
 }
 
 
@@ -71,9 +70,7 @@ def workloads() -> list[Workload]:
         row = of_images(
             SUITE, name, network.build, makers, network.flops, const=("params",), tolerance=1e-4, budget=budget
         )
-        rows.append(row)
-        if network.winograd:
-            rows.append(dataclasses.replace(row, name=f"{name} {APPROXIMATES}", numerics="approximates"))
+        rows += [row, dataclasses.replace(row, name=f"{name} {APPROXIMATES}", numerics="approximates")]
     return rows
 
 

@@ -4,7 +4,7 @@ With matrices cut in two along each axis, ``M_p = (Σ S_pij A_ij)·(Σ T_pjl B_j
 "Gaussian elimination is not optimal", 1969). The sums are products with matrices of 7 and 4 rows, those of known
 factors are folded. Winograd's variant of 1971 adds less, which these forms do not show, and errs by twice as much.
 
-Every result depends on all rows and columns: hence the class ``approximates``.
+A result depends on two rows and two columns, one of each half: hence the class ``approximates``.
 """
 
 from __future__ import annotations

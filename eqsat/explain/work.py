@@ -137,13 +137,16 @@ def _base(node: Node) -> Node:
 
 
 def kernel_flops(kernel: Kernel) -> float:
-    """Operations of a kernel; equal sub-expressions are computed once."""
+    """Operations of a kernel; equal sub-expressions are computed once, and factors of a sum's terms once an element."""
     summed = kernel.combine is not None and math.prod(kernel.extents[kernel.parallel :]) > 1
-    return float(kernel.points * (_functions(kernel.body) + summed) + kernel.results * _functions(kernel.epilogue))
+    found = kernel.points * summed + kernel.results * len(_functions(kernel.epilogue))
+    for e in _functions(kernel.body):
+        found += math.prod(kernel.extents[axis] for axis in _axes(e)) if summed else kernel.points
+    return float(found)
 
 
-def _functions(expr: Expr) -> int:
-    return len({e for e in walk(expr) if isinstance(e, Call) and e.fn not in FREE})
+def _functions(expr: Expr) -> set[Call]:
+    return {e for e in walk(expr) if isinstance(e, Call) and e.fn not in FREE}
 
 
 def _axes(expr: Expr) -> set[int]:

@@ -287,11 +287,8 @@ def piece_along_rows(factor: Expr, extents: Sequence[int], m: Sequence[int], k: 
 
 
 def lanes_apart(factor: Expr, axis: int) -> int:
-    """Loads of a factor whose neighbours along an axis lie apart, so that a vector of them is loaded lane by lane.
-
-    Every second element is shuffled from two vectors.
-    """
-    return sum(isinstance(load, Load) and load.strides[axis] not in (-1, 0, 1, 2) for load in unique(factor))
+    """Loads of a factor whose neighbours along an axis lie apart, so that a vector of them is loaded lane by lane."""
+    return sum(isinstance(load, Load) and load.strides[axis] not in (-1, 0, 1) for load in unique(factor))
 
 
 @dataclass(frozen=True)

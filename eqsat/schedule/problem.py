@@ -255,7 +255,9 @@ def _contraction(
                 runs = evenly(load.strides, extents, product.m), evenly(load.strides, extents, product.k)
                 row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
         copied = named["k" if name == "a" and not piece else row]
-        if copied and not turned:
+        # Every second element is shuffled from two vectors, under guards at the price of lanes one by one.
+        shuffled = load is not None and copied and load.strides[copied[-1]] == 2
+        if copied and not turned and not shuffled:
             apart = lanes_apart(expr, copied[-1])
         factors.append(
             Factor(
