@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from eqsat.egraph.evaluate import Disagreement, disagreements
-from eqsat.egraph.rule_calls import UNFIT, Example, named, program_of
+from eqsat.egraph.rule_calls import UNFIT, Example, Unfit, named, program_of
 from eqsat.egraph.saturate import saturate
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.errors import RuleError
@@ -145,7 +145,7 @@ def check_rule(
     end = time.monotonic() + seconds
     given = [*examples, *([rule.example] if rule.example else [])]
     turns = _Turns([0] * len(rule.ways), [0] * len(rule.ways))
-    unfit, fitted = list[Exception](), False
+    unfit, fitted = list[Unfit](), False
     for trial in range(trials):
         if result.fired >= max(enough, 2 * len(rule.ways)) or time.monotonic() >= end:
             break
@@ -153,11 +153,8 @@ def check_rule(
         maker = Maker(seed * 100_003 + trial)
         try:
             if given and (trial % 2 == 0 or not rule.ways):
-                made = program_of(rule, given[trial // 2 % len(given)], maker)
-                if isinstance(made, Exception):
-                    unfit.append(made)
-                    continue
-                outputs, fitted = made, True
+                outputs = program_of(rule, given[trial // 2 % len(given)], maker)
+                fitted = True
             elif rule.ways:
                 way = turns.next()
                 at = turns.tried[way]
@@ -166,10 +163,11 @@ def check_rule(
                 outputs = of_patterns(rule, way, maker)
             else:
                 break
-        except RuleError:
-            raise
-        except UNFIT as error:
-            result.unmade = str(error)
+        except Unfit as error:
+            if way is None:
+                unfit.append(error)
+            else:
+                result.unmade = str(error)
             continue
         result.trials += 1
         if _try(rule, maker, outputs, result, beside, end) and way is not None:
@@ -177,7 +175,7 @@ def check_rule(
         if result.counterexample is not None or not result.usable:
             break
     if len(unfit) >= MANY_UNFIT and not fitted:
-        raise RuleError(f"{named(rule)}: its example made no program in {len(unfit)} tries: {unfit[-1]!r}")
+        raise RuleError(f"{named(rule)}: its example made no program in {len(unfit)} tries: {unfit[-1].__cause__!r}")
     if len(rule.ways) > 1:
         result.idle = tuple([way for way, fired in zip(rule.ways, turns.fired, strict=True) if not fired])
     return result
@@ -190,12 +188,17 @@ def _shape(at: int) -> tuple[int, ...]:
 
 
 def of_patterns(rule: Rule, way: int, maker: Maker) -> list[Node]:
-    """Random programs made from one of a rule's left sides; ``ValueError`` where the dice do not fit."""
+    """Random programs made from one of a rule's left sides; ``Unfit`` where the dice do not fit."""
     left = rule.ways[way].left
-    if rule.together is not None:
-        return maker.matches(left[0], rule.key)
-    # Where only exact rules are used, sums stay as they were written: in a longer one the order of terms is free.
-    return maker.from_patterns(left, longer=rule.numerics != "exact")
+    try:
+        if rule.together is not None:
+            return maker.matches(left[0], rule.key)
+        # Where only exact rules are used, sums stay as they were written: in a longer one the order of terms is free.
+        return maker.from_patterns(left, longer=rule.numerics != "exact")
+    except RuleError:
+        raise
+    except UNFIT as error:
+        raise Unfit(str(error)) from error
 
 
 def applied(

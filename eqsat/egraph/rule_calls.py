@@ -21,9 +21,13 @@ Example = Callable[[Maker], Node | Sequence[Node]]
 
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 UNFIT = ValueError, ZeroDivisionError, IndexError, OverflowError
-"""What an example raises where the dice do not fit."""
+"""What an example or a pattern raises where the dice do not fit."""
 PATIENCE = 2.0
 """Seconds that an example may take."""
+
+
+class Unfit(Exception):
+    """No program is made, for the dice do not fit; the cause is what was raised."""
 
 
 def named(rule: Rule) -> str:
@@ -46,8 +50,8 @@ def run(watchdog: Watchdog, rule: Rule, what: Callable[[], str], function: Calla
         raise RuleError(f"{named(rule)}: {what()} does not return") from None
 
 
-def program_of(rule: Rule, example: Example, maker: Maker) -> list[Node] | Exception:
-    """The outputs of a program that an example of a rule makes, or what it raised where the dice do not fit.
+def program_of(rule: Rule, example: Example, maker: Maker) -> list[Node]:
+    """The outputs of a program that an example of a rule makes. ``Unfit`` where the dice do not fit.
 
     ``RuleError`` where it fails otherwise, does not return, or makes something else.
     """
@@ -64,7 +68,7 @@ def program_of(rule: Rule, example: Example, maker: Maker) -> list[Node] | Excep
     finally:
         watchdog.close()
     if isinstance(made, Exception):
-        return made
+        raise Unfit(str(made)) from made
     outputs = [made] if isinstance(made, Node) else list(made) if isinstance(made, list | tuple) else []
     if not outputs or not all(isinstance(output, Node) for output in outputs):
         raise RuleError(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.egraph.check import Counterexample, applied, counterexample, of_patterns
+from eqsat.egraph.rule_calls import Unfit
 from eqsat.egraph.saturated import ENode, SaturatedEGraph
 from eqsat.errors import RuleError
 from eqsat.forks import IMPORTING
@@ -124,7 +125,7 @@ def _instance(rule: Rule, way: int, dtype: DType, seed: int) -> tuple[Maker, Sat
         maker = Maker(seed * 100_003 + number, dtype=dtype, base=())
         try:
             outputs = of_patterns(rule, way, maker)
-        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+        except Unfit:
             continue
         if any(
             node.shape != () or OPS[node.op].kind not in ("map", "source", "composite") for node in topological(outputs)

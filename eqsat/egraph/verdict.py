@@ -12,11 +12,10 @@ from eqsat.egraph import smt
 from eqsat.egraph.check import CheckResult, applied, check_rule, of_patterns
 from eqsat.egraph.evaluate import class_values, in_own_types, in_reals
 from eqsat.egraph.field import Identity, identity
-from eqsat.egraph.rule_calls import UNFIT, program_of
+from eqsat.egraph.rule_calls import Unfit, program_of
 from eqsat.egraph.saturated import SaturatedEGraph
 from eqsat.egraph.smt import Solved
 from eqsat.errors import OptionError, RuleError
-from eqsat.ir.node import Node
 from eqsat.ir.table import OPS
 from eqsat.ir.types import DType, float32, float64
 from eqsat.options import as_seconds
@@ -194,16 +193,11 @@ def fired(rule: Rule, dtype: DType, seconds: float, seed: int) -> Iterator[tuple
         way, base = number % len(rule.ways), SHAPES[number // len(rule.ways) % len(SHAPES)]
         maker = Maker(seed * 100_003 + number, dtype=dtype, base=base)
         try:
-            made: list[Node] | Exception
             if rule.example is not None and number % 2:
                 made = program_of(rule, rule.example, maker)
             else:
                 made = of_patterns(rule, way, maker)
-        except RuleError:
-            raise
-        except UNFIT:
-            continue
-        if isinstance(made, Exception):
+        except Unfit:
             continue
         graph = applied(rule, maker, made)
         if graph.report.rules[rule.id].fired:
