@@ -68,7 +68,7 @@ class _Kernels:
 
     def transform(self, term: Term) -> str:
         """What a term is part of by its rule, or as a contraction with a literal matrix that makes fewer of more."""
-        node = enode_of(self.egraph, term) if term.op in ("add", "mul", "contract") else None
+        node = enode_of(self.egraph, term) if term.op in ("add", "mul") else None
         name = rules.get(node.rule).algorithm if node is not None and node.rule is not None else ""
         if name:
             return name

@@ -62,8 +62,8 @@ def _paired(f: str, first: bool) -> object:
     def through(m: Match) -> Node | None:
         rank, whole = m.root.type.ndim, m._class_ps
         axis = m.ps_axis + rank - whole.type.ndim
-        if m.root.shape[rank - whole.type.ndim :] != whole.shape:
-            return None  # the parts are repeated
+        if m.root.shape[rank - whole.type.ndim :] != whole.shape or whole.shape[m.ps_axis] < 2:
+            return None  # the parts are repeated, or what has their extent of 1 would be taken for it
         others = _cut(m, m.x, rank, axis, [part.shape[m.ps_axis] for part in m.ps])
         if others is None:
             return None
@@ -78,8 +78,8 @@ def _sum_of_concats(m: Match) -> Node | None:
     for _, t in m.ts:
         for along, parts in m.forms(t, "concat"):
             assert isinstance(along, int)
-            if t.shape != m.root.shape or len(parts) > MOST_PARTS:
-                continue
+            if t.shape != m.root.shape or len(parts) > MOST_PARTS or t.shape[along] < 2:
+                continue  # of extent 1, with an empty part, it would be taken for repeated
             cut = [_cut(m, other, rank, along, [part.shape[along] for part in parts]) for _, other in m.ts]
             terms = [found for found in cut if found is not None]
             if len(terms) == len(cut):

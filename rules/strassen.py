@@ -48,7 +48,8 @@ SUM_WORK = 16
 """Multiply-adds in whose time the sums for an element of a factor or of the result are computed (7), stored, and read
 again from a cache further out."""
 LEAST = 32
-"""Extent of columns and of summed axes from which products are cut: those that make the sums are not."""
+"""Extent of columns and of summed axes from which products are cut. Those that make sums are not: the last one may be
+of the program's tensor, too."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +73,21 @@ class _Product:
         first, a = squeeze(*_as_it_lies(m, m.x, spec.a))
         second, b = squeeze(*_as_it_lies(m, m.w, spec.b))
         extents = spec.extents(m.x.shape, m.w.shape)
+        orders = {"a": a, "b": b, "out": tuple(label for label in spec.out if label in a or label in b)}
         cut: list[object] = []
-        out: Labels = tuple(label for label in spec.out if label in a or label in b)
-        for group, where, least in (
-            (spec.rows, (a, out), 2), (spec.summed, (a, b), LEAST), (spec.cols, (b, out), LEAST)
+        for group, held, least in (
+            (spec.rows, ("a", "out"), 2), (spec.summed, ("a", "b"), LEAST), (spec.cols, ("b", "out"), LEAST)
         ):  # fmt: skip
-            along = tuple(label for label in where[0] if label in group)
+            along = tuple(label for label in orders[held[0]] if label in group)
             if math.prod(extents[label] for label in along) < least:
                 return None
-            if all(_neighbours(along, labels) for labels in where):
-                (first, a), (second, b) = _merged(first, a, along), _merged(second, b, along)
-                out = tuple(label for label in out if label not in along[1:])
+            if all(_neighbours(along, orders[name]) for name in held):
                 extents[along[0]] = math.prod(extents[label] for label in along)
+                orders = {name: tuple(x for x in labels if x not in along[1:]) for name, labels in orders.items()}
                 along = along[:1]
             cut.append(max(along, key=lambda label: (extents[label] % 2 == 0, extents[label])))
+        a, b, out = orders["a"], orders["b"], orders["out"]
+        first, second = (build.reshape(x, [extents[k] for k in labels]) for x, labels in ((first, a), (second, b)))
         rows, summed, cols = cut
         return _Product(first, a, second, b, out, (rows, summed, cols))
 
@@ -104,17 +106,8 @@ def _neighbours(group: Labels, labels: Labels) -> bool:
     return labels[at : at + len(group)] == group
 
 
-def _merged(x: Node, labels: Labels, group: Labels) -> tuple[Node, Labels]:
-    """A tensor with neighbouring axes merged to the first of them."""
-    if group[0] not in labels or len(group) < 2:
-        return x, labels
-    at, n = labels.index(group[0]), len(group)
-    shape = (*x.shape[:at], math.prod(x.shape[at : at + n]), *x.shape[at + n :])
-    return build.reshape(x, shape), (*labels[: at + 1], *labels[at + n :])
-
-
 def halves_pay(m: Match) -> bool:
-    """the product is the program's, large, of floats and no batch, and no factor repeats what it reads"""
+    """the product is the program's, large, of floats, without batch or windows, and a known factor is the second"""
     spec: Spec = m.s
     size, dtype = m.root.type.size, m.root.dtype
     if spec.batch or not size or dtype not in (float32, float64) or not m.x.dtype == m.w.dtype == dtype:
@@ -130,8 +123,19 @@ def halves_pay(m: Match) -> bool:
 
 
 def _of_windows(m: Match, factor: Node) -> bool:
-    """Whether a factor repeats what it is a view of, which sums of its halves would store."""
-    return any(operand.type.size < factor.type.size for _, (operand,) in m.forms(factor, "view"))
+    """Whether a factor is a view with elements that it walks again, which sums of its halves would store."""
+    return any(_walks_again(map) for map, _ in m.forms(factor, "view"))
+
+
+def _walks_again(map: object) -> bool:
+    """Whether a view may have an element at several places."""
+    assert isinstance(map, ViewMap)
+    reach = 1
+    for step, n in sorted((abs(step), n) for axis in map.axes for n, step in axis):
+        if step < reach:
+            return True
+        reach = step * n
+    return False
 
 
 def _as_it_lies(m: Match, factor: Node, labels: Labels) -> tuple[Node, Labels]:
@@ -184,8 +188,7 @@ def _strassen(m: Match) -> Node | None:
 
 
 def _products(mk: Maker) -> Node:
-    """Products of even and odd extents, in any order of axes, of which some are large enough; by known factors few
-    rows are."""
+    """Products of few rows and a large known matrix, of even and odd extents, in any order of axes, some in batches."""
     choice = mk.random.choice
     dtype = choice((float32, float32, float64))
     sizes = {

@@ -317,11 +317,19 @@ def test_few_rows_pay_for_lanes_of_a_copy() -> None:
         product = build.contract(make_spec("ip", images, out), *factors)
         return extract(egraph_of(product, constants=constants), near, lowers=can_lower)[0].seconds
 
+    def apart(step: int) -> Node:
+        return build.slices(arg(1, 7, step * 50176), [0, 0], [1, step], [7, 50176])
+
     last, first = seconds(4, "pxc", "ixc"), seconds(4, "pxc", "icx")
     lanes = near.fma32 * ELEMENTWISE * near.apart(float32) * 7 * 196 * 256
     assert first - last == pytest.approx(lanes, rel=0.1)
     assert last < seconds(4, "xcp", "ixc") < first, "what lies along what is summed is turned by blocks"
     assert seconds(4, "pxc", "icx", constants=(1,)) == pytest.approx(last, rel=0.1), "packed when compiled"
+    second, third = (
+        extract(egraph_of(build.matmul(arg(0, 4, 7), apart(step))), near, lowers=can_lower)[0].seconds
+        for step in (2, 3)
+    )
+    assert second < third, "every second element is shuffled"
     assert seconds(64, "pxc", "icx") == pytest.approx(seconds(64, "pxc", "ixc"), rel=0.1), "arithmetic takes longer"
 
 

@@ -718,3 +718,17 @@ def test_casts_in_a_row_hold_for_what_does_not_fit() -> None:
     result = check_rule(rules.get("cast_cast"), enough=200, trials=2000)
     assert result.counterexample is None, str(result.counterexample)
     assert result.fired >= 60
+
+
+@pytest.mark.parametrize("f", [np.add, np.multiply])
+def test_beside_an_empty_part_one_of_extent_one_is_not_repeated(f: Callable[..., np.ndarray]) -> None:
+    """The sum had two columns, which random programs met."""
+    x, y = (np.random.default_rng(seed).standard_normal((33, 1)) for seed in (0, 1))
+
+    def turned(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        joined = (np.concatenate([part[:, 1:], part[:, :1]], 1) for part in (x, y))
+        first, second = (np.exp(part) for part in joined)
+        return f(first, second) + f(first, y) + first[:, ::-1]
+
+    optimized = eqsat.optimize(turned, strict=True, check_speed=False)
+    np.testing.assert_allclose(optimized(x, y), turned(x, y), rtol=1e-12)

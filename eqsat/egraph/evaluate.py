@@ -150,15 +150,16 @@ def _contracted(a: np.ndarray, b: np.ndarray, spec: object, plain: np.ndarray) -
 
 
 def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
-    """Numbers in float64, along the last axis, whose exact sums are those of products; None if there are none.
+    """Numbers in float64, along the last axis, whose exact sums are those of products; None where products of float64
+    overflow or lose digits. What is not finite counts as 0.
 
-    Products of at most 24 digits are exact. Of others there are the errors, too (Dekker, "A floating-point technique
-    for extending the available precision", 1971), if none overflows or loses digits.
+    Products of floats of at most 24 binary digits are exact. Of others there are the errors, too (Dekker, "A
+    floating-point technique for extending the available precision", 1971).
     """
     x, y = (np.where(np.isfinite(v), v, 0).astype(np.float64) for v in (left, right))
     with np.errstate(all="ignore"):
         product = x * y
-    if left.dtype.itemsize <= 4:
+    if left.dtype.itemsize <= 4 and left.dtype.kind != "i":
         return product
     sizes = np.abs(product[product != 0])
     largest = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0), sizes.max(initial=0.0))

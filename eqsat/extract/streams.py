@@ -352,14 +352,14 @@ class Builder:
         return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
 
     def _across(self, operand: Stream, labels: Sequence[int], along: int, summed: Sequence[int]) -> float:
-        """Slots in which an operand is copied to panels by vectors along one of its axes, if it lies another way: what
-        lies along summed axes is turned by blocks, else lanes are loaded one by one. What is known is copied when the
-        program is compiled."""
+        """Slots in which an operand is copied to panels by vectors along one of its axes: of each tensor that it is
+        computed from, and that lies another way. What lies along summed axes is turned by blocks, else lanes are loaded
+        one by one, but for every second element. What is known is copied when the program is compiled."""
         axis, slots = labels.index(along), 0.0
         for map in operand.maps if not self.const.issuperset(operand.reads) else ():
             axes = (views.identity(operand.type.shape) if map is None else map).axes
             steps = [abs(atoms[-1][1]) if atoms else 0 for atoms in axes]
-            if steps[axis] > 1 and operand.type.shape[axis] > 1:
+            if steps[axis] > 2 and operand.type.shape[axis] > 1:
                 blocks = any(step == 1 and x in summed for x, step in zip(labels, steps, strict=True))
                 slots += PACK_TRANSPOSED if blocks else self.roofline.apart(operand.type.dtype)
         return slots * operand.type.size

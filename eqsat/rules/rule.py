@@ -139,8 +139,9 @@ class Rule:
 
     ``key`` and ``together`` are set on gathering rules: matches that agree on the variables ``key`` are given to
     ``together`` at once, original tensors first. ``builtin`` names work that a later stage does. ``each``: a trait of
-    operators, and the sides that the rule has for each that has it. ``algorithm``: what ``explain`` calls a
-    convolution, or a part of one, that the rule made.
+    operators, and the sides that the rule has for each that has it. ``algorithm``: the name of the algorithm of
+    a rule that errs in proportion to more than the terms of what it computes: a program that verification refuses is
+    compiled again without it, and ``explain`` names by it what a convolution's sums, if it made them, are part of.
     """
 
     id: str
@@ -319,8 +320,9 @@ def rewrite(
     tensor's type, or None to decline. ``where``: a guard or several, functions of the match; a guard's docstring
     is the reason shown when it fails. ``id`` defaults to the name assigned to. ``both_ways`` adds the reverse,
     under the same id. ``example``: a function of a :class:`~eqsat.rules.examples.Maker` that returns a program on
-    which the rule fires, for rules whose left side random attributes hardly ever fit. ``algorithm``: what ``explain``
-    calls what the rule makes of a convolution.
+    which the rule fires, for rules whose left side random attributes hardly ever fit. ``algorithm``: the name
+    of its algorithm, where that errs in proportion to more than the terms of what it computes: a program that
+    verification refuses is compiled again without it. ``explain`` names convolutions by it.
 
     Raises ``RuleError`` (a ``ValueError``) naming the rule, its file and line for unbound or misused variables.
     """

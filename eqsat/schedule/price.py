@@ -431,9 +431,11 @@ class Pricer:
 
 
 def swept(form: StageForm, factor: Factor, extents: Sequence[int], lanes: int) -> int:
-    """Lines that a copy of a factor reads lane by lane until it comes back to the first of them for what is beside.
+    """Lines that a copy which loads lane by lane touches until it reads the next element of the first of them.
 
-    Along k a vector's lanes stay in the lines that they are in.
+    A first factor's rows are copied along k one after the other. A second factor's vectors are along its columns, and
+    where it is contiguous along one of these, the others behind that come first, each for all of k; else the next
+    element is along k, and in the same lines.
     """
     depth = math.prod(extents[axis] for axis in form.named["k"])
     if factor.name == "a" and not factor.piece:
@@ -441,7 +443,8 @@ def swept(form: StageForm, factor: Factor, extents: Sequence[int], lanes: int) -
     axes = form.named["m" if factor.name == "a" else "n"]
     near = [n for n, axis in enumerate(axes) if any(abs(load.strides[axis]) == 1 for load in factor.accesses)]
     inner = axes[near[-1] + 1 :] if near else ()
-    return max(lanes, depth * math.prod(extents[axis] for axis in inner)) if inner else lanes
+    passed = math.prod(extents[axis] for axis in inner)
+    return max(lanes, depth * passed) if passed > 1 else lanes
 
 
 def _finish_slots(form: StageForm, lanes: int) -> float:

@@ -231,7 +231,9 @@ def _contraction(
         source = stage.sources[load.operand] if load else None
         step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
         direct = step is not None and k_step is not None and (name == "a" or step == 1)
-        turned = step is not None and k_step is not None and 1 in (step, k_step)  # copied by blocks if not as it lies
+        turned = (
+            step is not None and k_step is not None and 1 in (step, k_step)
+        )  # its copies are blocks, as they lie or turned over
         direct = direct and (dot.depth == 1 or (name == "a" and k_step == 1 and whole))  # neighbours lie side by side
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
@@ -255,7 +257,7 @@ def _contraction(
                 runs = evenly(load.strides, extents, product.m), evenly(load.strides, extents, product.k)
                 row_bytes = row_bytes or abs(load.strides[product.m[-1]]) * size
         copied = named["k" if name == "a" and not piece else row]
-        # Every second element is shuffled from two vectors, under guards at the price of lanes one by one.
+        # Every second element is shuffled from two vectors; of what is computed, that takes as long as lane by lane.
         shuffled = load is not None and copied and load.strides[copied[-1]] == 2
         if copied and not turned and not shuffled:
             apart = lanes_apart(expr, copied[-1])
