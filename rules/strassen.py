@@ -72,7 +72,7 @@ class _Product:
             return None
         first, a = squeeze(*_as_it_lies(m, m.x, spec.a))
         second, b = squeeze(*_as_it_lies(m, m.w, spec.b))
-        extents = spec.extents(m.x.shape, m.w.shape)
+        extents: dict[object, int] = dict(spec.extents(m.x.shape, m.w.shape).items())
         orders = {"a": a, "b": b, "out": tuple(label for label in spec.out if label in a or label in b)}
         cut: list[object] = []
         for group, held, least in (

@@ -122,6 +122,12 @@ def within(x: Value, low: float, high: float) -> str:
     return f"{(low + high) / 2:g} + {(high - low) / 2:g} * np.tanh({x.name})"
 
 
+def near_one(x: Value) -> str:
+    """An expression of a value whose products neither overflow nor vanish."""
+    size = f"{x.name} / (1 + np.abs({x.name}))" if x.kind == "c" else f"np.tanh({x.name})"
+    return f"(1 + 0.1 * {size})"
+
+
 class Draft:
     """A program that grows step by step. Choices come from a tape of small ints; an empty tape reads 0.
 

@@ -16,7 +16,19 @@ from collections.abc import Callable
 import numpy as np
 
 from eqsat.ir.table import OPS, Op
-from eqsat.verify.drafts import DTYPES, EXACT_LIMIT, MAX_SIZE, Builder, Draft, Made, Reject, Value, exact_limit, within
+from eqsat.verify.drafts import (
+    DTYPES,
+    EXACT_LIMIT,
+    MAX_SIZE,
+    Builder,
+    Draft,
+    Made,
+    Reject,
+    Value,
+    exact_limit,
+    near_one,
+    within,
+)
 from eqsat.verify.image_operators import IMAGE_OPERATORS
 from eqsat.verify.library_operators import LIBRARY_OPERATORS
 from eqsat.verify.loop_operators import loop_operators
@@ -406,7 +418,7 @@ def _reduction(function: str, *, ddof: bool = False) -> Builder:
         x = d.pick_ordered() if function in ("max", "min") else d.pick()
         name = x.name
         if function == "prod" and x.kind in "fc" and (x.top > 2 or x.array.size > 32):
-            name = f"(1 + 0.1 * np.tanh({x.name}))"
+            name = near_one(x)
         axes = d.axes(x)
         options = [f"axis={axes[0] if axes and len(axes) == 1 else axes}"]
         if d.flag():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eqsat.verify.drafts import MAX_SIZE, Builder, Draft, Made, Reject, Value
+from eqsat.verify.drafts import MAX_SIZE, Builder, Draft, Made, Reject, Value, near_one
 
 SHAPE_OPERATORS: dict[str, Builder] = {}
 
@@ -174,7 +174,7 @@ def _take_along_axis(d: Draft) -> Made:
 def _cumulative(d: Draft) -> Made:
     x = d.pick(lambda v: v.ndim > 0)
     if d.flag():
-        inner = f"(1 + 0.1 * np.tanh({x.name}))" if x.kind in "fc" else x.name
+        inner = near_one(x) if x.kind in "fc" else x.name
         return Made(f"np.cumprod({inner}, axis={d.axis(x)})")
     exact = x.integral and x.top * x.array.size < x.limit
     return Made(f"np.cumsum({x.name}, axis={d.axis(x)})", exact=exact)
