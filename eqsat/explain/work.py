@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from eqsat.ir.composite import expand
 from eqsat.ir.contraction import CASTS
-from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, walk
+from eqsat.ir.kernel import Call, Expr, Index, Kernel, KernelGroup, Load, parts, unique
 from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph, Node, topological
 from eqsat.ir.spec import Spec
@@ -140,19 +140,24 @@ def kernel_flops(kernel: Kernel) -> float:
     """Operations of a kernel; equal sub-expressions are computed once, and factors of a sum's terms once an element."""
     summed = kernel.combine is not None and math.prod(kernel.extents[kernel.parallel :]) > 1
     found = kernel.points * summed + kernel.results * len(_functions(kernel.epilogue))
-    for e in _functions(kernel.body):
-        found += math.prod(kernel.extents[axis] for axis in _axes(e)) if summed else kernel.points
+    for axes in _functions(kernel.body).values():
+        found += math.prod(kernel.extents[axis] for axis in axes) if summed else kernel.points
     return float(found)
 
 
-def _functions(expr: Expr) -> set[Call]:
-    return {e for e in walk(expr) if isinstance(e, Call) and e.fn not in FREE}
+def _functions(expr: Expr) -> dict[Call, frozenset[int]]:
+    """The different operations in an expression, and the axes that they depend on."""
+    axes = _axes(expr)
+    return {e: axes[id(e)] for e in unique(expr) if isinstance(e, Call) and e.fn not in FREE}
 
 
-def _axes(expr: Expr) -> set[int]:
-    """The axes that an address depends on."""
-    found = (e.strides for e in walk(expr) if isinstance(e, Load | Index))
-    return {axis for strides in found for axis, stride in enumerate(strides) if stride}
+def _axes(expr: Expr) -> dict[int, frozenset[int]]:
+    """The axes that each sub-expression, by its ``id``, depends on."""
+    found: dict[int, frozenset[int]] = {}
+    for e in unique(expr):
+        own = (axis for axis, stride in enumerate(e.strides) if stride) if isinstance(e, Load | Index) else ()
+        found[id(e)] = frozenset(own).union(*(found[id(part)] for part in parts(e)))
+    return found
 
 
 def group_bytes(group: KernelGroup) -> float:
@@ -165,9 +170,10 @@ def group_bytes(group: KernelGroup) -> float:
         read = 0
         for stage in group.stages:
             for root in (stage.kernel.body, stage.kernel.epilogue):
-                for e in walk(root):
+                axes = _axes(root)
+                for e in unique(root):
                     if isinstance(e, Load) and stage.sources[e.operand] == number:
-                        read = max(read, math.prod(stage.kernel.extents[a] for a in _axes(e)))
+                        read = max(read, math.prod(stage.kernel.extents[a] for a in axes[id(e)]))
         total += min(read, operand.size) * operand.dtype.itemsize
     return total
 

@@ -231,9 +231,7 @@ def _contraction(
         source = stage.sources[load.operand] if load else None
         step, k_step = (_step(load, kernel, named[axes]) for axes in (row, "k"))
         direct = step is not None and k_step is not None and (name == "a" or step == 1)
-        turned = (
-            step is not None and k_step is not None and 1 in (step, k_step)
-        )  # its copies are blocks, as they lie or turned over
+        blocks = step is not None and k_step is not None and 1 in (step, k_step)  # copies are, turned over or not
         direct = direct and (dot.depth == 1 or (name == "a" and k_step == 1 and whole))  # neighbours lie side by side
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
@@ -259,7 +257,7 @@ def _contraction(
         copied = named["k" if name == "a" and not piece else row]
         # Every second element is shuffled from two vectors; of what is computed, that takes as long as lane by lane.
         shuffled = load is not None and copied and load.strides[copied[-1]] == 2
-        if copied and not turned and not shuffled:
+        if copied and not blocks and not shuffled:
             apart = lanes_apart(expr, copied[-1])
         factors.append(
             Factor(
