@@ -2,7 +2,7 @@
 
 With matrices cut in two along each axis, ``M_p = (Σ S_pij A_ij)·(Σ T_pjl B_jl)`` and ``C_il = Σ U_pil M_p`` (Strassen,
 "Gaussian elimination is not optimal", 1969). The sums are products with matrices of 7 and 4 rows, those of known
-factors are folded. Winograd's variant of 1971 adds less, which these forms do not show, and erred more (docs/decisions.md).
+factors are folded. Winograd's variant of 1971 adds less, which these forms do not show, and errs more.
 
 A result depends on two rows and two columns, one of each half: hence the class ``approximates``.
 """
