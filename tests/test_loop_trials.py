@@ -13,7 +13,8 @@ import eqsat
 from eqsat.compiled import Compiled
 from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import TRIAL, trial, trial_trips
+from eqsat.ir.known import trial
+from eqsat.ir.loop import TRIAL, trial_trips
 from eqsat.plan.plan import Plan, Repeat
 from eqsat.verify import check
 from eqsat_backends.numba_cpu import backend
@@ -119,6 +120,27 @@ def test_a_trial_is_what_the_shortened_graph_says(name: str) -> None:
         for one, other in zip(expected, compiled.executable.tried()(args), strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
     for one, other in zip(evaluate(graph, args), compiled.executable(args), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+
+def known_loop_beside(x: Array, y: Array, table: Array, known: Array) -> tuple[Array, ...]:
+    """Where ``known`` is, its loop has run when the program is compiled; the other reads what it ends with."""
+    held = np.tanh(known[0])
+    for t in range(1, 90):
+        held = np.sin(held + known[t]) + known[t + 1]
+    for t in range(90):
+        x, y = np.tanh(y + table[t]), x * held - np.float32(0.7) * table[t + 1]
+    return x, y, held
+
+
+@pytest.mark.parametrize("const", [(), ("known",), ("known", "table")])
+def test_loops_of_known_values_are_not_shortened(const: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (normal(6), normal(6), normal(91, 6), normal(91, 6))
+    monkeypatch.setattr(check, "SHARE_SECONDS", 0.0)
+    verify = eqsat.compiled.verify  # type: ignore[attr-defined]
+    monkeypatch.setattr("eqsat.compiled.verify", lambda *a, **k: verify(*a, **{**k, "plain": None, "patience": 0}))
+    found = eqsat.optimize(known_loop_beside, const=const, cache=False, strict=True)(*args)
+    for one, other in zip(known_loop_beside(*args), found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
 
 

@@ -8,12 +8,12 @@ and ``x[:, t]`` are views of a window, so that nothing is copied and the address
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from eqsat.ir.node import Formed, Graph, Node, intern, remade
+from eqsat.ir.node import Formed, Graph, Node, remade
 from eqsat.ir.table import Op, make, register
 from eqsat.ir.types import TensorType
 
@@ -27,7 +27,6 @@ __all__ = [
     "of_loop",
     "results",
     "runs_of",
-    "trial",
     "trial_trips",
     "window",
     "with_bodies",
@@ -190,18 +189,6 @@ def with_loops(
             origins.setdefault(done[node], node)
     outputs = tuple(done[o] for o in graph.outputs)
     return Formed(Graph(graph.inputs, outputs, graph.names), origins) if outputs != graph.outputs else None
-
-
-def trial(graph: Graph) -> Graph:
-    """The graph with its loops, and those inside of them, :attr:`Loop.tried`."""
-    made: dict[Node, Node] = {}
-    for node in graph.nodes():
-        inputs, attrs = tuple(made[i] for i in node.inputs), node.attrs
-        if isinstance(attrs, LoopResult):
-            attrs = LoopResult(replace(attrs.loop, body=trial(attrs.loop.body), tried=True), attrs.index)
-        same = attrs is node.attrs and inputs == node.inputs
-        made[node] = node if same else intern(node.op, inputs, attrs, node.type, node.label)
-    return Graph(graph.inputs, tuple(made[o] for o in graph.outputs), graph.names)
 
 
 def _type(types: Sequence[TensorType], attrs: object) -> TensorType:

@@ -9,14 +9,15 @@ import numpy as np
 
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import Acc, Kernel, Load, Operand
-from eqsat.ir.loop import Loop, LoopResult
+from eqsat.ir.known import constant_nodes, constant_operands
+from eqsat.ir.loop import LoopResult
 from eqsat.ir.node import Graph, Node, substitute, topological
 from eqsat.ir.types import TensorType
 from eqsat.plan.link import Piece
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, Step
-from eqsat.plan.regions import LoopRegion, Region, constant_nodes, cut, without_empty
+from eqsat.plan.regions import LoopRegion, Region, cut, without_empty
 
-__all__ = ["Assembly", "PlacedLoop", "constant_operands", "own_tensors", "place_loop", "searched"]
+__all__ = ["Assembly", "PlacedLoop", "own_tensors", "place_loop", "searched"]
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,6 @@ def own_tensors(assembly: Assembly, outputs: Sequence[int]) -> list[int]:
             assembly.pieces.append(Piece(tensor, kernel, (given,)))
         found.append(tensor)
     return found
-
-
-def constant_operands(loop: Loop, operands: Sequence[Node], known: Iterable[Node]) -> dict[Node, Node]:
-    """Inputs of a loop's body that are the same on every trip and known at compile time, and what they are."""
-    held = set(known)
-    pairs = zip(loop.body.inputs[loop.carries :], operands[loop.carries :], loop.steps, strict=True)
-    return {inside: outside for inside, outside, step in pairs if not step and outside in held}
 
 
 def searched(graph: Graph, const: frozenset[Node]) -> Iterator[Region]:

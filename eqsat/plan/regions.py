@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.ir import build
+from eqsat.ir.known import constant_nodes
 from eqsat.ir.loop import Loop, of_loop
 from eqsat.ir.node import Graph, Node, substitute
-from eqsat.ir.repeats import worth_storing
 from eqsat.ir.table import OPS
 
 SMALL = 256
@@ -70,18 +70,6 @@ def without_empty(graph: Graph) -> Graph:
             number = build.const(first if same else value, node.dtype)
             known[node] = build.broadcast_to(number, node.shape)
     return Graph(graph.inputs, tuple(substitute(graph.outputs, known)), graph.names) if known else graph
-
-
-def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
-    """Nodes known at compile time: constants, inputs declared so, and what is computed from them alone."""
-    known: set[Node] = set()
-    for node in graph.nodes():
-        leaf = node.op in ("const", "iota") or node in const
-        if leaf or (node.op != "input" and node.inputs and all(i in known for i in node.inputs)):
-            if node.inputs and not worth_storing(node.type.nbytes, sum(i.type.nbytes for i in node.inputs)):
-                continue
-            known.add(node)
-    return known
 
 
 def cut(graph: Graph, const: frozenset[Node], *, looped: bool = False) -> list[Region | LoopRegion]:

@@ -21,7 +21,8 @@ from eqsat.errors import EqsatError
 from eqsat.explain.work import naive_peak
 from eqsat.frontends.trace import Traced
 from eqsat.ir.batched import batched
-from eqsat.ir.loop import of_loop, trial
+from eqsat.ir.known import trial
+from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Graph, Node
 from eqsat.ir.opaque import calls_of
 from eqsat.options import Numerics
@@ -102,7 +103,7 @@ def verify(
         plain: results of the user's function on the caller's arguments, to be held against the reference too.
         ends: for each output, positions in its elements where the program's stores begin and end. With them, some
             blocks of a dear program are enough, unless its results are held against ``plain``.
-        tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.loop.trial`): where all trips take the
+        tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.known.trial`): where all trips take the
             reference longer than ``SHARE_SECONDS``, that is what is verified. It is the same code.
         patience: seconds that all trips may take the reference nevertheless, once, on the caller's arguments.
         deadline: of the whole compilation.
@@ -135,7 +136,7 @@ def verify(
             whole = judge(graph, run, drawn, None)
             _guarded(size, lambda: _own(whole, plain))
         summed = None if numerics == "exact" else batched(graph, rounding=True)  # as it is planned
-        graph, run, plain = trial(graph if summed is None else summed.graph), tried, None
+        graph, run, plain = trial(graph if summed is None else summed.graph, frozenset(constants)), tried, None
         drawn = Draws(graph, free, examples, seed)
     made = judge(graph, run, drawn, sampled)
     return _guarded(size, lambda: _draw_all(made, plain))[: len(graph.outputs)]
