@@ -583,6 +583,22 @@ def test_arrays_made_in_the_function(name: str) -> None:
     held(CREATED[name], RNG.standard_normal((4, 4)), np.array([1, 3, 1]))
 
 
+@pytest.mark.filterwarnings("ignore::eqsat.EqsatWarning")
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("uint64", 3), ("uint64", -1), ("uint32", -1), ("uint8", 300), ("int8", 300)]
+)
+def test_ufunc_at_takes_python_numbers_as_arrays(dtype: str, number: int) -> None:
+    """Unlike operators, for which ``uint64`` and 3 are ``uint64``, and 300 does not fit an ``int8``."""
+
+    def add(x: Any, k: Any) -> Any:
+        y = x.copy()
+        np.add.at(y, k, number)
+        return y
+
+    x, k = np.array([(1 << 63) + 1025, 7, 200], np.uint64).astype(dtype), np.array([0, 2, 0])
+    np.testing.assert_array_equal(eqsat.optimize(add, cache=False)(x, k), add(x, k))
+
+
 def test_other_threads_see_numpy_as_it_is() -> None:
     inside, seen = threading.Event(), threading.Event()
     found: list[Any] = []

@@ -137,6 +137,7 @@ def ufunc_at(ufunc: np.ufunc, x: Any, index: Any, *values: Any) -> None:
     items = listed_index(index)
     if ufunc.nin != 1 + len(values):
         raise ValueError(f"second operand needed for ufunc.at of {ufunc.nin} operands")
+    values = tuple(_as_at_takes(value, x.dtype) for value in values)
     if any(isinstance(item, TracedArray) and item.dtype == np.bool_ for item in items):
         view, mask, first = masked_view(x, index)
         old = Selection(view.node, mask, first)
@@ -162,6 +163,17 @@ def ufunc_at(ufunc: np.ufunc, x: Any, index: Any, *values: Any) -> None:
     if loop != x.dtype or ufunc.__name__ not in _AT:
         raise UnsupportedOpError(f"np.{ufunc.__name__}.at of {x.dtype} and {np.result_type(loop)}", LINE.get())
     _scatter(found, value, ufunc.__name__)
+
+
+def _as_at_takes(value: Any, dtype: Any) -> Any:
+    """A Python integer as the array that ``ufunc.at`` makes of it, where that is not the same as one of the target's
+    type: it does not fit, or the two meet in float64, as ``uint64`` and ``int64`` do."""
+    kind = np.dtype(dtype)
+    if not is_weak(value) or not isinstance(value, int) or kind.kind not in "iu":
+        return value
+    array, info = np.asarray(value), np.iinfo(kind)
+    fits = info.min <= value <= info.max and np.result_type(kind, array).kind in "iu"
+    return value if fits else array
 
 
 _ARITHMETIC = {"add", "subtract", "multiply"}

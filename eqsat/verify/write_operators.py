@@ -147,6 +147,8 @@ def _rows(d: Draft) -> Made:
     if d.flag() and t.kind != "b":
         value, exact, top = _value(d, t, shape)
         types = [v.array.dtype for v in d.values if v.name == value]
+        if not types and t.array.dtype == np.uint64:  # a Python number is one of int64 there, and the sum of float64
+            raise Reject
         if not np.can_cast(np.result_type(t.array.dtype, *types), t.array.dtype, "same_kind"):
             raise Reject  # for which NumPy's ``at`` has other rules than its operators
         exact = exact and t.integral and t.top + 8 * top < t.limit
