@@ -773,6 +773,25 @@ def test_tiles_ask_for_panels_of_constants_that_the_innermost_cache_does_not_hol
     assert not asks(4, 64, "b")
 
 
+def test_tiles_ask_far_ahead_where_arithmetic_outlasts_memory() -> None:
+    """Few rows wait for memory, and requests for more of it are in the way."""
+
+    def rows(gbs: float) -> list[int]:
+        memory = replace(DESK.levels[-1], read_gbs=gbs, read_gbs_all=gbs)
+        target = target_of(replace(DESK, levels=(*DESK.levels[:-1], memory)))
+        found = []
+        for m in range(2, 13):
+            problem = problem_of(gemm(m, 4096, 1024, const="b"), target)
+            nest = Pack("b", Loop("n", 4096, 32, TileOp("fma", (("m", 12), ("n", 32), ("k", 1024)))), ahead=True)
+            found += [m] * bool(tiles(with_copies(nest, problem, target))[0].ahead)
+        return found
+
+    peak = DESK.peak_gflops("float32")  # an element is 4 bytes, and 2 flops of each row
+    assert rows(peak / 2.4) == [*range(5, 13)]
+    assert rows(peak / 4.9) == [*range(10, 13)]
+    assert rows(peak / 20) == []
+
+
 def test_blocks_are_not_turned_over_to_results_that_lie_apart() -> None:
     """Channels of an image, turned out of a frame: columns of the results are contiguous, rows are not."""
     body = Call("relu", (Load(0, 0, (1, 56 * 64, 64), float32),), float32)
