@@ -7,7 +7,6 @@ after the other, and the program is selected anew.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
@@ -22,7 +21,6 @@ from eqsat.extract.select import ExtractionError, extract
 from eqsat.extract.terms import Read, Selection, Term
 from eqsat.ir.node import ConstArray, Node
 from eqsat.ir.spec import Spec
-from eqsat.ir.types import TensorType
 from eqsat.ir.views import ViewMap
 from eqsat.options import Numerics
 from eqsat.plan.assembly import searched
@@ -127,14 +125,11 @@ def _inlined(term: Term) -> Iterator[Term]:
 
 def _overlaps(term: Term | Read) -> bool:
     """Whether it is a view of overlapping windows."""
-    return isinstance(term, Term) and term.op == "view" and _repeats(term.attrs, term.children[0].type)
+    return isinstance(term, Term) and term.op == "view" and _of_windows(term.attrs)
 
 
-def _repeats(map: object, of: TensorType) -> bool:
-    """Whether a view has elements of a tensor several times, at different places: no broadcast."""
-    if not isinstance(map, ViewMap) or math.prod(map.shape) <= of.size:
-        return False
-    return all(step for atoms in map.axes for _, step in atoms)
+def _of_windows(map: object) -> bool:
+    return isinstance(map, ViewMap) and map.overlaps and not map.repeats
 
 
 def _windows(term: Term) -> bool:
@@ -145,7 +140,7 @@ def _convolutions(region: Region) -> list[Node]:
     """Contractions over windows, and those that the program calls convolutions."""
 
     def over_windows(node: Node) -> bool:
-        return any(i.op == "view" and _repeats(i.attrs, i.inputs[0].type) for i in node.inputs)
+        return any(i.op == "view" and _of_windows(i.attrs) for i in node.inputs)
 
     products = (node for node in region.graph.nodes() if node.op == "contract")
     return [node for node in products if over_windows(node) or node.label.startswith("conv")]

@@ -148,18 +148,14 @@ def _padded_sum(m: Match) -> Node | None:
 
 def _viewed_sum(m: Match) -> Node | None:
     shape = m._class_ts.shape
-    if math.prod(shape) == 0 or _repeats(m.mp):
+    if math.prod(shape) == 0 or m.mp.repeats:
         return None  # what is repeated is better added before
     return signed_sum([(s, build.view(build.broadcast_to(t, shape), m.mp)) for s, t in m.ts])
 
 
-def _repeats(map: ViewMap) -> bool:
-    return any(stride == 0 for atoms in map.axes for _, stride in atoms)
-
-
 def unrepeated(m: Match) -> bool:
     """the e-graph is small, and the view repeats nothing"""
-    return m.small() and m.root.type.size > 0 and not _repeats(m.mp)
+    return m.small() and m.root.type.size > 0 and not m.mp.repeats
 
 
 def _viewed_pair(f: str) -> object:

@@ -124,18 +124,7 @@ def halves_pay(m: Match) -> bool:
 
 def _of_windows(m: Match, factor: Node) -> bool:
     """Whether a factor is a view with elements that it walks again, which sums of its halves would store."""
-    return any(_walks_again(map) for map, _ in m.forms(factor, "view"))
-
-
-def _walks_again(map: object) -> bool:
-    """Whether a view may have an element at several places."""
-    assert isinstance(map, ViewMap)
-    reach = 1
-    for step, n in sorted((abs(step), n) for axis in map.axes for n, step in axis):
-        if step < reach:
-            return True
-        reach = step * n
-    return False
+    return any(isinstance(map, ViewMap) and map.overlaps for map, _ in m.forms(factor, "view"))
 
 
 def _as_it_lies(m: Match, factor: Node, labels: Labels) -> tuple[Node, Labels]:

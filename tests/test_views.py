@@ -69,6 +69,15 @@ def test_composition_is_numpy(data: st.DataObject) -> None:
         one_to_one = sorted(seen.reshape(-1).tolist()) == list(range(x.size))
         # Flips read every element once too, but not from offset 0 upwards.
         assert one_to_one if map.is_one_to_one(x.size) else True
+        assert map.overlaps or np.unique(seen).size == seen.size
+        assert map.overlaps or not map.repeats
+
+
+def test_broadcasts_and_windows_read_elements_again() -> None:
+    rows, windows = views.strided((4, 3), (3, 1)), views.strided((4, 3), (1, 1))
+    assert not rows.overlaps and windows.overlaps and not windows.repeats
+    assert not views.strided((3, 2), (2, 7)).overlaps and views.strided((3, 2), (2, 4)).overlaps
+    assert views.strided((4, 3), (0, 1)).repeats
 
 
 def test_equal_maps_are_equal() -> None:

@@ -80,6 +80,21 @@ class ViewMap:
             step *= n
         return self.offset == 0 and step == size
 
+    @lazy
+    def repeats(self) -> bool:
+        """Whether it stays at an element along some axis: a broadcast."""
+        return any(stride == 0 for atoms in self.axes for _, stride in atoms)
+
+    @lazy
+    def overlaps(self) -> bool:
+        """Whether it may read an element at several places: a step is shorter than what smaller ones reach."""
+        reach = 1
+        for step, n in sorted((abs(stride), n) for atoms in self.axes for n, stride in atoms):
+            if step < reach:
+                return True
+            reach = step * n
+        return False
+
     def __str__(self) -> str:
         axes = ", ".join("×".join(f"{n}:{s}" for n, s in atoms) or "1" for atoms in self.axes)
         return f"[{axes}]" + (f"+{self.offset}" if self.offset else "")
