@@ -9,7 +9,7 @@ return None where operands do not combine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.cost.calibration import (
@@ -23,21 +23,19 @@ from eqsat.cost.calibration import (
     PACK_TRANSPOSED,
     PANEL,
     PANEL_PACK_SLOTS,
-    RUN_SLOTS,
     SEVERAL_ROWS,
     SHUFFLE_SLOTS,
     UNTILED,
 )
 from eqsat.cost.roofline import Roofline, call_seconds, opaque_slots
+from eqsat.extract.layouts import copied_across, lanes_apart, windows_copied
 from eqsat.extract.walks import (
-    VECTOR,
     broadcast,
     broadcast_points,
     every_second,
     in_blocks,
     mixed,
     one,
-    run_of,
     through,
     turned,
     unique,
@@ -322,7 +320,7 @@ class Builder:
             if math.prod(larger.type.shape[larger.type.ndim - inner :]) > PANEL:  # sums are in memory between rows
                 s.core_slots += FILL / SEVERAL_ROWS * larger.type.size
         if min(rows, cols) == 1:
-            s.apart = self._lanes_apart(s, zip(s.children, (attrs.a, attrs.b), strict=True), attrs.out, s.multiply_adds)
+            s.apart = self._lanes_apart(s, (attrs.a, attrs.b), attrs.out, s.multiply_adds)
         if min(rows, cols, deep) > 1:
             both = (a, attrs.a), (b, attrs.b)
             ends = {
@@ -339,30 +337,6 @@ class Builder:
                 for positions, owner, labels in ((cols, b, attrs.b) if x not in attrs.a else (rows, a, attrs.a),)
             )
         return True
-
-    def _copied(self, operand: Stream, along: Sequence[int] | None = None) -> float:
-        """Slots in which windows that overlap are copied: to panels by vectors along some axes, or as they are."""
-        if not operand.reads or operand.type.nbytes <= sum(operand.reads.values()):
-            return 0.0
-        walked = [map.axes for map in operand.maps if map is not None and all(s for axis in map.axes for _, s in axis)]
-        if not walked:
-            return 0.0
-        runs = [run_of(axes, True) if along is None else run_of([axes[a] for a in along], False) for axes in walked]
-        lanes, run = self.roofline.lanes(operand.type.dtype), min(runs)
-        return lanes * (PANEL_PACK_SLOTS * -(-run // lanes) + RUN_SLOTS) / run * operand.type.size
-
-    def _across(self, operand: Stream, labels: Sequence[int], along: int, summed: Sequence[int]) -> float:
-        """Slots in which an operand is copied to panels by vectors along one of its axes: of each tensor that it is
-        computed from, and that lies another way. What lies along summed axes is turned by blocks, else lanes are loaded
-        one by one, but for every second element. What is known is copied when the program is compiled."""
-        axis, slots = labels.index(along), 0.0
-        for map in operand.maps if not self.const.issuperset(operand.reads) else ():
-            axes = (views.identity(operand.type.shape) if map is None else map).axes
-            steps = [abs(atoms[-1][1]) if atoms else 0 for atoms in axes]
-            if steps[axis] > 2 and operand.type.shape[axis] > 1:
-                blocks = any(step == 1 and x in summed for x, step in zip(labels, steps, strict=True))
-                slots += PACK_TRANSPOSED if blocks else self.roofline.apart(operand.type.dtype)
-        return slots * operand.type.size
 
     def _apart(self, s: Stream) -> float:
         """Slots in which what lies along another axis than the results is read, by blocks or lane by lane.
@@ -398,29 +372,21 @@ class Builder:
         lanes = self.roofline.lanes(s.core.type.dtype)
         return s.multiply_adds * -(-positions // lanes) * lanes / positions, s.slots + copied
 
-    def _lanes_apart(
-        self, s: Stream, operands: Iterable[tuple[Stream, Sequence[int]]], out: Sequence[int], points: float
-    ) -> tuple[tuple[int, float], ...]:
-        """For each axis of a reduction its step, and the slots lost where vectors lie along it: in lanes that are not
-        in use, and by loads lane by lane. Nothing where neighbours are combined, which vectors may lie along.
+    def _copied(self, operand: Stream, along: Sequence[int] | None = None) -> float:
+        """What it takes to copy an operand that is windows which overlap, 0 for others."""
+        windows = operand.reads and operand.type.nbytes > sum(operand.reads.values())
+        return windows_copied(self.roofline, operand.type, operand.maps, along) if windows else 0.0
 
-        ``operands``: with the labels of their axes; ``out``: those of the result's.
-        """
-        lanes = self.roofline.lanes(s.type.dtype)
-        steps: dict[int, list[int]] = {}
-        for operand, labels in operands:
-            for map in operand.maps:
-                axes = (views.identity(operand.type.shape) if map is None else map).axes
-                for label, atoms in zip(labels, axes, strict=True):
-                    steps.setdefault(label, []).append(abs(atoms[-1][1]) if atoms else 0)
-                    if label not in out and atoms and atoms[-1][0] >= VECTOR and atoms[-1][1] == 1:
-                        return ()
-        found = []
-        for x, n, stride in zip(out, s.type.shape, row_major(s.type.shape), strict=True):
-            apart = self.roofline.apart(s.type.dtype) * sum(step > 2 for step in steps.get(x, ()))
-            if n > 1:
-                found.append((stride, points * (-(-n // lanes) * lanes / n - 1 + apart)))
-        return tuple(found)
+    def _across(self, operand: Stream, labels: Sequence[int], along: int, summed: Sequence[int]) -> float:
+        """What it takes to copy an operand along one of its axes; what is known is copied at compile time."""
+        known = self.const.issuperset(operand.reads)
+        return 0.0 if known else copied_across(self.roofline, operand.type, operand.maps, labels, along, summed)
+
+    def _lanes_apart(
+        self, s: Stream, labels: Sequence[Sequence[int]], out: Sequence[int], points: float
+    ) -> tuple[tuple[int, float], ...]:
+        operands = [(child.type, child.maps, axes) for child, axes in zip(s.children, labels, strict=True)]
+        return lanes_apart(self.roofline, s.type, operands, out, points)
 
     def _reduce(self, s: Stream, op: str, attrs: object) -> bool:
         if not self._operands(s):
@@ -432,7 +398,7 @@ class Builder:
             each += LOAD_SLOTS + SHUFFLE_SLOTS
         s.core_slots = child.slots + each * child.type.size
         axes = range(child.type.ndim)
-        s.apart = self._lanes_apart(s, [(child, axes)], [a for a in axes if a not in attrs], child.type.size)
+        s.apart = self._lanes_apart(s, (axes,), [a for a in axes if a not in attrs], child.type.size)
         return True
 
     def _gather(self, s: Stream, op: str, attrs: object) -> bool:
