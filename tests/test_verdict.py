@@ -147,6 +147,12 @@ def test_a_check_takes_some_time(seconds: Any) -> None:
         eqsat.check(rewrite(a + b, b + a, id="turned"), seconds=seconds)
 
 
+@pytest.mark.parametrize("seed", ["a", 1.5, None, True])
+def test_a_check_takes_an_integer_as_its_seed(seed: Any) -> None:
+    with pytest.raises(OptionError, match="a check takes an integer as its seed, not "):
+        eqsat.check(rewrite(a + b, b + a, id="turned"), seed=seed)
+
+
 def test_rules_that_are_no_rewrites_are_refused() -> None:
     (builtin,) = (rule for rule in eqsat.rules.list() if rule.id == "fold.constants")
     with pytest.raises(RuleError, match="no rewrite"):

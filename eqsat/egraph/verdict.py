@@ -124,13 +124,16 @@ def check(rule: Rule, *, seconds: float = SECONDS, seed: int = 0) -> Verdict:
     found wrong may be there for the search's sake.
 
     Raises ``RuleError`` where a function of the rule raises, does not return in time, or makes a tensor of another
-    type; and for rules that are no rewrites. ``OptionError`` for ``seconds`` that are no number above 0.
+    type; and for rules that are no rewrites. ``OptionError`` for ``seconds`` that are no number above 0, and for a
+    ``seed`` that is no integer.
     """
     if not isinstance(rule, Rule):
         raise TypeError(f"eqsat.check takes a rule (eqsat.rewrite, or eqsat.rules.get of an id), not {rule!r}")
     limit = as_seconds(seconds)
     if not limit:
         raise OptionError(f"a check takes a number of seconds above 0, not {seconds!r}")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise OptionError(f"a check takes an integer as its seed, not {seed!r}")
     if not rule.ways:
         raise RuleError(f"rule {rule.id!r} is no rewrite: {rule.doc}")
     trials = check_rule(rule, seconds=0.4 * limit, trials=2000, enough=ENOUGH, seed=seed)
