@@ -1,7 +1,7 @@
 """Which algorithms convolutions got, and what the others would have taken.
 
 A convolution is a contraction over windows of a tensor, or over the tensor itself where the kernel has one element.
-What computes it is read off the kernels that were selected; kernels of that algorithm are then refused, one algorithm
+What computes it is read off the kernels that were chosen; kernels of that algorithm are then refused, one algorithm
 after the other, and the program is selected anew.
 """
 
@@ -27,7 +27,7 @@ from eqsat.plan.assembly import searched
 from eqsat.plan.lower import lower
 from eqsat.plan.regions import Region
 from eqsat.search import saturation
-from eqsat.why import rates_of
+from eqsat.why import chosen, rates_of
 
 REGIONS = 4
 """Different parts of a program that are searched again at most."""
@@ -163,12 +163,13 @@ def _of_region(program: Compiled, region: Region) -> Algorithms:
     known = frozenset(n for n, c in zip(region.graph.inputs, region.const, strict=True) if c)
 
     def grown(numerics: Numerics) -> SaturatedEGraph:
-        chosen = rules.select(numerics, program.options.disable)
+        selected = rules.select(numerics, program.options.disable)
         work = saturation(program.options.search_seconds)
-        return saturate(region.graph.outputs, rules=chosen, const=known, work=work)
+        return saturate(region.graph.outputs, rules=selected, const=known, work=work)
 
     own = grown(program.options.numerics)
-    taken, seconds = _selected(program, own, nodes, set()) or ("", 0.0)
+    ran = chosen(program, region, own)
+    taken, seconds = _named(ran.egraph, ran.selection, nodes), ran.selection.seconds
     allowed, refused, others, named = own, {*taken.split("; ")}, dict[str, float](), {taken}
     classes = get_args(Numerics)
     for numerics in classes[classes.index(program.options.numerics) :]:

@@ -26,6 +26,7 @@ from eqsat.explain.work import group_bytes, kernel_flops, naive_peak, naive_work
 from eqsat.frontends.trace import trace
 from eqsat.ir.nest import Loop, Pack, Seq, TileOp
 from eqsat.ir.node import Graph
+from eqsat.plan.decide import as_written
 from eqsat.progress import Progress, tell
 from tests.kernel_groups import DESK
 from tests.reports import one_line
@@ -398,6 +399,21 @@ def test_convolutions_name_their_algorithm_and_what_others_would_take() -> None:
     assert {"implicit GEMM", "im2col, stored"} <= {name.partition(", channels")[0] for name in (found.chosen, *allowed)}
     assert all(time >= found.seconds * 0.999 for time in allowed.values()), "of what is allowed the best was chosen"
     assert any(name.startswith("Winograd F(4, 3)") for name in found.others), "quicker, and not allowed"
+
+
+def test_algorithms_are_those_that_schedules_decided_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may be the program as written, where selection expected more of another one."""
+
+    def written(region: Any, egraph: Any, rules: Any, select: Any, *_: Any) -> Any:
+        return as_written(region, rules, select)
+
+    monkeypatch.setattr("eqsat.search.decide", written)
+    monkeypatch.setattr("eqsat.why.decide", written)
+    x, w = normal(1, 32, 14, 14), normal(32, 32, 3, 3)
+    f = eqsat.optimize(lambda x, w: nn.conv2d(x, w, padding=1), const=("w",), check_speed=False, cache=False)
+    (found,) = f.explain(x, w).algorithms
+    assert found.chosen in ("implicit GEMM", "im2col, stored")
+    assert found.others["Winograd F(2, 3)"] < found.seconds
 
 
 @pytest.mark.parametrize("groups", [1, 32])
