@@ -124,7 +124,7 @@ def _inlined(term: Term) -> Iterator[Term]:
 
 
 def _overlaps(term: Term | Read) -> bool:
-    """Whether it is a view of overlapping windows."""
+    """Whether it is a view of windows that may overlap."""
     return isinstance(term, Term) and term.op == "view" and _of_windows(term.attrs)
 
 

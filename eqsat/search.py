@@ -23,7 +23,7 @@ from eqsat.extract.select import extract
 from eqsat.extract.terms import Selection, Term
 from eqsat.ir.contraction import CASTS
 from eqsat.ir.kernel import Call, Expr, Guarded, Kernel, KernelGroup, Load, walk
-from eqsat.ir.known import constant_nodes, constant_operands
+from eqsat.ir.known import constant_nodes, constant_operands, without_empty
 from eqsat.ir.node import Graph, Node
 from eqsat.plan.assembly import Assembly, own_tensors, place_loop
 from eqsat.plan.decide import decide
@@ -35,7 +35,7 @@ from eqsat.plan.place import Found, place
 from eqsat.plan.placed import PlacedGroup
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, SearchReport, Step, trips_of
 from eqsat.plan.policy import ScheduledPrice
-from eqsat.plan.regions import LoopRegion, Region, cut, without_empty
+from eqsat.plan.regions import LoopRegion, Region, cut
 from eqsat.plan.stages import depends_on
 from eqsat.progress import Tell
 from eqsat.rules import Rule

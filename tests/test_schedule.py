@@ -42,7 +42,7 @@ from eqsat.schedule import (
     least_of,
     schedule,
 )
-from eqsat.schedule.copies import with_copies
+from eqsat.schedule.copies import outlasts, with_copies
 from eqsat.schedule.decode import decode
 from eqsat.schedule.loop_price import loop_steps, total_seconds
 from eqsat.schedule.phases import apart
@@ -790,6 +790,8 @@ def test_tiles_ask_far_ahead_where_arithmetic_outlasts_memory() -> None:
     assert rows(peak / 2.4) == [*range(5, 13)]
     assert rows(peak / 4.9) == [*range(10, 13)]
     assert rows(peak / 20) == []
+    deep = replace(target_of(DESK), tiles=tuple(replace(row, steps=16) for row in target_of(DESK).tiles))
+    assert outlasts(32, problem_of(gemm(12, 4096, 1024, const="b"), deep).stages[0], deep)
 
 
 def test_blocks_are_not_turned_over_to_results_that_lie_apart() -> None:

@@ -166,8 +166,8 @@ def ufunc_at(ufunc: np.ufunc, x: Any, index: Any, *values: Any) -> None:
 
 
 def _as_at_takes(value: Any, dtype: Any) -> Any:
-    """A Python integer as the array that ``ufunc.at`` makes of it, where that is not the same as one of the target's
-    type: it does not fit, or the two meet in float64, as ``uint64`` and ``int64`` do."""
+    """A Python integer as the array that ``ufunc.at`` makes of it, where that is not the same as one of the integers'
+    type that are its target: it does not fit, or the two meet in float64, as ``uint64`` and ``int64`` do."""
     kind = np.dtype(dtype)
     if not is_weak(value) or not isinstance(value, int) or kind.kind not in "iu":
         return value

@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eqsat.ir.loop import Loop, LoopResult
-from eqsat.ir.node import Graph, Node, intern
-from eqsat.ir.repeats import worth_storing
+import numpy as np
 
-__all__ = ["constant_nodes", "constant_operands", "trial"]
+from eqsat.ir import build
+from eqsat.ir.loop import Loop, LoopResult
+from eqsat.ir.node import Graph, Node, intern, substitute
+from eqsat.ir.repeats import worth_storing
+from eqsat.ir.table import OPS
+
+__all__ = ["constant_nodes", "constant_operands", "trial", "without_empty"]
+
+
+def without_empty(graph: Graph) -> Graph:
+    """The graph with tensors that have no elements, and what is computed from such alone (a sum over nothing), as
+    constants: nothing needs computing for them."""
+    known: dict[Node, Node] = {}
+    for node in graph.nodes():
+        if node.op in ("input", "const"):
+            continue
+        if node.type.size == 0:
+            known[node] = build.const(np.empty(node.shape, node.dtype.numpy), node.dtype)
+        elif node.inputs and all(x.type.size == 0 for x in node.inputs):
+            operands = [np.empty(x.shape, x.dtype.numpy) for x in node.inputs]
+            value = np.asarray(OPS[node.op].reference(operands, node.attrs)).astype(node.dtype.numpy, copy=False)
+            first = value.reshape(-1)[0]
+            same = bool((value == first).all())
+            number = build.const(first if same else value, node.dtype)
+            known[node] = build.broadcast_to(number, node.shape)
+    return Graph(graph.inputs, tuple(substitute(graph.outputs, known)), graph.names) if known else graph
 
 
 def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
@@ -36,6 +59,7 @@ def trial(graph: Graph, const: frozenset[Node] = frozenset()) -> Graph:
 
     Loops of what is known with the inputs ``const`` run all their trips: they have run when the program is compiled.
     """
+    graph = without_empty(graph)  # as it is planned
     known = constant_nodes(graph, const)
     made: dict[Node, Node] = {}
     for node in graph.nodes():

@@ -87,12 +87,12 @@ class ViewMap:
 
     @lazy
     def overlaps(self) -> bool:
-        """Whether it may read an element at several places: a step is shorter than what smaller ones reach."""
-        reach = 1
+        """Whether it may read an element at several places: a step is shorter than what smaller ones span."""
+        span = 1
         for step, n in sorted((abs(stride), n) for atoms in self.axes for n, stride in atoms):
-            if step < reach:
+            if step < span:
                 return True
-            reach = step * n
+            span += step * (n - 1)
         return False
 
     def __str__(self) -> str:

@@ -9,13 +9,13 @@ import numpy as np
 
 from eqsat.ir.evaluate import evaluate_nodes
 from eqsat.ir.kernel import Acc, Kernel, Load, Operand
-from eqsat.ir.known import constant_nodes, constant_operands
+from eqsat.ir.known import constant_nodes, constant_operands, without_empty
 from eqsat.ir.loop import LoopResult
 from eqsat.ir.node import Graph, Node, substitute, topological
 from eqsat.ir.types import TensorType
 from eqsat.plan.link import Piece
 from eqsat.plan.plan import KernelStep, Plan, ReferenceStep, Repeat, Step
-from eqsat.plan.regions import LoopRegion, Region, cut, without_empty
+from eqsat.plan.regions import LoopRegion, Region, cut
 
 __all__ = ["Assembly", "PlacedLoop", "own_tensors", "place_loop", "searched"]
 

@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from eqsat.ir import build
 from eqsat.ir.known import constant_nodes
 from eqsat.ir.loop import Loop, of_loop
@@ -51,25 +49,6 @@ class LoopRegion:
 
     loop: Loop
     outputs: tuple[Node, ...]
-
-
-def without_empty(graph: Graph) -> Graph:
-    """The graph with tensors that have no elements, and what is computed from such alone (a sum over nothing), as
-    constants: nothing needs computing for them."""
-    known: dict[Node, Node] = {}
-    for node in graph.nodes():
-        if node.op in ("input", "const"):
-            continue
-        if node.type.size == 0:
-            known[node] = build.const(np.empty(node.shape, node.dtype.numpy), node.dtype)
-        elif node.inputs and all(x.type.size == 0 for x in node.inputs):
-            operands = [np.empty(x.shape, x.dtype.numpy) for x in node.inputs]
-            value = np.asarray(OPS[node.op].reference(operands, node.attrs)).astype(node.dtype.numpy, copy=False)
-            first = value.reshape(-1)[0]
-            same = bool((value == first).all())
-            number = build.const(first if same else value, node.dtype)
-            known[node] = build.broadcast_to(number, node.shape)
-    return Graph(graph.inputs, tuple(substitute(graph.outputs, known)), graph.names) if known else graph
 
 
 def cut(graph: Graph, const: frozenset[Node], *, looped: bool = False) -> list[Region | LoopRegion]:

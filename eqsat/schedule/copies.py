@@ -90,7 +90,7 @@ def outlasts(columns: int, form: StageForm, target: Target) -> bool:
     in its way: of a second factor of 64 MB, 3 rows took 3.9 ms with them and 2.2 without, 12 rows 3.9 and 4.8 (Zen 4).
     """
     row, vectors = target.rows("fma", form.dtype)[0], columns // target.lanes(form.dtype)
-    seconds = step_slots(target, row, form.extent("m"), vectors) / row.steps * target.slot(form.dtype)
+    seconds = step_slots(target, row, form.extent("m"), vectors) * target.slot(form.dtype)
     return seconds >= columns * form.dtype.itemsize / target.outer.bandwidth
 
 

@@ -41,7 +41,7 @@ def round_up(a: int, b: int) -> int:
 
 
 def step_slots(target: Target, row: TileOpRow, rows: int, vectors: int) -> float:
-    """Issue slots of one step of k: the multiply-adds, or the chain's latency, or the loads."""
+    """Issue slots of one position of k: the multiply-adds, or the chain's latency, or the loads."""
     ports = target.ports
     sums = rows * vectors
     chains = row.chains if sums < row.chains else 1  # few accumulators: the tile splits each into several sums
