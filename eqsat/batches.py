@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from eqsat.cost.calibration import PARTS_COLUMNS, PARTS_FEWER, PARTS_GAIN, PARTS_TILES, PARTS_TRIED
 from eqsat.cost.target import Target
+from eqsat.ir.known import known_nodes
 from eqsat.ir.node import Formed, Graph, Node
-from eqsat.ir.parts import axes_of, in_parts, known_nodes
+from eqsat.ir.parts import axes_of, in_parts
 from eqsat.ir.spec import Spec
 from eqsat.ir.table import OPS
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from eqsat.cost.calibration import ROWS_GAIN, ROWS_SHARE
 from eqsat.cost.target import Target
 from eqsat.ir.invariants import with_views
+from eqsat.ir.known import constant_operands, known_nodes
 from eqsat.ir.loop import Loop, LoopResult, loop, with_loops
 from eqsat.ir.node import Formed, Graph, Node
-from eqsat.ir.parts import known_nodes
 from eqsat.ir.row_blocks import RowBlocks, in_row_blocks, row_blocks
 from eqsat.ir.spec import Spec
 
@@ -51,9 +51,8 @@ def _body(
     """The results of a loop, whose body is in that form where it pays. ``known``: operands whose values are."""
     views: dict[Node, Node] = {}
     made, given = with_views(whole, operands, views) or (whole, operands)
-    held = {operand for operand, is_known in zip(operands, known, strict=True) if is_known}
-    inner = zip(made.body.inputs[made.carries :], given[made.carries :], made.steps, strict=True)
-    formed = read_once(made.body, {i for i, operand, step in inner if operand in held and not step}, target)
+    held = [operand for operand, is_known in zip(operands, known, strict=True) if is_known]
+    formed = read_once(made.body, constant_operands(made, given, held), target)
     if formed is None:
         return loop(whole, operands)
     origins |= views

@@ -18,9 +18,10 @@ from eqsat.batches import by_parts
 from eqsat.cost.machine import Machine, cpu_name
 from eqsat.frontends.trace import trace
 from eqsat.ir.evaluate import evaluate
+from eqsat.ir.known import known_nodes
 from eqsat.ir.loop import of_loop
 from eqsat.ir.node import Graph, Node
-from eqsat.ir.parts import axes_of, in_parts, known_nodes
+from eqsat.ir.parts import axes_of, in_parts
 from eqsat.verify.programs import Program
 from eqsat.verify.strategies import programs
 from eqsat_backends.numba_cpu.tiles.tile_ops import cpu_target

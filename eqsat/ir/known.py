@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from eqsat.ir.node import Graph, Node, intern, substitute
 from eqsat.ir.repeats import worth_storing
 from eqsat.ir.table import OPS
 
-__all__ = ["constant_nodes", "constant_operands", "trial", "without_empty"]
+__all__ = ["constant_nodes", "constant_operands", "known_nodes", "trial", "without_empty"]
 
 
 def without_empty(graph: Graph) -> Graph:
@@ -35,8 +35,17 @@ def without_empty(graph: Graph) -> Graph:
     return Graph(graph.inputs, tuple(substitute(graph.outputs, known)), graph.names) if known else graph
 
 
+def known_nodes(graph: Graph, const: Collection[Node]) -> set[Node]:
+    """The nodes that depend on no input but ``const``."""
+    known: set[Node] = set()
+    for node in graph.nodes():
+        if node in const or (node.op != "input" and all(i in known for i in node.inputs)):
+            known.add(node)
+    return known
+
+
 def constant_nodes(graph: Graph, const: frozenset[Node]) -> set[Node]:
-    """Nodes known at compile time: constants, inputs declared so, and what is computed from them alone."""
+    """Nodes whose values are stored at compile time: those known that are worth it."""
     known: set[Node] = set()
     for node in graph.nodes():
         leaf = node.op in ("const", "iota") or node in const

@@ -38,15 +38,6 @@ def axes_of(graph: Graph, const: Collection[Node], extent: int, trips: int) -> d
     return found
 
 
-def known_nodes(graph: Graph, const: Collection[Node]) -> set[Node]:
-    """The nodes that depend on no input but ``const``."""
-    known: set[Node] = set()
-    for node in graph.nodes():
-        if node in const or (node.op != "input" and all(i in known for i in node.inputs)):
-            known.add(node)
-    return known
-
-
 def axis_of(node: Node, found: Mapping[Node, int], trips: int) -> int | None:
     """The axis of a node along which its parts are of its operands' parts, None where there is none.
 

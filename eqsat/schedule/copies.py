@@ -86,8 +86,9 @@ def stays(form: StageForm) -> bool:
 def outlasts(columns: int, form: StageForm, target: Target) -> bool:
     """Whether all rows' sums for a row of the second factor take as long as that takes to come from memory.
 
-    Where memory is what is waited for, the hardware has as many lines under way as there can be, and more requests are
-    in its way: of a second factor of 64 MB, 3 rows took 3.9 ms with them and 2.2 without, 12 rows 3.9 and 4.8 (Zen 4).
+    Where memory is what is waited for, requests of tiles cost more than they gain, probably as they are in the way of
+    the hardware's: of a second factor of 64 MB, 3 rows took 3.9 ms with them and 2.2 without, 12 rows 3.9 and 4.8
+    (Zen 4).
     """
     row, vectors = target.rows("fma", form.dtype)[0], columns // target.lanes(form.dtype)
     seconds = step_slots(target, row, form.extent("m"), vectors) * target.slot(form.dtype)
