@@ -235,6 +235,7 @@ class Compiled:
                 ends=self.report["ends"],
                 tried=self.executable.tried(),
                 patience=self.traced.seconds,
+                complex=self.traced.complex,
                 deadline=deadline,
             )
         except PlainDiffers as error:

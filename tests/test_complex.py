@@ -186,6 +186,35 @@ def test_products_of_infinities_are_nobodys_fault(product: Function, special: co
     assert not np.isfinite(got)
 
 
+def halved_in_place(z: np.ndarray) -> None:
+    z /= 2
+
+
+@pytest.mark.parametrize("special", [complex(np.nan, 1), complex(1, np.nan), complex(np.inf, 1), complex(1, -np.inf)])
+def test_quotients_by_a_number_are_those_of_the_parts(special: complex) -> None:
+    """NumPy's, by a complex number, are NaN in a part that is finite here: verification takes neither for a fault."""
+    z = np.array([[1 - 2j, 3 - 2j], [special, special]], np.complex64)
+    number = complex(z[1, 0].real / 2, z[1, 0].imag / 2)
+
+    def fn(z: Any) -> Any:
+        return z / 2, z.mean(axis=1)
+
+    with np.errstate(all="ignore"):
+        half, mean = eqsat.optimize(fn, strict=True, cache=False)(z)
+        eqsat.optimize(halved_in_place, strict=True, cache=False)(z)
+    np.testing.assert_array_equal(as_real(half), as_real(np.array([[0.5 - 1j, 1.5 - 1j], [number] * 2], np.complex64)))
+    np.testing.assert_array_equal(as_real(mean), as_real(np.array([2 - 2j, special], np.complex64)))
+    np.testing.assert_array_equal(as_real(z), as_real(half))
+
+
+def test_complex_numbers_that_are_nan_on_one_side_differ() -> None:
+    def looks(z: Any) -> Any:
+        return z / 2 + (np.nan if type(z) is np.ndarray else 0)
+
+    with pytest.raises(VerificationError):
+        eqsat.optimize(looks, strict=True)(np.array([1 + 2j, 3 - 1j]))
+
+
 def test_an_infinity_of_the_other_sign_is_one() -> None:
     def looks(x: Any) -> Any:
         return x if type(x) is np.ndarray else -x

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import eqsat
 from eqsat.deadline import NEVER
 from eqsat.errors import VerificationError
 from eqsat.frontends.trace import trace
 from eqsat.ir import stretches
+from eqsat.ir.complexes import as_real
 from eqsat.options import Numerics
 from eqsat.verify import check, draws, rounding
 from eqsat.verify.draws import Draws
-from eqsat.verify.judge import Judge
+from eqsat.verify.judge import Judge, PlainDiffers
 from eqsat.verify.noise import GROSS_RUNS, TAME, Undetermined
 from eqsat.verify.rounding import Moves
 from eqsat.verify.suspects import Seen
@@ -469,3 +472,129 @@ def test_dear_references_are_asked_for_their_error_before_noise_is(monkeypatch: 
     arguments = [rng.standard_normal((1000, 1000)).astype(np.float32) for _ in range(4)]
     optimized = eqsat.optimize(differences, cache=False, check_speed=False, strict=True)
     np.testing.assert_allclose(optimized(*arguments), differences(*arguments), atol=1e-5)
+
+
+QUOTIENTS: dict[str, Callable[..., Any]] = {
+    "half": lambda z: z / 2,
+    "float": lambda z: z / np.float32(3),
+    "complex": lambda z: z / (1 + 0j),
+    "mean": lambda z: z.mean(axis=1),
+    "sum": lambda z: z.sum(axis=1),  # which keeps the parts apart, as the trace does
+}
+NAN = complex(np.nan, np.nan)
+
+
+def in_parts(fn: Callable[..., Any], z: Any) -> Any:
+    """The function of either part by itself."""
+    made = np.empty(np.shape(fn(z)), z.dtype)
+    made.real, made.imag = fn(z.real), fn(z.imag)
+    return made
+
+
+def judged(fn: Callable[..., Any], z: Any, ours: Any, plain: Any = None) -> None:
+    """Hold a compiled program's complex result against the reference, or what NumPy returned if there is none."""
+    traced = trace(fn, (z,))
+    given = as_real(z)
+    drawn = Draws(traced.graph, traced.graph.inputs, [given])
+    results = None if plain is None else [as_real(np.asarray(plain))]
+
+    def run(_: Any) -> list[Any]:
+        return [as_real(np.asarray(ours))]
+
+    judge = Judge(traced.graph, {}, run, drawn, "reassociates", "", 1 << 28, NEVER, complex=traced.complex)
+    if ours is None:
+        assert results is not None
+        judge.examine_plain([given], results)
+    else:
+        judge.examine(draws.OWN, results)
+
+
+PARTS = st.sampled_from([0.0, -0.0, 0.5, -3.0, 1e-3, np.nan, np.inf, -np.inf])
+NUMBERS = st.lists(st.builds(complex, PARTS, PARTS), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@given(numbers=NUMBERS)
+@settings(max_examples=20, deadline=None)
+def test_complex_numbers_that_are_not_finite_are_so_in_any_part(name: str, dtype: type, numbers: list[complex]) -> None:
+    """NumPy divides by a complex number, which mixes the parts; the trace and the program divide each part."""
+    z, fn = np.array(numbers, dtype)[:, None], QUOTIENTS[name]
+    with np.errstate(all="ignore"):
+        plain, ours = fn(z), in_parts(fn, z) if name != "complex" else z.copy()
+        judged(fn, z, None, plain)
+        judged(fn, z, ours, plain)
+        judged(fn, z, ours)
+        judged(fn, z, np.where(np.isnan(ours), NAN, ours).astype(dtype), plain)
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+@given(numbers=NUMBERS, at=st.integers(0, 6), wrong=st.sampled_from([0.25, np.nan, np.inf]), part=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_beside_them_wrong_parts_are_found(
+    name: str, numbers: list[complex], at: int, wrong: float, part: bool
+) -> None:
+    """One that is finite, and is NaN, infinite or another number on one side, is another."""
+    at = min(at, len(numbers))
+    numbers.insert(at, 2 - 1j)
+    z, fn = np.array(numbers, np.complex64)[:, None], QUOTIENTS[name]
+    with np.errstate(all="ignore"):
+        plain, ours = fn(z), in_parts(fn, z) if name != "complex" else z.copy()
+        for values in (plain, ours):
+            changed = values.copy()
+            place = changed.real if part else changed.imag
+            place[at] += wrong
+            with pytest.raises(PlainDiffers):
+                judged(fn, z, None, changed)
+            with pytest.raises(VerificationError):
+                judged(fn, z, changed, plain)
+            with pytest.raises(VerificationError):
+                judged(fn, z, changed)
+
+
+@pytest.mark.parametrize(
+    ("number", "plain", "ours"),
+    [
+        (complex(np.nan, 1), NAN, complex(1, 0.5)),  # NaN to NumPy only
+        (2 + 1j, complex(1, 0.5), complex(np.nan, 0.5)),  # to the program only
+        (complex(np.inf, 1), complex(np.inf, np.nan), complex(np.inf, 0.7)),  # a wrong part that NumPy has none for
+        (complex(np.inf, 1), complex(np.inf, np.nan), complex(np.inf, np.nan)),  # none, where the trace has one
+        (complex(1, np.inf), complex(np.nan, np.inf), complex(0.7, np.inf)),
+    ],
+)
+def test_a_program_has_the_parts_of_the_trace_beside_an_infinity(
+    number: complex, plain: complex, ours: complex
+) -> None:
+    z = np.array([number, 4 - 2j], np.complex64)
+    want, got = (np.array([special, 2 - 1j], np.complex64) for special in (plain, ours))
+    with pytest.raises(VerificationError):
+        judged(lambda z: z / 2, z, got, want)
+
+
+@pytest.mark.parametrize(
+    ("fn", "number", "plain"),
+    [
+        (lambda z: z / 2, complex(np.inf, 1), complex(np.inf, 7)),  # a number, and a wrong one
+        (lambda z: z / 2, complex(np.inf, 1), complex(np.nan, np.inf)),  # an infinity in another part
+        (lambda z: z[::-1], complex(np.inf, 1), complex(np.inf, np.nan)),  # NaN that no quotient made
+        (lambda z: z[::-1], complex(np.inf, 1), complex(-np.inf, 1)),
+        (lambda z: z[::-1], complex(np.nan, 1), complex(np.inf, 1)),  # NaN for an infinity
+    ],
+)
+def test_what_numpy_returned_beside_an_infinity_counts(fn: Callable[..., Any], number: complex, plain: complex) -> None:
+    z = np.full(3, number, np.complex64)
+    with pytest.raises(PlainDiffers):
+        judged(fn, z, None, np.full(3, plain, np.complex64))
+
+
+def test_real_numbers_on_a_last_axis_of_two_are_no_parts() -> None:
+    x = np.array([[np.nan, 1], [2, 3]], np.float32)
+
+    def both(x: Any) -> Any:
+        return x / 2
+
+    graph = trace(both, (x,)).graph
+    judge = Judge(graph, {}, lambda given: given, Draws(graph, graph.inputs, [x]), "reassociates", "", 1 << 28, NEVER)
+    judge.examine_plain([x], [both(x)])
+    with pytest.raises(PlainDiffers):
+        judge.examine_plain([x], [np.array([[np.nan, np.nan], [1, 1.5]], np.float32)])

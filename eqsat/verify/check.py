@@ -87,6 +87,7 @@ def verify(
     ends: Sequence[Sequence[int]] | None = None,
     tried: Run | None = None,
     patience: float = SHARE_SECONDS,
+    complex: frozenset[int] = frozenset(),
     deadline: Deadline = NEVER,
 ) -> list[OutputError]:
     """Errors of every output on random arguments (on the caller's own where no others are valid).
@@ -105,6 +106,7 @@ def verify(
             blocks of a dear program are enough, unless its results are held against ``plain``.
         tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.known.trial`): where all trips take the
             reference longer than ``SHARE_SECONDS``, that is what is verified. It is the same code.
+        complex: the outputs that are complex numbers, by number: their parts lie on a last axis of 2.
         patience: seconds that all trips may take the reference nevertheless, once, on the caller's arguments.
         deadline: of the whole compilation.
 
@@ -123,11 +125,11 @@ def verify(
     assert plain is None or not apart, "the function calls libraries with values of its own"
 
     def judge(graph: Graph, run: Run, drawn: Draws, ends: Sequence[Sequence[int]] | None) -> Judge:
-        if not apart:
-            return Judge(graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, None, ends)
-        calls = Calls(graph, constants)
-        ends = None if ends is None else [*ends, *([] for _ in calls.operands)]
-        return Judge(calls.graph, constants, run, drawn, numerics, options, size.limit, deadline, seed, calls, ends)
+        calls = Calls(graph, constants) if apart else None
+        if calls is not None:
+            graph, ends = calls.graph, None if ends is None else [*ends, *([] for _ in calls.operands)]
+        limit = size.limit
+        return Judge(graph, constants, run, drawn, numerics, options, limit, deadline, seed, calls, ends, complex)
 
     seconds = reference_seconds(graph)
     endless = seconds >= ENDLESS_SECONDS  # how often is decided by values, and by rounding
@@ -221,7 +223,8 @@ def hold_plain(
     graph = Graph(inputs, tuple(outputs[n] for n in held))
     limit = sizes(traced.graph, intermediates).limit
     drawn = Draws(graph, inputs, arrays)
-    judge = Judge(graph, {}, lambda given: given, drawn, "reassociates", "", limit, deadline)
+    pairs = frozenset(at for at, n in enumerate(held) if n in traced.complex)
+    judge = Judge(graph, {}, lambda given: given, drawn, "reassociates", "", limit, deadline, complex=pairs)
     try:
         if held:
             judge.examine_plain(arrays, [results[n] for n in held])

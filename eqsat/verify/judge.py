@@ -28,9 +28,10 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.errors import ResultChangedError, VerificationError
 from eqsat.explain.listing import program
+from eqsat.ir import build
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import of_loop
+from eqsat.ir.loop import of_loop, with_bodies
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, noting
 from eqsat.ir.table import OPS
@@ -38,7 +39,7 @@ from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
 from eqsat.verify.blocks import AsRun, Evaluation, Storage, blocks, demanded, first_and_some, storage
-from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
+from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, beside_infinity, both_nan, scale_of
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.draws import Draws, Kind
@@ -81,6 +82,8 @@ class _Look:
     own: Evaluation
     plain: Sequence[np.ndarray] | None = None
     """What the user's function returned: held against the trace, it takes the place of ``own``."""
+    numpys: bool = False
+    """Whether what is judged is what the user's function returned."""
 
 
 OVERFLOWS = (
@@ -94,7 +97,8 @@ class Judge:
     """Compares a program of a graph with the reference, within ``limit`` bytes.
 
     ``constants`` are values of inputs known at compile time, ``run`` is the program on the others. ``options`` are
-    those it was compiled with, as text for the program that a ``VerificationError`` prints.
+    those it was compiled with, as text for the program that a ``VerificationError`` prints. ``complex`` are the outputs
+    that are complex numbers, by number: their parts lie on a last axis of 2, which other outputs may have as well.
     """
 
     graph: Graph
@@ -110,6 +114,7 @@ class Judge:
     """Where the graph is the part of a program around its calls of library functions."""
     ends: Sequence[Sequence[int]] | None = None
     """For each output, positions where kernels' stores begin and end; None: all of it is compared, however dear."""
+    complex: frozenset[int] = frozenset()
     simple: Graph = field(init=False)
     everything: Storage = field(init=False)
     """How all of the outputs is evaluated."""
@@ -319,9 +324,31 @@ class Judge:
             r = look.own.part(output, box) if look.plain is None else part(look.plain[number], box)
         except (IndexError, ValueError) as error:
             raise Invalid from error
+        if number in self.complex:
+            u, r = self._same_numbers(u, e, r, look)
         if lossy and is_floating(r):
             u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
         return Suspect(number, box, u, e, r, self._signs_matter(output), **whole)
+
+    def _same_numbers(
+        self, ours: np.ndarray, exact: np.ndarray, reference: np.ndarray, look: _Look
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ours and the reference, with the same parts where they are the same complex number and not finite.
+
+        What NumPy made NaN beside an infinity is the trace's number: nothing else says what it should be.
+        """
+        with np.errstate(all="ignore"):
+            if self._divides and look.plain is not None:
+                reference = _replaced(reference, beside_infinity(reference, exact), exact)
+            elif self._divides and look.numpys:
+                ours = _replaced(ours, beside_infinity(ours, reference), reference)
+            return _replaced(ours, both_nan(ours, reference), reference), reference
+
+    @cached_property
+    def _divides(self) -> bool:
+        """Whether there are quotients by numbers, which are those of the parts where they are of complex ones."""
+        nodes = with_bodies(self.graph)
+        return any(node.op == "div" and build.scalar_value(node.inputs[1]) is not None for node in nodes)
 
     def _survey(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False) -> Survey:
         output = self.simple.outputs[number]
@@ -418,6 +445,7 @@ class Judge:
 
     def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> None:
         """Hold what the user's function returned against the trace."""
+        look = replace(look, numpys=True)
         survey = self._survey(number, plain, look, kind)
         if all(s.plain() for batch in self._batches(survey, plain, look) for s in batch):
             return
@@ -463,6 +491,15 @@ class _Rounded(Evaluation):
     def part(self, node: Node, box: Box) -> np.ndarray:
         with np.errstate(all="ignore"):
             return self.exact.part(node, box).astype(node.dtype.numpy)
+
+
+def _replaced(values: np.ndarray, where: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The values, of their own type, with others in their place somewhere."""
+    if not where.any():
+        return values
+    values = values.copy()
+    np.copyto(values, others, casting="same_kind", where=where)
+    return values
 
 
 def mib(nbytes: float) -> str:

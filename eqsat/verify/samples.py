@@ -91,7 +91,8 @@ def drawn(output: Node, ends: Sequence[int], count: int, rng: np.random.Generato
 
     ``ends``: positions in the flattened output.
     """
-    blocks = Pieces(whole(output.shape), min(LARGEST, max(1, output.type.size // FINE)))
+    # Two at least, so that the parts of a complex number stay together.
+    blocks = Pieces(whole(output.shape), min(LARGEST, max(2, output.type.size // FINE)))
     if len(blocks) <= count:
         return list(blocks)
     cuts = [len(blocks) * n // count for n in range(count + 1)]
