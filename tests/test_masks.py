@@ -232,7 +232,7 @@ def test_the_search_prices_what_rows_need_as_the_evaluator_does(threads: int) ->
     for entry in entries:
         price = evaluate_nest(decode(entry, problem, target), problem, pricer)
         assert price is not None
-        total = total_seconds(target, price.compute, price.moved, price.fixed, price.scratch)
+        total = total_seconds(pricer, price.compute, price.moved, price.fixed, price.scratch)
         assert total == pytest.approx(search.seconds(entry), rel=1e-9)
     assert schedule(whole, target).predicted_seconds < 0.95 * schedule(group, target).predicted_seconds
 

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eqsat.cost.machine import Machine, held
+from eqsat.cost.target import Target
 from eqsat.egraph.nests import ENode, NestGraph, Space, saturate_nests
 from eqsat.errors import OptionError
 from eqsat.ir.kernel import (
@@ -294,7 +295,7 @@ def test_the_dynamic_program_finds_what_enumeration_finds(name: str) -> None:
     for entry in everything:
         price = evaluate(decode(entry, problem, target), problem, pricer)
         if price is not None:
-            best = min(best, total_seconds(target, price.compute, price.moved, price.fixed, price.scratch))
+            best = min(best, total_seconds(pricer, price.compute, price.moved, price.fixed, price.scratch))
     search = Search(graph, pricer, False)
     assert search.seconds(search.roots(1)[0]) == pytest.approx(best, rel=1e-12)
 
@@ -742,6 +743,31 @@ def test_tiles_ask_for_results_and_stored_sums_that_no_private_cache_holds() -> 
     assert target.middle[0].capacity < 4096 * 256 * 4
     assert claims(4096, 512) and claims(4096, 1024) and claims(4096, 512, Acc(float32))
     assert not any(claims(rows, k, e) for rows in (14, 140) for k in (512, 1024) for e in (half, Acc(float32)))
+
+
+def test_panels_from_the_second_cache_hide_behind_multiply_adds() -> None:
+    """Of a product with rows enough; not of a stream, of a group that has other work, or of memory's alone."""
+    target = target_of(DESK)
+    (bandwidth, _, shown), *_ = target.rates
+
+    def pricer(group: KernelGroup, on: Target = target) -> Pricer:
+        return Pricer(problem_of(group, on), on)
+
+    many, moved = pricer(gemm(729, 64, 384, const="b")), (4e6, 2e6, 1e6)
+    assert many.counted(moved)[0] < 0.5 * moved[0] and many.counted(moved)[1:] == moved[1:]
+    assert many.uncounted(4e6) == pytest.approx((4e6 - many.counted(moved)[0]) * shown / bandwidth)
+    alone = replace(target, spaces=(target.inner, target.outer))
+    others = (gemm(8, 64, 384, const="b"), target), (product_and_map(64, 64, 64), target)
+    for group, on in (*others, (gemm(729, 64, 384, const="b"), alone)):
+        one = pricer(group, on)
+        assert one.counted(moved) == moved and one.uncounted(4e6) == 0
+
+    tile = TileOp("fma", (("m", 14), ("n", 32), ("k", 384)))
+    nest = Pack("b", Loop("m", 729, 14, Loop("n", 64, 32, tile)), ahead=True)
+    price = evaluate(nest, many.problem, many)
+    assert price is not None and price.moved[0] > 52 * 4 * 64 * 384, "the panels for each row of tiles"
+    seconds = total_seconds(many, price.compute, price.moved, price.fixed, price.scratch)
+    assert price.compute < seconds < 1.05 * price.compute, "tiles fed from there take as long as others"
 
 
 def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None:

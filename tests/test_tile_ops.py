@@ -298,7 +298,7 @@ def test_search_and_walk_price_a_tile_alike(registered: TileOpRow) -> None:
         pricer = Pricer(problem, target)
         price = evaluate(nest, problem, pricer)
         assert price is not None
-        total = total_seconds(target, price.compute, price.moved, price.fixed, price.scratch) + target.step
+        total = total_seconds(pricer, price.compute, price.moved, price.fixed, price.scratch) + target.step
         assert total == pytest.approx(seconds)
 
 

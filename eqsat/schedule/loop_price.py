@@ -8,7 +8,7 @@ whose body is not moves what its body moves, every step.
 from __future__ import annotations
 
 from eqsat.cost import calibration as c
-from eqsat.cost.target import Moved, Target
+from eqsat.cost.target import Moved
 from eqsat.schedule.price import Block, Pricer, Summary
 from eqsat.schedule.problem import plain_axis
 from eqsat.schedule.tiles import ceil_div
@@ -169,12 +169,13 @@ def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[fl
             waits.append(moved / origin.bandwidth)
         added.append(0.0 if number else moved)
         saved.append(float(copy) if kept and pricer.summary(body).fits[number] else 0.0)
-    extra += max(waits)
+    extra += max(waits) + pricer.uncounted(added[0])
     found = extra, tuple(added), tuple(saved), float(copy)
     pricer.packs[stage, factor, body] = found
     return found
 
 
-def total_seconds(target: Target, compute: float, moved: Moved, fixed: float, scratch: float) -> float:
+def total_seconds(pricer: Pricer, compute: float, moved: Moved, fixed: float, scratch: float) -> float:
     """What a nest is ranked by. Scratch pushes other data out of the caches: part of it is fetched again later."""
-    return target.seconds(compute, moved) + fixed + scratch * c.EVICTS / target.outer.bandwidth
+    target = pricer.target
+    return target.seconds(compute, pricer.counted(moved)) + fixed + scratch * c.EVICTS / target.outer.bandwidth

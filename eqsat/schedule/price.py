@@ -191,6 +191,25 @@ class Pricer:
             last = max(0.0, 1.0 - self.target.holds(self.target.caches[-1]) / max(1, sum(self.problem.sizes)))
         return (*near, last)
 
+    @cached_property
+    def fed(self) -> float:
+        """The part that counts of what moves from the second space, if that is a cache: of one product that is no
+        stream (see ``FEW_ROWS``), most hides behind multiply-adds. Groups of several stages have others to do.
+        """
+        form, *more = self.problem.stages
+        alone = not more and form.contraction and form.extent("m") > c.FEW_ROWS
+        return c.FED if alone and len(self.target.caches) > 1 else 1.0
+
+    def counted(self, moved: Moved) -> Moved:
+        """The bytes that take time, of those moved from each origin."""
+        return (self.fed * moved[0], *moved[1:])
+
+    def uncounted(self, copied: float) -> float:
+        """Seconds for bytes from the second space that a copy moves, as far as they do not count: it has no arithmetic
+        to hide behind."""
+        bandwidth, _, shown = self.target.rates[0]
+        return (1 - self.fed) * copied * shown / bandwidth
+
     def tile(self, stage: int, m: int, n: int, k: int, a: bool, b: bool) -> float | None:
         """Seconds of a register tile with its share of the epilogue, or None when it cannot read a factor in place."""
         form = self.problem.stages[stage]

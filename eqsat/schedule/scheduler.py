@@ -385,4 +385,4 @@ def least_of(group: KernelGroup, target: Target) -> Least:
         ScheduleError: the group breaks what ``KernelGroup`` promises.
     """
     pricer = Pricer(problem_of(group, target.alone), target.alone)
-    return Least(pricer.least_compute(), pricer.least_moved(), pricer.most_saved())
+    return Least(pricer.least_compute(), pricer.counted(pricer.least_moved()), pricer.most_saved())

@@ -338,7 +338,7 @@ class Search:
         return tuple(kept)
 
     def seconds(self, entry: Entry) -> float:
-        return total_seconds(self.pricer.target, entry.compute, entry.moved, entry.fixed, entry.scratch)
+        return total_seconds(self.pricer, entry.compute, entry.moved, entry.fixed, entry.scratch)
 
 
 def _dominates(one: Entry, two: Entry) -> bool:
