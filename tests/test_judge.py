@@ -528,6 +528,18 @@ def test_complex_numbers_that_are_not_finite_are_so_in_any_part(name: str, dtype
         judged(fn, z, np.where(np.isnan(ours), NAN, ours).astype(dtype), plain)
 
 
+def test_a_wrong_part_beside_one_that_is_nan_is_found() -> None:
+    """Also where no number has two parts that are not NaN."""
+    z = np.full((4, 1), complex(1, np.nan), np.complex64)
+    double = lambda z: z + z  # noqa: E731
+    judged(double, z, z + z, z + z)
+    for wrong in (complex(77, np.nan), complex(np.inf, np.nan)):
+        with pytest.raises(VerificationError):
+            judged(double, z, np.full_like(z, wrong))
+        with pytest.raises(PlainDiffers):
+            judged(double, z, None, np.full_like(z, wrong))
+
+
 @pytest.mark.parametrize("name", QUOTIENTS)
 @given(numbers=NUMBERS, at=st.integers(0, 6), wrong=st.sampled_from([0.25, np.nan, np.inf]), part=st.booleans())
 @settings(max_examples=20, deadline=None)

@@ -753,14 +753,11 @@ def test_panels_from_the_second_cache_hide_behind_multiply_adds() -> None:
     def pricer(group: KernelGroup, on: Target = target) -> Pricer:
         return Pricer(problem_of(group, on), on)
 
-    many, moved = pricer(gemm(729, 64, 384, const="b")), (4e6, 2e6, 1e6)
-    assert many.counted(moved)[0] < 0.5 * moved[0] and many.counted(moved)[1:] == moved[1:]
-    assert many.uncounted(4e6) == pytest.approx((4e6 - many.counted(moved)[0]) * shown / bandwidth)
+    many = pricer(gemm(729, 64, 384, const="b"))
+    assert 0.5 * 4e6 * shown / bandwidth < many.uncharged(4e6) < 4e6 * shown / bandwidth
     alone = replace(target, spaces=(target.inner, target.outer))
     others = (gemm(8, 64, 384, const="b"), target), (product_and_map(64, 64, 64), target)
-    for group, on in (*others, (gemm(729, 64, 384, const="b"), alone)):
-        one = pricer(group, on)
-        assert one.counted(moved) == moved and one.uncounted(4e6) == 0
+    assert not any(pricer(group, on).uncharged(4e6) for group, on in (*others, (gemm(729, 64, 384, const="b"), alone)))
 
     tile = TileOp("fma", (("m", 14), ("n", 32), ("k", 384)))
     nest = Pack("b", Loop("m", 729, 14, Loop("n", 64, 32, tile)), ahead=True)
@@ -768,6 +765,13 @@ def test_panels_from_the_second_cache_hide_behind_multiply_adds() -> None:
     assert price is not None and price.moved[0] > 52 * 4 * 64 * 384, "the panels for each row of tiles"
     seconds = total_seconds(many, price.compute, price.moved, price.fixed, price.scratch)
     assert price.compute < seconds < 1.05 * price.compute, "tiles fed from there take as long as others"
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1000, 64, 2), (200, 256, 2), (64, 3136, 64)])
+def test_no_product_is_faster_than_the_second_cache(m: int, n: int, k: int) -> None:
+    target = target_of(DESK)
+    found = schedule(gemm(m, n, k), target)
+    assert found.predicted_seconds > dict(found.best.moved)["L2"] / target.rates[0][0]
 
 
 def test_tiles_ask_for_the_next_panel_of_a_factor_that_comes_from_afar() -> None:

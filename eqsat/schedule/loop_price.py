@@ -152,7 +152,7 @@ def sums_bytes(pricer: Pricer, block: Block, axis: str, n: int, step: int) -> fl
 def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[float, Moved, Moved, float]:
     """(seconds of the copy, bytes that it adds, bytes saved in the body because it lies in cache, its bytes).
 
-    What comes from beyond the second space counts as seconds: it is waited for.
+    What comes from beyond the second space counts as seconds, for it is waited for; so does what tiles are not charged.
     """
     known = pricer.packs.get((stage, factor, body))
     if known is not None:
@@ -169,7 +169,7 @@ def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[fl
             waits.append(moved / origin.bandwidth)
         added.append(0.0 if number else moved)
         saved.append(float(copy) if kept and pricer.summary(body).fits[number] else 0.0)
-    extra += max(waits) + pricer.uncounted(added[0])
+    extra += max(waits) + pricer.uncharged(added[0])
     found = extra, tuple(added), tuple(saved), float(copy)
     pricer.packs[stage, factor, body] = found
     return found
@@ -178,4 +178,5 @@ def pack_moved(pricer: Pricer, stage: int, factor: str, body: Block) -> tuple[fl
 def total_seconds(pricer: Pricer, compute: float, moved: Moved, fixed: float, scratch: float) -> float:
     """What a nest is ranked by. Scratch pushes other data out of the caches: part of it is fetched again later."""
     target = pricer.target
-    return target.seconds(compute, pricer.counted(moved)) + fixed + scratch * c.EVICTS / target.outer.bandwidth
+    taken = target.seconds(compute, moved) - pricer.uncharged(moved[0])
+    return taken + fixed + scratch * c.EVICTS / target.outer.bandwidth

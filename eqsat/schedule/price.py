@@ -193,22 +193,17 @@ class Pricer:
 
     @cached_property
     def fed(self) -> float:
-        """The part that counts of what moves from the second space, if that is a cache: of one product that is no
-        stream (see ``FEW_ROWS``), most hides behind multiply-adds. Groups of several stages have others to do.
+        """The part of its wait that traffic from the second space, if that is a cache, is charged: of a kernel that is
+        one product and no stream (see ``FEW_ROWS``), whose tiles have multiply-adds to hide most of it behind.
         """
         form, *more = self.problem.stages
         alone = not more and form.contraction and form.extent("m") > c.FEW_ROWS
         return c.FED if alone and len(self.target.caches) > 1 else 1.0
 
-    def counted(self, moved: Moved) -> Moved:
-        """The bytes that take time, of those moved from each origin."""
-        return (self.fed * moved[0], *moved[1:])
-
-    def uncounted(self, copied: float) -> float:
-        """Seconds for bytes from the second space that a copy moves, as far as they do not count: it has no arithmetic
-        to hide behind."""
+    def uncharged(self, nbytes: float) -> float:
+        """Seconds that bytes from the second space are not waited for, of those that :meth:`Target.seconds` counts."""
         bandwidth, _, shown = self.target.rates[0]
-        return (1 - self.fed) * copied * shown / bandwidth
+        return (1 - self.fed) * nbytes * shown / bandwidth
 
     def tile(self, stage: int, m: int, n: int, k: int, a: bool, b: bool) -> float | None:
         """Seconds of a register tile with its share of the epilogue, or None when it cannot read a factor in place."""

@@ -361,7 +361,7 @@ def _graphs_of(spaces: Sequence[Space], disable: tuple[str, ...], deadline: Dead
 @dataclass(frozen=True, slots=True)
 class Least:
     """What a group takes at least on one thread: seconds of the units, bytes from each of :attr:`Target.origins`, and
-    the seconds saved where results go past the caches.
+    the seconds saved where results go past the caches, or tiles do not wait.
 
     Every operand comes once into each cache that it does not lie in, and all work is done by the tiles that waste
     least of the units.
@@ -385,4 +385,5 @@ def least_of(group: KernelGroup, target: Target) -> Least:
         ScheduleError: the group breaks what ``KernelGroup`` promises.
     """
     pricer = Pricer(problem_of(group, target.alone), target.alone)
-    return Least(pricer.least_compute(), pricer.counted(pricer.least_moved()), pricer.most_saved())
+    moved = pricer.least_moved()
+    return Least(pricer.least_compute(), moved, pricer.most_saved() + pricer.uncharged(moved[0]))

@@ -1,7 +1,7 @@
 """How far results may be from float64: bounds on a whole output and on single elements.
 
-Complex numbers are compared part by part, but for those that are not finite: which of their parts are NaN is not
-specified. ``both_nan`` and ``beside_infinity`` say what counts as the same number.
+Complex numbers are compared part by part, but for parts that are NaN on one side: which part of a number is NaN is not
+specified. ``both_nan`` and ``beside_infinity`` say what counts as the same.
 """
 
 from __future__ import annotations
@@ -105,23 +105,24 @@ def compare(
 
 
 def both_nan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where a complex number is NaN in both arrays, whose last axis is that of its parts.
+    """Where parts, on a last axis of 2, are NaN in one array or both, of complex numbers that are NaN in both.
 
-    It is NaN where either part is, as ``np.isnan`` says. The array API leaves it open which: NumPy's product and
+    A number is NaN where either part is, as ``np.isnan`` says. The array API leaves it open which: NumPy's product and
     quotient mix the parts, so that both are; a sum, or a quotient of the parts, keeps them apart.
     """
-    nan: np.ndarray = np.isnan(a).any(-1, keepdims=True) & np.isnan(b).any(-1, keepdims=True)
-    return np.broadcast_to(nan, a.shape)
+    one, two = np.isnan(a), np.isnan(b)
+    found: np.ndarray = (one | two) & one.any(-1, keepdims=True) & two.any(-1, keepdims=True)
+    return found
 
 
-def beside_infinity(numpys: np.ndarray, other: np.ndarray) -> np.ndarray:
+def beside_infinity(plain: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Where NumPy has NaN as one part of a complex number whose other part is the same infinity in both arrays.
 
     ``(inf + 1j) / 2`` is ``inf + nanj`` to NumPy, which divides by ``2 + 0j`` and adds infinity times 0. C99 calls that
     an infinity, whatever the NaN. An infinity in another part, or of another sign, is another number.
     """
-    infinite = (np.isinf(numpys) & (numpys == other)).any(-1, keepdims=True)
-    found: np.ndarray = np.isnan(numpys) & infinite
+    infinite = (np.isinf(plain) & (plain == other)).any(-1, keepdims=True)
+    found: np.ndarray = np.isnan(plain) & infinite
     return found
 
 

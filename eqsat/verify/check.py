@@ -106,8 +106,8 @@ def verify(
             blocks of a dear program are enough, unless its results are held against ``plain``.
         tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.known.trial`): where all trips take the
             reference longer than ``SHARE_SECONDS``, that is what is verified. It is the same code.
-        complex: the outputs that are complex numbers, by number: their parts lie on a last axis of 2.
         patience: seconds that all trips may take the reference nevertheless, once, on the caller's arguments.
+        complex: the outputs that are complex numbers, by number: their parts lie on a last axis of 2.
         deadline: of the whole compilation.
 
     Raises:

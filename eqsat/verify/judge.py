@@ -82,7 +82,7 @@ class _Look:
     own: Evaluation
     plain: Sequence[np.ndarray] | None = None
     """What the user's function returned: held against the trace, it takes the place of ``own``."""
-    numpys: bool = False
+    judges_plain: bool = False
     """Whether what is judged is what the user's function returned."""
 
 
@@ -325,30 +325,35 @@ class Judge:
         except (IndexError, ValueError) as error:
             raise Invalid from error
         if number in self.complex:
-            u, r = self._same_numbers(u, e, r, look)
+            u, r = self._same_numbers(number, u, e, r, look)
         if lossy and is_floating(r):
             u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
         return Suspect(number, box, u, e, r, self._signs_matter(output), **whole)
 
     def _same_numbers(
-        self, ours: np.ndarray, exact: np.ndarray, reference: np.ndarray, look: _Look
+        self, number: int, ours: np.ndarray, exact: np.ndarray, reference: np.ndarray, look: _Look
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Ours and the reference, with the same parts where they are the same complex number and not finite.
+        """Ours and the reference, with the same parts where one is NaN and they are the same complex number even so.
 
         What NumPy made NaN beside an infinity is the trace's number: nothing else says what it should be.
         """
         with np.errstate(all="ignore"):
-            if self._divides and look.plain is not None:
+            if number in self._quotients and look.plain is not None:
                 reference = _replaced(reference, beside_infinity(reference, exact), exact)
-            elif self._divides and look.numpys:
+            elif number in self._quotients and look.judges_plain:
                 ours = _replaced(ours, beside_infinity(ours, reference), reference)
             return _replaced(ours, both_nan(ours, reference), reference), reference
 
     @cached_property
-    def _divides(self) -> bool:
-        """Whether there are quotients by numbers, which are those of the parts where they are of complex ones."""
-        nodes = with_bodies(self.graph)
-        return any(node.op == "div" and build.scalar_value(node.inputs[1]) is not None for node in nodes)
+    def _quotients(self) -> frozenset[int]:
+        """The outputs, by number, that quotients by numbers are in: of complex ones they are quotients of the parts."""
+        graphs = [Graph(self.graph.inputs, (output,)) for output in self.graph.outputs]
+
+        def divides(graph: Graph) -> bool:
+            divisors = (node.inputs[1] for node in with_bodies(graph) if node.op == "div")
+            return any(build.scalar_value(divisor) is not None for divisor in divisors)
+
+        return frozenset(number for number, graph in enumerate(graphs) if divides(graph))
 
     def _survey(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False) -> Survey:
         output = self.simple.outputs[number]
@@ -434,7 +439,7 @@ class Judge:
             held = moves(places, self.plan, look.bound, known, self.deadline)
             for n, suspect in enumerate(suspects):
                 if look.plain is not None:
-                    finite = np.isfinite(part(look.plain[suspect.output], suspect.box))
+                    finite = np.isfinite(suspect.reference)
                     suspect.held = bool((finite & (moved[n] > held[n])).any())
                 else:
                     finite = np.isfinite(suspect.ours) & np.isfinite(suspect.reference)
@@ -445,7 +450,7 @@ class Judge:
 
     def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> None:
         """Hold what the user's function returned against the trace."""
-        look = replace(look, numpys=True)
+        look = replace(look, judges_plain=True)
         survey = self._survey(number, plain, look, kind)
         if all(s.plain() for batch in self._batches(survey, plain, look) for s in batch):
             return
@@ -495,11 +500,7 @@ class _Rounded(Evaluation):
 
 def _replaced(values: np.ndarray, where: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The values, of their own type, with others in their place somewhere."""
-    if not where.any():
-        return values
-    values = values.copy()
-    np.copyto(values, others, casting="same_kind", where=where)
-    return values
+    return np.where(where, others, values).astype(values.dtype, copy=False)
 
 
 def mib(nbytes: float) -> str:
