@@ -111,11 +111,11 @@ def test_products_of_matrices(rows: int, known: bool) -> None:
 @pytest.mark.parametrize("scale", ["ones", "rows", "columns", "one", "all"])
 def test_errors_are_in_proportion_to_the_largest_elements(scale: str) -> None:
     """Of two rows and two columns. Where known weights make that too much for verification, it is compiled without."""
-    x, w = (RNG.standard_normal(shape) for shape in ((98, 1024), (1024, 512)))
+    x, w = (RNG.standard_normal(shape) for shape in ((196, 1024), (1024, 512)))
     if scale == "ones":
         x, w = np.ones_like(x), np.ones_like(w)
     elif scale == "rows":
-        x *= 10.0 ** RNG.uniform(-3, 3, (98, 1))
+        x *= 10.0 ** RNG.uniform(-3, 3, (196, 1))
     elif scale == "columns":
         w *= 10.0 ** RNG.uniform(-6, 6, (1, 512))
     elif scale == "one":
