@@ -1,8 +1,4 @@
-"""How far results may be from float64: bounds on a whole output and on single elements.
-
-Complex numbers are compared part by part, but for parts that are NaN on one side: which part of a number is NaN is not
-specified. ``both_nan`` and ``beside_infinity`` say what counts as the same.
-"""
+"""How far results may be from float64: bounds on a whole output and on single elements."""
 
 from __future__ import annotations
 
@@ -102,28 +98,6 @@ def compare(
             return OutputError(float("inf"), 0.0, 0.0)
         mine = float(np.abs(ours[finite] - exact[finite].astype(np.float64, copy=False)).max(initial=0.0))
     return OutputError(mine, scale.theirs, allowed)
-
-
-def both_nan(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where parts, on a last axis of 2, are NaN in one array or both, of complex numbers that are NaN in both.
-
-    A number is NaN where either part is, as ``np.isnan`` says. The array API leaves it open which: NumPy's product and
-    quotient mix the parts, so that both are; a sum, or a quotient of the parts, keeps them apart.
-    """
-    one, two = np.isnan(a), np.isnan(b)
-    found: np.ndarray = (one | two) & one.any(-1, keepdims=True) & two.any(-1, keepdims=True)
-    return found
-
-
-def beside_infinity(plain: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Where NumPy has NaN as one part of a complex number whose other part is the same infinity in both arrays.
-
-    ``(inf + 1j) / 2`` is ``inf + nanj`` to NumPy, which divides by ``2 + 0j`` and adds infinity times 0. C99 calls that
-    an infinity, whatever the NaN. An infinity in another part, or of another sign, is another number.
-    """
-    infinite = (np.isinf(plain) & (plain == other)).any(-1, keepdims=True)
-    found: np.ndarray = np.isnan(plain) & infinite
-    return found
 
 
 def least_move(exact: np.ndarray, samples: Sequence[np.ndarray]) -> np.ndarray:

@@ -28,10 +28,9 @@ import numpy as np
 from eqsat.deadline import Deadline
 from eqsat.errors import ResultChangedError, VerificationError
 from eqsat.explain.listing import program
-from eqsat.ir import build
 from eqsat.ir.composite import without_composites
 from eqsat.ir.evaluate import evaluate
-from eqsat.ir.loop import of_loop, with_bodies
+from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, noting
 from eqsat.ir.table import OPS
@@ -39,9 +38,10 @@ from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
 from eqsat.verify.blocks import AsRun, Evaluation, Storage, blocks, demanded, first_and_some, storage
-from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, beside_infinity, both_nan, scale_of
+from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
+from eqsat.verify.complex_parts import beside_infinity, both_nan, quotients, replaced
 from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
 from eqsat.verify.estimate import reference_seconds
@@ -325,35 +325,18 @@ class Judge:
         except (IndexError, ValueError) as error:
             raise Invalid from error
         if number in self.complex:
-            u, r = self._same_numbers(number, u, e, r, look)
+            if number in self._quotients and look.plain is not None:
+                r = replaced(r, beside_infinity(r, e), e)
+            elif number in self._quotients and look.judges_plain:
+                u = replaced(u, beside_infinity(u, r), r)
+            u = replaced(u, both_nan(u, r), r)
         if lossy and is_floating(r):
             u = np.where(np.isfinite(r) & np.isfinite(e), u, r).astype(u.dtype, copy=False)
         return Suspect(number, box, u, e, r, self._signs_matter(output), **whole)
 
-    def _same_numbers(
-        self, number: int, ours: np.ndarray, exact: np.ndarray, reference: np.ndarray, look: _Look
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Ours and the reference, with the same parts where one is NaN and they are the same complex number even so.
-
-        What NumPy made NaN beside an infinity is the trace's number: nothing else says what it should be.
-        """
-        with np.errstate(all="ignore"):
-            if number in self._quotients and look.plain is not None:
-                reference = _replaced(reference, beside_infinity(reference, exact), exact)
-            elif number in self._quotients and look.judges_plain:
-                ours = _replaced(ours, beside_infinity(ours, reference), reference)
-            return _replaced(ours, both_nan(ours, reference), reference), reference
-
     @cached_property
     def _quotients(self) -> frozenset[int]:
-        """The outputs, by number, that quotients by numbers are in: of complex ones they are quotients of the parts."""
-        graphs = [Graph(self.graph.inputs, (output,)) for output in self.graph.outputs]
-
-        def divides(graph: Graph) -> bool:
-            divisors = (node.inputs[1] for node in with_bodies(graph) if node.op == "div")
-            return any(build.scalar_value(divisor) is not None for divisor in divisors)
-
-        return frozenset(number for number, graph in enumerate(graphs) if divides(graph))
+        return quotients(self.graph)
 
     def _survey(self, number: int, ours: np.ndarray, look: _Look, kind: Kind, lossy: bool = False) -> Survey:
         output = self.simple.outputs[number]
@@ -496,11 +479,6 @@ class _Rounded(Evaluation):
     def part(self, node: Node, box: Box) -> np.ndarray:
         with np.errstate(all="ignore"):
             return self.exact.part(node, box).astype(node.dtype.numpy)
-
-
-def _replaced(values: np.ndarray, where: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The values, of their own type, with others in their place somewhere."""
-    return np.where(where, others, values).astype(values.dtype, copy=False)
 
 
 def mib(nbytes: float) -> str:
