@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from eqsat.ir import stretches
 from eqsat.ir.complexes import as_real
 from eqsat.options import Numerics
 from eqsat.verify import check, draws, rounding
+from eqsat.verify.bounds import shrinks
 from eqsat.verify.draws import Draws
 from eqsat.verify.judge import Judge, PlainDiffers
 from eqsat.verify.noise import GROSS_RUNS, TAME, Undetermined
@@ -597,6 +599,49 @@ def test_what_numpy_returned_beside_an_infinity_counts(fn: Callable[..., Any], n
     z = np.full(3, number, np.complex64)
     with pytest.raises(PlainDiffers):
         judged(fn, z, None, np.full(3, plain, np.complex64))
+
+
+def test_a_program_is_not_as_far_off_as_numpy_where_that_adds_term_by_term() -> None:
+    x, y = rng.random((2, 2500, 4), np.float32)
+
+    def fn(x: Any, y: Any) -> Any:
+        return np.einsum("ij,kj->j", x, y)
+
+    def double() -> Sequence[np.ndarray]:
+        return [fn(x.astype(np.float64), y.astype(np.float64))]
+
+    exact, plain = double()[0], fn(x, y)
+    off = np.abs(plain - exact).max()
+    assert off > 1e-3 * exact.max()
+    graph = trace(fn, (x, y)).graph
+    drawn = Draws(graph, graph.inputs, (x, y))
+    for change, finds in ((0.0, False), (1e-7, False), (0.25 * off / exact.max(), True)):
+        result = (exact * (1 + change)).astype(np.float32)
+        judge = Judge(graph, {}, lambda given, made=result: [made], drawn, "reassociates", "", 1 << 28, NEVER)
+        with pytest.raises(PlainDiffers):
+            judge.examine(draws.OWN, [plain])
+        judge = replace(judge, in_double=double)
+        if finds:
+            with pytest.raises(VerificationError, match="output 0 is off"):
+                judge.examine(draws.OWN, [plain])
+        else:
+            judge.examine(draws.OWN, [plain])
+
+
+def test_only_what_gets_smaller_with_the_unit_is_rounding() -> None:
+    exact = np.linspace(1, 2, 100)
+    error = rng.uniform(-1, 1, 100) * 1e-3
+    single, wrong = (exact + error).astype(np.float32), (exact + error).astype(np.float64)
+    narrow, wide = np.finfo(np.float32), np.finfo(np.float64)
+    assert shrinks([(exact, single, exact + error * 2**-29)], narrow)
+    assert not shrinks([(exact, single, wrong)], narrow)
+    assert not shrinks([(exact, single, exact + error * 2**-26)], narrow)
+    assert not shrinks([(exact, wrong, wrong)], wide) and not shrinks([(exact, wrong, exact)], wide)
+    for special in (np.nan, np.inf):
+        holed = np.where(exact < 1.5, special, exact)
+        assert shrinks([(holed, holed.astype(np.float32), holed)], narrow)
+        assert not shrinks([(exact, holed.astype(np.float32), exact)], narrow)
+        assert not shrinks([(exact, single, holed)], narrow)
 
 
 def test_real_numbers_on_a_last_axis_of_two_are_no_parts() -> None:

@@ -144,6 +144,9 @@ def test_a_traced_array_is_an_array() -> None:
     np.testing.assert_allclose(eqsat.optimize(fn, **QUICK)(x, y), x * 2)
 
 
+MANY, MORE = rng.random((2, 2500, 4), np.float32)
+"""NumPy adds their products term by term, and keeps three digits of a sum of six million."""
+
 LOOKS: dict[str, tuple[Callable[..., Any], str]] = {
     "values": (lambda x: x * 2 if type(x) is np.ndarray else x * 3, "output 0 has other values"),
     "shape": (lambda x: x * 2 if type(x) is np.ndarray else x[:1] * 2, r"output 0 is float32\[4\]"),
@@ -160,6 +163,17 @@ def test_what_depends_on_being_traced_is_found(name: str) -> None:
         eqsat.optimize(fn, **QUICK)(normal(4))
     assert "type(x)" in str(caught.value)
     eqsat.optimize(fn, verify=False, **QUICK)(normal(4))
+
+
+@pytest.mark.parametrize("much", [1.003, 1.00001])
+def test_rounding_hides_no_difference_that_float64_has_as_well(much: float) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        made = np.einsum("ij,kj->j", x, y)
+        return made if type(x) is np.ndarray else made * much
+
+    assert abs(np.einsum("ij,kj->j", MANY, MORE) / np.einsum("ij->j", MANY) / np.einsum("ij->j", MORE) - 1).max() > 1e-3
+    with pytest.raises(VerificationError, match="output 0 has other values"):
+        eqsat.optimize(fn, **QUICK)(MANY, MORE)
 
 
 @dataclass
@@ -202,6 +216,10 @@ ORDINARY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "NaN": (lambda x: (x * 2, np.isnan(x)), (np.array([np.nan, 1.0, np.inf]),)),
     "keywords": (lambda x, **more: x * more["scale"], (normal(3),)),
     "cancels": (lambda x: (x - x.mean()).sum() + np.var(x * 1e-3 + 100), (normal(300),)),
+    "sums term by term": (lambda x, y: np.einsum("ij,kj->j", x, y) * 2, (MANY, MORE)),
+    "of complex numbers": (lambda x, y: np.einsum("ij,kj->j", x, y * 1j), (MANY, MORE)),
+    "of 16 bits": (lambda x: np.einsum("ij->j", x), (MANY[:1500].astype(np.float16),)),
+    "into an argument": (lambda x, y, out: np.einsum("ij,kj->j", x, y, out=out), (MANY, MORE, np.zeros(4, np.float32))),
     "jumps": (lambda x: (np.argsort(np.tanh(x @ x.T), axis=1), np.floor(x @ x.T * 100)), (normal(30, 30) * 3,)),
 }
 TABLE = normal(5)

@@ -84,6 +84,7 @@ def verify(
     options: str = "",
     intermediates: int = 0,
     plain: Sequence[np.ndarray] | None = None,
+    in_double: Callable[[], Sequence[np.ndarray] | None] | None = None,
     ends: Sequence[Sequence[int]] | None = None,
     tried: Run | None = None,
     patience: float = SHARE_SECONDS,
@@ -102,6 +103,7 @@ def verify(
         options: those it was compiled with, as text.
         intermediates: bytes that the compiled program needs beside arguments and results.
         plain: results of the user's function on the caller's arguments, to be held against the reference too.
+        in_double: the same of float64, asked for where they are further from the reference than rounding explains.
         ends: for each output, positions in its elements where the program's stores begin and end. With them, some
             blocks of a dear program are enough, unless its results are held against ``plain``.
         tried: the compiled program with loops of fewer trips (:func:`eqsat.ir.known.trial`): where all trips take the
@@ -129,7 +131,9 @@ def verify(
         if calls is not None:
             graph, ends = calls.graph, None if ends is None else [*ends, *([] for _ in calls.operands)]
         limit = size.limit
-        return Judge(graph, constants, run, drawn, numerics, options, limit, deadline, seed, calls, ends, complex)
+        return Judge(
+            graph, constants, run, drawn, numerics, options, limit, deadline, seed, calls, ends, complex, in_double
+        )
 
     seconds = reference_seconds(graph)
     endless = seconds >= ENDLESS_SECONDS  # how often is decided by values, and by rounding
@@ -224,7 +228,23 @@ def hold_plain(
     limit = sizes(traced.graph, intermediates).limit
     drawn = Draws(graph, inputs, arrays)
     pairs = frozenset(at for at, n in enumerate(held) if n in traced.complex)
-    judge = Judge(graph, {}, lambda given: given, drawn, "reassociates", "", limit, deadline, complex=pairs)
+
+    def in_double() -> list[np.ndarray] | None:
+        found = plain.in_double(traced)
+        return None if found is None else [found[n] for n in held]
+
+    judge = Judge(
+        graph,
+        {},
+        lambda given: given,
+        drawn,
+        "reassociates",
+        "",
+        limit,
+        deadline,
+        complex=pairs,
+        in_double=in_double,
+    )
     try:
         if held:
             judge.examine_plain(arrays, [results[n] for n in held])

@@ -34,11 +34,11 @@ from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, noting
 from eqsat.ir.table import OPS
-from eqsat.ir.types import is_floating
+from eqsat.ir.types import finfo, is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
 from eqsat.verify.blocks import AsRun, Evaluation, Storage, blocks, demanded, first_and_some, storage
-from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
+from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of, shrinks
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.complex_parts import beside_infinity, both_nan, quotients, replaced
@@ -80,8 +80,9 @@ class _Look:
     bound: dict[Node, np.ndarray]
     exact: Evaluation
     own: Evaluation
-    plain: Sequence[np.ndarray] | None = None
-    """What the user's function returned: held against the trace, it takes the place of ``own``."""
+    plain: Sequence[np.ndarray | None] | None = None
+    """What the user's function returned: held against the trace, it takes the place of ``own``. None for an output that
+    NumPy's rounding leaves too few digits of."""
     judges_plain: bool = False
     """Whether what is judged is what the user's function returned."""
 
@@ -115,6 +116,8 @@ class Judge:
     ends: Sequence[Sequence[int]] | None = None
     """For each output, positions where kernels' stores begin and end; None: all of it is compared, however dear."""
     complex: frozenset[int] = frozenset()
+    in_double: Callable[[], Sequence[np.ndarray] | None] | None = None
+    """What the user's function returns on the caller's arguments in float64; None where it does not run on them."""
     simple: Graph = field(init=False)
     everything: Storage = field(init=False)
     """How all of the outputs is evaluated."""
@@ -214,10 +217,9 @@ class Judge:
         if self.calls is None:
             ours = self._ours(arrays, look.exact, kind)
         seen = Seen([], [])
-        for number in range(len(self.simple.outputs)):
-            if plain is not None:
-                self._plain_output(number, plain[number], look, kind)
-        look = replace(look, plain=plain)
+        if plain is not None:
+            told = [self._plain_output(number, array, look, kind) for number, array in enumerate(plain)]
+            look = replace(look, plain=[array if tells else None for array, tells in zip(plain, told, strict=True)])
         lost: Undetermined | None = None
         for number in range(len(self.simple.outputs)):
             try:
@@ -321,11 +323,12 @@ class Judge:
         output = self.simple.outputs[number]
         try:
             e, u = look.exact.part(output, box), part(ours, box)
-            r = look.own.part(output, box) if look.plain is None else part(look.plain[number], box)
+            plain = None if look.plain is None else look.plain[number]
+            r = look.own.part(output, box) if plain is None else part(plain, box)
         except (IndexError, ValueError) as error:
             raise Invalid from error
         if number in self.complex:
-            if number in self._quotients and look.plain is not None:
+            if number in self._quotients and plain is not None:
                 r = replaced(r, beside_infinity(r, e), e)
             elif number in self._quotients and look.judges_plain:
                 u = replaced(u, beside_infinity(u, r), r)
@@ -431,12 +434,12 @@ class Judge:
 
     # The plain function
 
-    def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> None:
-        """Hold what the user's function returned against the trace."""
+    def _plain_output(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> bool:
+        """Hold what the user's function returned against the trace. Whether it tells how far from float64 to be."""
         look = replace(look, judges_plain=True)
         survey = self._survey(number, plain, look, kind)
         if all(s.plain() for batch in self._batches(survey, plain, look) for s in batch):
-            return
+            return True
         # By blocks, sums round less than NumPy's over a whole first axis; the function was run, so all of it fits.
         everything = storage(self.simple.outputs, self.graph.inputs, None)
         look = replace(look, own=AsRun(everything, look.bound, deadline=self.deadline))
@@ -451,7 +454,27 @@ class Judge:
                 tame = is_floating(suspect.ours) and np.isfinite(suspect.ours) & np.isfinite(suspect.exact)
                 suspect.excuse(np.where(tame, 0.0, move))
             if not all(e.ok for e in self.noise.errors(batch, survey.scale, look.bound, plain)):
+                if self._shrinks(number, plain, look, kind):
+                    return False
                 raise PlainDiffers(number)
+        return True
+
+    @cached_property
+    def _plain_double(self) -> Sequence[np.ndarray] | None:
+        return None if self.in_double is None else self.in_double()
+
+    def _shrinks(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> bool:
+        """Whether what the user's function is off by is rounding: in float64 it is less by as much as its unit is.
+
+        So of sums that NumPy makes term by term, as those of ``np.einsum`` over more than one label, where the
+        reference has a product of matrices.
+        """
+        output, double = self.simple.outputs[number], self._plain_double
+        if not output.dtype.is_float or double is None:
+            return False
+        boxes = self.boxes(number, kind)
+        parts = ((look.exact.part(output, box), part(plain, box), part(double[number], box)) for box in boxes)
+        return shrinks(parts, finfo(output.dtype.numpy))
 
     # Errors
 

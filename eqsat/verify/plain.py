@@ -30,7 +30,7 @@ from eqsat.frontends.pytree import ArgSpec, Branch, Leaf, Static, Tree, is_tenso
 from eqsat.frontends.trace import Traced, trace
 from eqsat.ir.complexes import as_real
 from eqsat.ir.node import Source
-from eqsat.ir.repeats import base_of, copy_of
+from eqsat.ir.repeats import astype, base_of, copy_of
 from eqsat.ir.types import is_floating
 from eqsat.verify.effects import effect
 
@@ -78,6 +78,23 @@ class Plain:
         changes = (given[w.leaf] for w in traced.written if w.output not in own)
         told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
         return _checked([*arrays, *changes, *told], traced)
+
+    def in_double(self, traced: Traced) -> list[np.ndarray] | None:
+        """The results' arrays where the arguments' floats are float64; None where it does not run on them."""
+        _, raw = self._leaves()
+        wide = [_in_double(leaf) for leaf in raw]
+        given = _given(wide, traced)
+        try:
+            arrays = _arrays(self._run(given), traced)
+        except Exception as error:
+            log.debug("the function does not run on float64 (%r)", error)
+            return None
+        own = {output for output, _ in traced.own}
+        arrays += [given[w.leaf] for w in traced.written if w.output not in own]
+        arrays += [np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards]
+        found = [as_real(array) for array in arrays]
+        alike = all(a.shape == node.shape for a, node in zip(found, traced.graph.outputs, strict=True))
+        return found if alike else None
 
     @contextmanager
     def runs(self, traced: Traced) -> Iterator[tuple[Callable[[], object], list[Any]]]:
@@ -190,6 +207,14 @@ def _given(leaves: Sequence[Any], traced: Traced) -> list[Any]:
     """Arguments for the function: copies of what it may write to, in the order of elements that was traced."""
     changed = {w.leaf for w in traced.written}
     return [np.array(leaf, order="C") if i in changed else _locked(leaf) for i, leaf in enumerate(leaves)]
+
+
+def _in_double(leaf: Any) -> Any:
+    """A tensor as float64, or complex128, if it is one of narrower floats or complex numbers."""
+    array = np.asarray(leaf)
+    if array.dtype.kind != "c" and not is_floating(array):
+        return leaf
+    return astype(array, np.dtype(np.complex128 if array.dtype.kind == "c" else np.float64))
 
 
 def _locked(leaf: Any) -> Any:
