@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eqsat
-from eqsat.ir.contraction import piece_along_rows, product_of
+from eqsat.ir.contraction import product_of
+from eqsat.ir.copied import piece_along_rows
 from eqsat.ir.kernel import (
     Acc,
     Call,

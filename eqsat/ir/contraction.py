@@ -270,27 +270,6 @@ def evenly(strides: Sequence[int], extents: Sequence[int], axes: Sequence[int]) 
     return found
 
 
-def piece_along_rows(factor: Expr, extents: Sequence[int], m: Sequence[int], k: Sequence[int]) -> int:
-    """Positions of m that lie one behind the other in a first factor, where these are more than are along k.
-
-    Then a copy goes column by column, as many elements at once; 0: row by row. A factor that is computed follows
-    the larger part of what it reads.
-    """
-
-    def run(load: Load, axes: Sequence[int]) -> int:
-        return evenly(load.strides, extents, axes) if axes and abs(load.strides[axes[-1]]) == 1 else 1
-
-    read = [load for load in unique(factor) if isinstance(load, Load) and not load.gathers] if m else []
-    found = [(run(load, m), run(load, k), load.strides[m[-1]] == 1) for load in read]
-    along_m = [rows for rows, deep, ahead in found if rows > deep and ahead]
-    return min(along_m) if len(along_m) > sum(deep > rows for rows, deep, _ in found) else 0
-
-
-def lanes_apart(factor: Expr, axis: int) -> int:
-    """Loads of a factor whose neighbours along an axis lie apart, so that a vector of them is loaded lane by lane."""
-    return sum(isinstance(load, Load) and load.strides[axis] not in (-1, 0, 1) for load in unique(factor))
-
-
 @dataclass(frozen=True)
 class Planes:
     """How neighbours of a second factor along k, which lie in different planes, are put side by side for all panels.

@@ -24,8 +24,9 @@ class Factor:
     """One factor of a contraction. ``direct``: a tile may read it where it lies; ``free``: packed at compile time;
     ``stored``: bytes of an element where a rank update reads it, 0 where none can. ``runs``: of a first factor that is
     not direct, positions of m and of k along which it lies evenly; a tile may read it there that has whole parts of
-    both. ``piece``: see :func:`~eqsat.ir.contraction.piece_along_rows`. ``apart``: loads of a factor that is computed
-    whose lanes lie apart where it is copied."""
+    both. ``piece``: see :func:`~eqsat.ir.copied.piece_along_rows`. ``apart``: loads of a factor that is computed
+    whose lanes lie apart where it is copied. ``run``: of a first factor, positions of k that lie evenly in all that it
+    reads. ``window``: see :func:`~eqsat.ir.copied.window_of`."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -40,6 +41,8 @@ class Factor:
     runs: tuple[int, int] = (0, 0)
     piece: int = 0
     apart: int = 0
+    run: int = 0
+    window: tuple[int, int] = (0, 0)
 
     def in_place(self, m: int, k: int) -> bool:
         """Whether a tile of so many rows and products reads it where it lies."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from eqsat.cost import calibration as c
 from eqsat.cost.movement import access_bytes, crowding, thrashes
 from eqsat.cost.target import Moved, Target
+from eqsat.ir.copied import goes_by_windows
 from eqsat.ir.kernel import Load
 from eqsat.ir.types import float32
 from eqsat.schedule.domain import rows_inside, step_inside
@@ -415,8 +416,12 @@ class Pricer:
         lanes = self.target.lanes(form.dtype)
         piece = min(it.piece, dict(block.sizes).get(f"m{stage}", lanes), lanes)
         slots = points / (piece or lanes) * (per_vector + it.slots)
-        if not piece and 0 < it.runs[1] < lanes:  # a row of the copy is so many pieces, each of which has to be found
-            slots = max(slots, points / it.runs[1] * c.SHORT_PIECE)
+        if not piece and 0 < it.run < lanes:  # a row of the copy is so many pieces, each of which has to be found
+            depth = math.prod(extents[axis] for axis in form.named["k"])
+            if goes_by_windows(it.window, depth, lanes):
+                slots = max(slots, points / it.window[1] * c.WINDOW_ROW)
+            else:
+                slots = max(slots, points / it.run * c.SHORT_PIECE)
         seconds = (slots + 2 * c.CALL) * self.target.slot(form.dtype)
         if it.apart:
             seconds += it.apart * points * self.lane(form, swept(form, it, extents, lanes))

@@ -16,7 +16,8 @@ from eqsat.cost.movement import Access as KernelAccess
 from eqsat.cost.movement import Functions, access_bytes, accesses, dependences, slots_of
 from eqsat.cost.target import Target
 from eqsat.ir.axes import normalized, simplify
-from eqsat.ir.contraction import evenly, lanes_apart, loads, piece_along_rows, plain, product_of, streamed, stride_over
+from eqsat.ir.contraction import evenly, loads, plain, product_of, streamed, stride_over
+from eqsat.ir.copied import lanes_apart, piece_along_rows, window_of
 from eqsat.ir.kernel import Call, Expr, FromStage, Index, Kernel, KernelGroup, Load, unique, walk
 from eqsat.ir.siblings import are_siblings, joint
 from eqsat.schedule.ahead import Share, shares_of
@@ -247,9 +248,12 @@ def _contraction(
         if load is not None and k_step is not None and _step(load, kernel, named["n"]) == 1:
             stored = load.dtype.itemsize
             row_bytes = row_bytes or abs(k_step) * stored
-        contiguous, runs, piece, apart, load = step in (0, 1), (0, 0), 0, 0, plain(expr)
+        contiguous, runs, piece, apart, run, load = step in (0, 1), (0, 0), 0, 0, 0, plain(expr)
+        window = (0, 0) if direct or blocks else window_of(kernel.extents, product.k)
         if name == "a" and dot.depth == 1 and product.m and product.k and not (direct or shared):
             piece = piece_along_rows(expr, kernel.extents, product.m, product.k)
+            along = [e.strides for e in unique(expr) if isinstance(e, Load) and not e.gathers]
+            run = min((evenly(strides, kernel.extents, product.k) for strides in along), default=0)
             if load is not None:
                 extents = kernel.extents
                 runs = evenly(load.strides, extents, product.m), evenly(load.strides, extents, product.k)
@@ -261,7 +265,21 @@ def _contraction(
             apart = lanes_apart(expr, copied[-1])
         factors.append(
             Factor(
-                name, inner, depends, direct, free, external, contiguous, slots, row_bytes, stored, runs, piece, apart
+                name,
+                inner,
+                depends,
+                direct,
+                free,
+                external,
+                contiguous,
+                slots,
+                row_bytes,
+                stored,
+                runs,
+                piece,
+                apart,
+                run,
+                window,
             )
         )
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
@@ -146,7 +147,7 @@ def contraction_blocks(
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
     widths: dict[str, set[int]] = {"m": {rows for rows, _ in tiles}, "n": {columns for _, columns in tiles}}
     if k >= 1.5 * CHAIN:
-        steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), 8))
+        steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), _depth_unit(form)))
         if single and form.long:
             steps["k"].append(2 * steps["k"][0])
     depth = min([k, *steps["k"]])
@@ -190,6 +191,16 @@ def contraction_blocks(
             for axis, tile, whole in (("m", rows, m), ("n", columns, n)):
                 steps[axis].append(round_up(ceil_div(whole, target.threads), tile))
     return {axis: ([s for s in found if s > 0], widths.get(axis, set())) for axis, found in steps.items()}
+
+
+def _depth_unit(form: StageForm) -> int:
+    """What blocks of k are multiples of: of windows where these are copied, in parts of which divisions find places."""
+    unit = 8
+    for factor in form.factors:
+        taps = math.prod(factor.window)
+        if not factor.free and 1 < taps <= CHAIN // 4:
+            unit = math.lcm(unit, taps) if math.lcm(unit, taps) <= CHAIN // 4 else taps
+    return unit
 
 
 def _fill(most: float, tile: int, extent: int) -> int:

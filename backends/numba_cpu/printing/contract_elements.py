@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 
 from eqsat.ir.contraction import Contraction, plain, streamed
+from eqsat.ir.copied import goes_by_windows, window_of
 from eqsat.ir.kernel import Expr, Load
 from eqsat.ir.nest import TileOp
 from eqsat_backends.numba_cpu.printing.contract_layout import (
@@ -281,6 +283,8 @@ class ContractElements:
         """Print the evaluation of a block of the first factor, row by row."""
         row, size = self.p.fresh("row"), self.c.a.dtype.itemsize
         first, last = self.inside(k, k_stop)
+        whole = self.whole_windows()
+        behind = (self.lanes - 1) * size if self.depth == 1 else math.inf
         with self.p.scope(f"for {row} in range({m}, {m_stop}):", row):
             at_row = self.split("m", row)
             if self.c.ragged:
@@ -290,25 +294,55 @@ class ContractElements:
             def vector(coordinates: dict[int, str], position: str, view: View) -> None:
                 value = self.p.value(self.c.a, self.view(view, {**at_row, **coordinates}))
                 to = address(packed.at(row, k), (size, minus(position, first)))
-                self.p.store(to, 0 if view.vector is None else 1, value, view.count)
+                # What is behind the last lane comes next, or is room between the rows: whole stores are quicker.
+                count = None if self.span("k") * size + behind <= packed.row else view.count
+                self.p.store(to, 0 if view.vector is None else 1, value, count)
 
+            if whole and goes_by_windows(window_of(self.c.kernel.extents, self.c.k), whole, self.lanes):
+                self.windows(whole, first, last, vector)
+                return
             aligned = self.span("k") * self.depth % self.lanes == 0 or self.span("k") == self.extent["k"]
             self.sweep("k", first, last, vector, aligned)
+
+    def whole_windows(self) -> int:
+        """Positions of k behind one of its outermost axis, where the range at hand is whole ones of these; else 0."""
+        rows, columns = window_of(self.c.kernel.extents, self.c.k)
+        size = rows * columns
+        steps = [step for axis, _, step, *_ in self.around if axis == "k"]
+        return size if self.depth == 1 and size and not any(step % size for step in steps) else 0
+
+    def windows(self, size: int, first: str, last: str, body: Callable[[dict[int, str], str, View], None]) -> None:
+        """Print a loop over whole windows of ``size`` positions of k, and ``body`` for each row of one as a vector.
+
+        The rows are printed one after the other: what is asked of a position in the window is asked once for all.
+        """
+        extents = self.c.kernel.extents
+        outer, *between, inner = (axis for axis in self.c.k if extents[axis] != 1)
+        position, place, width = self.p.fresh("j"), self.p.fresh("k"), extents[inner]
+        with self.p.scope(f"for {position} in range({first}, {last}, {size}):", position):
+            self.p.bind(place, f"{position} // {size}")
+            for row, at in enumerate(product(*(range(extents[axis]) for axis in between))):
+                coordinates = {outer: place, **dict(zip(between, map(str, at), strict=True)), inner: "0"}
+                view = View((), inner, self.rule, None if width == self.lanes else str(width))
+                body(coordinates, address("0", (1, position), (1, str(width * row))), view)
 
     def depths(self, scopes: ExitStack, depth: str, first: str, last: str, each: int) -> dict[int, str]:
         """Print loops over positions along k, ``each`` at a time; their coordinates.
 
-        Over all of k one for each axis: the axes of a position take divisions.
+        Over all of k, or whole windows of it, one for each axis: the axes of a position take divisions.
         """
-        axes, extents = self.c.k, self.c.kernel.extents
-        if first != "0" or self.span("k") < self.extent["k"] or len(axes) < 2:
+        extents = self.c.kernel.extents
+        axes = [axis for axis in self.c.k if extents[axis] != 1]
+        partly = first != "0" or self.span("k") < self.extent["k"]
+        if len(axes) < 2 or (partly and not self.whole_windows()):
             scopes.enter_context(self.p.scope(f"for {depth} in range({first}, {last}):", depth))
             return self.split("k", address("0", (each, depth)))
         found, terms, below = {}, list[Term](), math.prod(extents[axis] for axis in axes) // each
         for axis in axes:
             count, name = extents[axis] // (each if axis == axes[-1] else 1), self.p.fresh("k")
-            scopes.enter_context(self.p.scope(f"for {name} in range({count}):", name))
             below //= count
+            steps = f"{first} // {below}, {last} // {below}" if partly and axis == axes[0] else str(count)
+            scopes.enter_context(self.p.scope(f"for {name} in range({steps}):", name))
             terms.append((below, name))
             found[axis] = address("0", (each if axis == axes[-1] else 1, name))
         self.p.bind(depth, address("0", *terms))

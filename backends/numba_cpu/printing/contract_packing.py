@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eqsat.ir.contraction import Planes, piece_along_rows, plain
+from eqsat.ir.contraction import Planes, plain
+from eqsat.ir.copied import piece_along_rows
 from eqsat.ir.kernel import Load
 from eqsat.ir.nest import Pack
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
