@@ -61,7 +61,8 @@ class ContractPacking(ContractElements):
             size = column * k_span
             packed = Factor("", self.size, column, self.size, start, k)
         else:
-            row = padded_row(k_span * self.size)
+            behind = (self.lanes - 1) * self.size if self.depth == 1 and self.direct("a") is None else 0
+            row = padded_row(k_span * self.size + behind)  # room for all lanes of a row's last store
             size = row * span
             packed = Factor("", row, self.size, row, start, k)
         room = size * (self.extent["b"] if batches > 1 else 1)
