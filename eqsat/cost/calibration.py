@@ -124,6 +124,14 @@ FED = _figure(
     "of the rest that is waited for by a kernel that is one product of more than a few rows",
     TUNED + ": tiles of 6×64, 14×32 and 8×48 with panels of 64 to 384 KB take 1.00 to 1.03 of the time at the peak",
 )
+UNREAD = _figure(
+    "UNREAD",
+    0.5,
+    "share",
+    "of the time in which lines come from the second space that is waited for what a tile does not read of them",
+    "6×16 by 480, first factors in place, 176 to 2916 bytes from step to step: 2.3 ns a step for 1.9 to 2.2 where "
+    "packed, between 2.0 and 2.9 as the distance is (Zen 3, at times of two speeds)",
+)
 HIDDEN_BETWEEN = _figure("HIDDEN_BETWEEN", 0.7, "share", "of the traffic from further spaces that hides", TUNED)
 HIDDEN_FAR = _figure("HIDDEN_FAR", 0.8, "share", "of the traffic from the outermost space that hides", TUNED)
 FASTER = _figure(

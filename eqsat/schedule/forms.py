@@ -26,7 +26,8 @@ class Factor:
     not direct, positions of m and of k along which it lies evenly; a tile may read it there that has whole parts of
     both. ``piece``: see :func:`~eqsat.ir.copied.piece_along_rows`. ``apart``: loads of a factor that is computed
     whose lanes lie apart where it is copied. ``run``: of a first factor, positions of k that lie evenly in all that it
-    reads. ``window``: see :func:`~eqsat.ir.copied.window_of`."""
+    reads. ``window``: see :func:`~eqsat.ir.copied.window_of`. ``depth_bytes``: between neighbours along k where it is
+    direct."""
 
     name: str
     accesses: tuple[KernelAccess, ...]
@@ -43,6 +44,7 @@ class Factor:
     apart: int = 0
     run: int = 0
     window: tuple[int, int] = (0, 0)
+    depth_bytes: int = 0
 
     def in_place(self, m: int, k: int) -> bool:
         """Whether a tile of so many rows and products reads it where it lies."""

@@ -230,6 +230,7 @@ class Pricer:
                 seconds += round_up(k, row.steps) * longer * slot
             if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
                 seconds += m * k / row.steps * target.inner.line / target.refill
+            seconds += self.parts_of_lines(first, m, k)
         if not b:
             if not second.direct:
                 return None
@@ -243,6 +244,18 @@ class Pricer:
             if second.contiguous and far and second.row_bytes > n * size:
                 seconds += k * n * size * m / form.extent("m") * self.first_read(form, second)
         return seconds
+
+    def parts_of_lines(self, first: Factor, m: int, k: int) -> float:
+        """Seconds that a tile waits for lines of which it reads the ``m`` elements for a step of k, each step others.
+
+        Where they are too many to stay for the next tile, they come anew, and not in the order of memory.
+        """
+        inner = self.target.inner
+        unread = inner.line - m * first.accesses[0].dtype.itemsize
+        stays = k * inner.line <= inner.capacity / 2
+        if stays or unread <= 0 or not first.contiguous or first.depth_bytes < inner.line:
+            return 0.0
+        return c.UNREAD * k * unread / self.target.refill
 
     def inside(self, form: StageForm, m: int, k: int) -> float:
         """The part of a contraction's rows to which steps of k add something (see ``eqsat.schedule.domain``)."""

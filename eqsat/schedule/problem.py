@@ -235,6 +235,7 @@ def _contraction(
         blocks = step is not None and k_step is not None and 1 in (step, k_step)  # copies are, turned over or not
         direct = direct and (dot.depth == 1 or (name == "a" and k_step == 1 and whole))  # neighbours lie side by side
         row_bytes = abs((step if name == "a" else k_step) or 0) * size
+        depth_bytes = abs(k_step or 0) * size if direct else 0
         if isinstance(source, FromStage) and group.stages[source.stage].result is None:
             row_bytes = (-(-row_bytes // LINE) | 1) * LINE  # rows of scratch are kept off each other's cache sets
             direct = direct and not any(kernel.extents[a] > 1 for a in named[row] if a not in form.rows)
@@ -280,6 +281,7 @@ def _contraction(
                 apart,
                 run,
                 window,
+                depth_bytes,
             )
         )
     found = replace(form, axes=tuple(named.items()), factors=tuple(factors), dot=dot)
