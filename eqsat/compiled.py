@@ -232,7 +232,7 @@ class Compiled:
                 options=self._options(),
                 intermediates=self.executable.peak_bytes,
                 plain=results,
-                in_double=None if plain is None else partial(plain.in_double, self.traced),
+                in_double=None if plain is None or results is None else partial(plain.in_double, self.traced, results),
                 ends=self.report["ends"],
                 tried=self.executable.tried(),
                 patience=self.traced.seconds,

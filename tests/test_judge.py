@@ -19,11 +19,11 @@ from eqsat.ir import stretches
 from eqsat.ir.complexes import as_real
 from eqsat.options import Numerics
 from eqsat.verify import check, draws, rounding
-from eqsat.verify.bounds import shrinks
 from eqsat.verify.draws import Draws
 from eqsat.verify.judge import Judge, PlainDiffers
 from eqsat.verify.noise import GROSS_RUNS, TAME, Undetermined
 from eqsat.verify.rounding import Moves
+from eqsat.verify.shrinking import shrinks
 from eqsat.verify.suspects import Seen
 
 rng = np.random.default_rng(0)
@@ -632,7 +632,7 @@ def test_only_what_gets_smaller_with_the_unit_is_rounding() -> None:
     exact = np.linspace(1, 2, 100)
     error = rng.uniform(-1, 1, 100) * 1e-3
     single, wrong = (exact + error).astype(np.float32), (exact + error).astype(np.float64)
-    narrow, wide = np.finfo(np.float32), np.finfo(np.float64)
+    narrow, wide = np.dtype(np.float32), np.dtype(np.float64)
     assert shrinks([(exact, single, exact + error * 2**-29)], narrow)
     assert not shrinks([(exact, single, wrong)], narrow)
     assert not shrinks([(exact, single, exact + error * 2**-26)], narrow)
@@ -642,6 +642,12 @@ def test_only_what_gets_smaller_with_the_unit_is_rounding() -> None:
         assert shrinks([(holed, holed.astype(np.float32), holed)], narrow)
         assert not shrinks([(exact, holed.astype(np.float32), exact)], narrow)
         assert not shrinks([(exact, single, holed)], narrow)
+        other = np.where(exact < 1.5, -special if special == np.inf else np.inf, exact)
+        assert not shrinks([(holed, other.astype(np.float32), holed)], narrow)
+        assert not shrinks([(holed, holed.astype(np.float32), other)], narrow)
+    assert not shrinks([(exact, (1.02 * exact).astype(np.float32), exact)], narrow)  # more than sums are off by
+    tiny = np.append(exact, 1e-16)
+    assert not shrinks([(tiny, tiny.astype(np.float32), np.append(exact, 0))], narrow)
 
 
 def test_real_numbers_on_a_last_axis_of_two_are_no_parts() -> None:

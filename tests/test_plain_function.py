@@ -176,6 +176,56 @@ def test_rounding_hides_no_difference_that_float64_has_as_well(much: float) -> N
         eqsat.optimize(fn, **QUICK)(MANY, MORE)
 
 
+def _is_plain(x: Any) -> bool:
+    return type(x) is np.ndarray
+
+
+def _small_ones_lost(x: Any) -> Any:
+    y = x * x
+    return np.where(y < 1e-15, 0, y) if _is_plain(x) else y
+
+
+def _small_sums_lost(x: Any) -> Any:
+    y = np.stack([x * x, x * x]).sum(axis=0)
+    return np.where(y < 1e-15, 0, y) if _is_plain(x) else y
+
+
+SINGLE: dict[str, tuple[Callable[..., Any], list[float]]] = {
+    "small values": (_small_ones_lost, [1, 1e-8, 2e-8, 2, 3e-9]),
+    "small sums": (_small_sums_lost, [1, 1e-8, 2e-8, 2, 3e-9]),
+    "infinity for NaN": (lambda x: np.where(np.isnan(x), np.inf, x) if _is_plain(x) else x * 1, [1, 2, np.nan, 4]),
+    "the same, of sums": (
+        lambda x: np.where(np.isnan(x), np.inf, x) + x[:1].sum() if _is_plain(x) else x + x[:1].sum(),
+        [1, 2, np.nan, 4],
+    ),
+    "float32 alone": (lambda x: x.sum() * 2 + (1 if _is_plain(x) and x.dtype == np.float32 else 0), [1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_what_float64_hides_is_found(name: str) -> None:
+    fn, numbers = SINGLE[name]
+    with pytest.raises(VerificationError, match="output 0 has other values"):
+        eqsat.optimize(fn, **QUICK)(np.array(numbers, np.float32))
+
+
+def test_a_function_that_changes_its_mind_is_not_excused_by_a_later_run() -> None:
+    runs: list[int] = []
+
+    def fn(x: Any) -> Any:
+        runs.append(1) if _is_plain(x) else None
+        return x.sum(axis=0) * (1.001 if _is_plain(x) and len(runs) == 1 else 1)
+
+    with pytest.raises(VerificationError, match="differs from run to run"):
+        eqsat.optimize(fn, **QUICK)(normal(30, 4))
+
+
+def test_the_log_tells_where_numpy_is_less_exact(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "eqsat"):
+        eqsat.optimize(lambda x, y: np.einsum("ij,kj->j", x, y), **QUICK)(MANY, MORE)
+    assert "NumPy's own result is further" in caplog.text
+
+
 @dataclass
 class Layer:
     w: Any

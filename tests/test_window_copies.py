@@ -71,12 +71,14 @@ class Convolution:
         found: np.ndarray = np.einsum("cpqrs,crsn->pqn", windows[:, :: self.stride, :: self.stride], weights)
         return found
 
-    def nest(self, depth: int, lanes: int = 8) -> Nest:
-        """Blocks of six rows and ``depth`` positions of k of the first factor, copied."""
-        m, k = math.prod(self.spots), self.channels * self.size
+    def nest(self, depth: int, lanes: int = 8, around: int = 0) -> Nest:
+        """Blocks of six rows and ``depth`` positions of k of the first factor, copied; in blocks of ``around`` of k."""
+        m, whole = math.prod(self.spots), self.channels * self.size
+        k = min(around, whole) or whole
         tile = TileOp("fma", (("m", 3), ("n", 2 * lanes), ("k", min(depth, k))))
         inside: Nest = Pack("a", Loop("n", COLUMNS, 2 * lanes, Loop("m", 6, 3, tile)))
         inside = Loop("k", k, depth, inside) if depth < k else inside
+        inside = Loop("k", whole, k, inside) if k < whole else inside
         return Pack("b", Loop("m", m, 6, inside, True))
 
     def right(self, found: np.ndarray, x: np.ndarray, w: np.ndarray) -> bool:
@@ -84,10 +86,10 @@ class Convolution:
         slack = 1e-5 * np.nanmax(np.abs(exact), initial=1e-3)
         return np.allclose(found.reshape(exact.shape), exact, rtol=1e-5, atol=slack, equal_nan=True)
 
-    def run(self, depth: int, lanes: int = 8, threads: int = 1) -> Emitted:
+    def run(self, depth: int, lanes: int = 8, threads: int = 1, around: int = 0) -> Emitted:
         """What is printed by the nest; its results are right."""
         group, lanes = self.group(), min(lanes, host().lanes())
-        emitted, arrays = printed(group, self.nest(depth, lanes), lanes, threads), random_buffers(group)
+        emitted, arrays = printed(group, self.nest(depth, lanes, around), lanes, threads), random_buffers(group)
         x, w, found = run(emitted, arrays, threads)[:3]
         assert self.right(found, x[: group.operands[0].size], w[: group.operands[1].size])
         return emitted
@@ -105,6 +107,7 @@ class Convolution:
     part=st.integers(0, 8),
     lanes=st.sampled_from([4, 8, 16]),
     threads=st.integers(1, 2),
+    around=st.integers(0, 60),
 )
 def test_any_windows(
     channels: int,
@@ -117,11 +120,19 @@ def test_any_windows(
     part: int,
     lanes: int,
     threads: int,
+    around: int,
 ) -> None:
     """``lanes``: no more than registers hold. LLVM 22 aborts where a masked load that it cuts in two is stored."""
     image = taps[0] + more[0] + 2 * stride, taps[1] + more[1] + 2 * stride
     case = Convolution(channels, image, taps, stride, pad, fill)
-    case.run(windows * case.size + part, lanes, threads)
+    depth = windows * case.size + part
+    case.run(depth, lanes, threads, around and depth + around)
+
+
+@pytest.mark.parametrize(("taps", "depth", "around"), [((5, 8), 40, 41), ((1, 8), 24, 36), ((3, 3), 9, 30)])
+def test_blocks_in_blocks_start_anywhere(taps: tuple[int, int], depth: int, around: int) -> None:
+    """Whole vectors were copied from a row of 8 taps to the next where an outer block began inside of one."""
+    Convolution(6, (14, 12), taps).run(depth, around=around)
 
 
 def row_loop(source: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from eqsat.cost.calibration import BLOCK_SHARE, CHAIN, FEW_ROWS, LEAST_RUN
 from eqsat.cost.target import Target, TargetError
 from eqsat.egraph.nests import Space
+from eqsat.ir.copied import goes_by_windows
 from eqsat.schedule.domain import step_inside
 from eqsat.schedule.forms import StageForm
 from eqsat.schedule.problem import Problem
@@ -147,7 +148,7 @@ def contraction_blocks(
     steps: dict[str, list[int]] = {"m": [], "n": [], "k": []}
     widths: dict[str, set[int]] = {"m": {rows for rows, _ in tiles}, "n": {columns for _, columns in tiles}}
     if k >= 1.5 * CHAIN:
-        steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), _depth_unit(form)))
+        steps["k"].append(round_up(ceil_div(k, round(k / CHAIN)), _depth_unit(form, target.lanes(form.dtype))))
         if single and form.long:
             steps["k"].append(2 * steps["k"][0])
     depth = min([k, *steps["k"]])
@@ -193,12 +194,15 @@ def contraction_blocks(
     return {axis: ([s for s in found if s > 0], widths.get(axis, set())) for axis, found in steps.items()}
 
 
-def _depth_unit(form: StageForm) -> int:
+def _depth_unit(form: StageForm, lanes: int) -> int:
     """What blocks of k are multiples of: of windows where these are copied, in parts of which divisions find places."""
     unit = 8
     for factor in form.factors:
         taps = math.prod(factor.window)
-        if not factor.free and 1 < taps <= CHAIN // 4:
+        by_rows = factor.name == "a" and not factor.piece
+        if factor.free or form.depth > 1 or not 1 < taps <= CHAIN // 4:
+            continue
+        if not by_rows or goes_by_windows(factor.window, taps, lanes):
             unit = math.lcm(unit, taps) if math.lcm(unit, taps) <= CHAIN // 4 else taps
     return unit
 

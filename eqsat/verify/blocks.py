@@ -400,6 +400,18 @@ class AsRun(Evaluation):
         return _half_of(node) is None and super()._too_much(node, box, needed)
 
 
+class Rounded(Evaluation):
+    """Float64, and its results rounded to the program's own types: NumPy's own error is not asked for."""
+
+    def __init__(self, exact: Evaluation) -> None:
+        super().__init__(exact.plan, exact.bound, deadline=exact.deadline)
+        self.exact = exact
+
+    def part(self, node: Node, box: Box) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.exact.part(node, box).astype(node.dtype.numpy)
+
+
 def _half_of(node: Node) -> DType | None:
     """The type of the 16-bit floats that a node adds up or multiplies, as float32."""
     if node.op not in ("reduce_sum", "reduce_prod") or node.inputs[0].op != "cast":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,23 +53,6 @@ def scale_of(exact: np.ndarray, reference: np.ndarray) -> Scale:
         at = exact[finite].astype(np.float64, copy=False)
         theirs = float(np.abs(reference[finite] - at).max(initial=0.0))
         return Scale(theirs, float(np.abs(at).max(initial=0.0)))
-
-
-def shrinks(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], info: np.finfo) -> bool:
-    """Whether deviations are rounding: those in float64 are smaller, by as much as its unit in the last place is.
-
-    ``parts`` of an output: as it should be, as it was computed in the type that ``info`` tells of, and in float64.
-    """
-    eps = float(np.finfo(np.float64).eps)
-    narrow = Scale()
-    wide = Scale()
-    for exact, single, double in parts:
-        finite = np.isfinite(exact)
-        if (np.isfinite(single) != finite).any() or (np.isfinite(double) != finite).any():
-            return False
-        narrow, wide = narrow.over(scale_of(exact, single)), wide.over(scale_of(exact, double))
-    shrunk = FACTOR * narrow.theirs * eps / float(info.eps) + ULPS * eps * wide.largest
-    return float(info.eps) > eps and wide.theirs <= shrunk
 
 
 def compare(

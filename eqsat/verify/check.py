@@ -73,6 +73,11 @@ def sizes(graph: Graph, intermediates: int) -> Sizes:
     return Sizes(program, max(LEAST_MEMORY, int(MEMORY_FACTOR * program)))
 
 
+def fits_twice(graph: Graph, size: Sizes) -> bool:
+    """Whether NumPy may run a program on arguments of twice the size."""
+    return 2 * naive_peak(graph) + size.program <= size.limit
+
+
 def verify(
     graph: Graph,
     constants: dict[Node, np.ndarray],
@@ -124,6 +129,7 @@ def verify(
     drawn = Draws(graph, free, examples, seed)
     sampled = ends if plain is None else None
     apart = bool(calls_of(graph.outputs))
+    in_double = in_double if fits_twice(graph, size) else None
     assert plain is None or not apart, "the function calls libraries with values of its own"
 
     def judge(graph: Graph, run: Run, drawn: Draws, ends: Sequence[Sequence[int]] | None) -> Judge:
@@ -225,12 +231,13 @@ def hold_plain(
     if reference_seconds(traced.graph) > ENDLESS_SECONDS:
         held = [n for n in held if reference_seconds(Graph(inputs, (outputs[n],))) <= ENDLESS_SECONDS]
     graph = Graph(inputs, tuple(outputs[n] for n in held))
-    limit = sizes(traced.graph, intermediates).limit
+    size = sizes(traced.graph, intermediates)
+    limit = size.limit
     drawn = Draws(graph, inputs, arrays)
     pairs = frozenset(at for at, n in enumerate(held) if n in traced.complex)
 
     def in_double() -> list[np.ndarray] | None:
-        found = plain.in_double(traced)
+        found = plain.in_double(traced, results)
         return None if found is None else [found[n] for n in held]
 
     judge = Judge(
@@ -243,7 +250,7 @@ def hold_plain(
         limit,
         deadline,
         complex=pairs,
-        in_double=in_double,
+        in_double=in_double if fits_twice(traced.graph, size) else None,
     )
     try:
         if held:

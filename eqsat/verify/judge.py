@@ -10,6 +10,9 @@ value (:mod:`eqsat.verify.noise`): elements that noise moves as far are no error
 Large values of an output would hide small ones that are wrong. So an element that is off by ``GROSS`` of its
 own value is held against NumPy's error at elements no larger, then against what noise does to it.
 
+The user's function may be further off than that, of sums that NumPy adds term by term: where it is run on float64 and
+its error shrinks as the unit in the last place does, the reference in the program's own types stands in for it.
+
 Elements that hang on values which the order of evaluation is free to choose are excused
 (:mod:`eqsat.verify.escapes`), but not where the user's function was run and gave a finite one. A program of class
 ``approximates`` may lose a NaN or an infinity: where the reference has one, or hangs on one met on the way, nothing is
@@ -34,11 +37,11 @@ from eqsat.ir.loop import of_loop
 from eqsat.ir.node import ConstArray, Graph, Node
 from eqsat.ir.opaque import Raised, noting
 from eqsat.ir.table import OPS
-from eqsat.ir.types import finfo, is_floating
+from eqsat.ir.types import is_floating
 from eqsat.options import Numerics
 from eqsat.verify import draws, samples
-from eqsat.verify.blocks import AsRun, Evaluation, Storage, blocks, demanded, first_and_some, storage
-from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of, shrinks
+from eqsat.verify.blocks import AsRun, Evaluation, Rounded, Storage, blocks, demanded, first_and_some, storage
+from eqsat.verify.bounds import ErrorsBySize, OutputError, Scale, scale_of
 from eqsat.verify.boxes import Box, part, whole
 from eqsat.verify.calls import Calls
 from eqsat.verify.complex_parts import beside_infinity, both_nan, quotients, replaced
@@ -46,6 +49,7 @@ from eqsat.verify.draws import Draws, Kind
 from eqsat.verify.escapes import Escapes, moves
 from eqsat.verify.estimate import reference_seconds
 from eqsat.verify.noise import ORDERED, SAMPLE, Noise, Undetermined
+from eqsat.verify.shrinking import of_sums, shrinks
 from eqsat.verify.suspects import Seen, Survey, Suspect
 
 LONG_SECONDS = 0.3
@@ -117,7 +121,7 @@ class Judge:
     """For each output, positions where kernels' stores begin and end; None: all of it is compared, however dear."""
     complex: frozenset[int] = frozenset()
     in_double: Callable[[], Sequence[np.ndarray] | None] | None = None
-    """What the user's function returns on the caller's arguments in float64; None where it does not run on them."""
+    """What the user's function returns on the caller's arguments in float64; None where that says nothing."""
     simple: Graph = field(init=False)
     everything: Storage = field(init=False)
     """How all of the outputs is evaluated."""
@@ -246,7 +250,7 @@ class Judge:
         bound = {**dict(zip(self.draws.free, arrays, strict=True)), **self.constants, **(more or {})}
         exact = Evaluation(self.plan, bound, double=True, deadline=self.deadline)
         if self.seconds > DEAR_SECONDS:
-            return _Look(bound, exact, _Rounded(exact))
+            return _Look(bound, exact, Rounded(exact))
         return _Look(bound, exact, Evaluation(self.plan, bound, deadline=self.deadline))
 
     def _with_calls(
@@ -301,7 +305,7 @@ class Judge:
             raise self._error(f"output {number} of the optimized program has shape {ours.shape}", kind)
         lossy = self.numerics == "approximates"
         survey = self._survey(number, ours, look, kind, lossy)
-        if survey.boxes and isinstance(look.own, _Rounded):
+        if survey.boxes and isinstance(look.own, Rounded):
             # What NumPy is off by says more than what rounding may do, and takes one evaluation to know, not dozens.
             look = replace(look, own=Evaluation(self.plan, look.bound, deadline=self.deadline))
             survey = self._survey(number, ours, look, kind, lossy)
@@ -464,17 +468,16 @@ class Judge:
         return None if self.in_double is None else self.in_double()
 
     def _shrinks(self, number: int, plain: np.ndarray, look: _Look, kind: Kind) -> bool:
-        """Whether what the user's function is off by is rounding: in float64 it is less by as much as its unit is.
-
-        So of sums that NumPy makes term by term, as those of ``np.einsum`` over more than one label, where the
-        reference has a product of matrices.
-        """
-        output, double = self.simple.outputs[number], self._plain_double
-        if not output.dtype.is_float or double is None:
+        """See :mod:`eqsat.verify.shrinking`."""
+        output = self.simple.outputs[number]
+        if not of_sums(output):
+            return False
+        self.deadline.check("verifying")
+        if (double := self._plain_double) is None:
             return False
         boxes = self.boxes(number, kind)
         parts = ((look.exact.part(output, box), part(plain, box), part(double[number], box)) for box in boxes)
-        return shrinks(parts, finfo(output.dtype.numpy))
+        return shrinks(parts, output.dtype.numpy)
 
     # Errors
 
@@ -490,18 +493,6 @@ class Judge:
             f"the optimized program differs from the reference on {kind.text}: {what}; it is not used{advice}",
             program(self._program(), seed=self.seed, options=self.options, arguments=arrays),
         )
-
-
-class _Rounded(Evaluation):
-    """Float64, and its results rounded to the program's own types: NumPy's own error is not asked for."""
-
-    def __init__(self, exact: Evaluation) -> None:
-        super().__init__(exact.plan, exact.bound, deadline=exact.deadline)
-        self.exact = exact
-
-    def part(self, node: Node, box: Box) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return self.exact.part(node, box).astype(node.dtype.numpy)
 
 
 def mib(nbytes: float) -> str:

@@ -79,13 +79,17 @@ class Plain:
         told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
         return _checked([*arrays, *changes, *told], traced)
 
-    def in_double(self, traced: Traced) -> list[np.ndarray] | None:
-        """The results' arrays where the arguments' floats are float64; None where it does not run on them."""
+    def in_double(self, traced: Traced, first: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """The results' arrays where the arguments' floats are float64; None where it does not run on them, or returns
+        other ones than the ``first`` when it runs again."""
+        if self.differs_from_run_to_run(first, traced):
+            return None
         _, raw = self._leaves()
-        wide = [_in_double(leaf) for leaf in raw]
-        given = _given(wide, traced)
         try:
+            given = _given([_in_double(leaf) for leaf in raw], traced)
             arrays = _arrays(self._run(given), traced)
+        except MemoryError:
+            raise
         except Exception as error:
             log.debug("the function does not run on float64 (%r)", error)
             return None

@@ -301,15 +301,19 @@ class ContractElements:
             if whole and goes_by_windows(window_of(self.c.kernel.extents, self.c.k), whole, self.lanes):
                 self.windows(whole, first, last, vector)
                 return
-            aligned = self.span("k") * self.depth % self.lanes == 0 or self.span("k") == self.extent["k"]
+            aligned = self.starts_at(self.lanes // math.gcd(self.lanes, self.depth))
             self.sweep("k", first, last, vector, aligned)
+
+    def starts_at(self, unit: int) -> bool:
+        """Whether the range of k at hand starts at a multiple of ``unit``, and ends at one or where k does."""
+        steps = (step for axis, _, step, *_ in self.around if axis == "k")
+        return self.ends["k"] == ("0", str(self.extent["k"])) and not any(step % unit for step in steps)
 
     def whole_windows(self) -> int:
         """Positions of k behind one of its outermost axis, where the range at hand is whole ones of these; else 0."""
         rows, columns = window_of(self.c.kernel.extents, self.c.k)
         size = rows * columns
-        steps = [step for axis, _, step, *_ in self.around if axis == "k"]
-        return size if self.depth == 1 and size and not any(step % size for step in steps) else 0
+        return size if self.depth == 1 and size and self.starts_at(size) else 0
 
     def windows(self, size: int, first: str, last: str, body: Callable[[dict[int, str], str, View], None]) -> None:
         """Print a loop over whole windows of ``size`` positions of k, and ``body`` for each row of one as a vector.
