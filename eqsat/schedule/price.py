@@ -429,7 +429,8 @@ class Pricer:
         lanes = self.target.lanes(form.dtype)
         piece = min(it.piece, dict(block.sizes).get(f"m{stage}", lanes), lanes)
         slots = points / (piece or lanes) * (per_vector + it.slots)
-        if not piece and 0 < it.run < lanes:  # a row of the copy is so many pieces, each of which has to be found
+        if not piece and 0 < it.run < min(lanes, form.extent("k")):
+            # a row of the copy is so many pieces, each of which has to be found
             depth = dict(block.sizes).get(f"k{stage}", 1)
             if goes_by_windows(it.window, depth, lanes):
                 slots = max(slots, points / it.window[1] * c.WINDOW_ROW)
