@@ -210,7 +210,7 @@ WINDOW_ROW = _figure(
     8.0,
     "slots",
     "the same of a row of whole windows, which have code of their own",
-    "196 rows of 256 windows of 3×3, 1.2 ns a row (Zen 3)",
+    "196 rows of 256 windows of 3×3, about 1.2 ns a row (Zen 3)",
 )
 PACK_TRANSPOSED = _figure("PACK_TRANSPOSED", 5.0, "slots a vector", "to copy a factor and transpose it", TUNED)
 LOAD_SLOTS = _figure("LOAD_SLOTS", 0.5, "slots", "a contiguous vector load or store of a map", "two load ports")
