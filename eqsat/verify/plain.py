@@ -73,11 +73,7 @@ class Plain:
                 )
                 return None
             result, given = again
-        arrays = _arrays(result, traced)
-        own = {output for output, _ in traced.own}
-        changes = (given[w.leaf] for w in traced.written if w.output not in own)
-        told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
-        return _checked([*arrays, *changes, *told], traced)
+        return _checked(_outputs(result, given, traced), traced)
 
     def in_double(self, traced: Traced, first: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """The results' arrays where the arguments' floats are float64; None where it does not run on them, or returns
@@ -87,16 +83,12 @@ class Plain:
         _, raw = self._leaves()
         try:
             given = _given([_in_double(leaf) for leaf in raw], traced)
-            arrays = _arrays(self._run(given), traced)
+            found = [as_real(array) for array in _outputs(self._run(given), given, traced)]
         except MemoryError:
             raise
         except Exception as error:
             log.debug("the function does not run on float64 (%r)", error)
             return None
-        own = {output for output, _ in traced.own}
-        arrays += [given[w.leaf] for w in traced.written if w.output not in own]
-        arrays += [np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards]
-        found = [as_real(array) for array in arrays]
         alike = all(a.shape == node.shape for a, node in zip(found, traced.graph.outputs, strict=True))
         return found if alike else None
 
@@ -273,6 +265,14 @@ def _writes(name: str, line: Source | None) -> TraceDiffersError:
         "as it is. Fix: write to it with NumPy's functions and operators, whatever the type of the array",
         where=line,
     )
+
+
+def _outputs(result: Any, given: Sequence[Any], traced: Traced) -> list[np.ndarray]:
+    """An array for each output of the trace: of the result, the arguments that were written to, and the guards."""
+    own = {output for output, _ in traced.own}
+    changes = (given[w.leaf] for w in traced.written if w.output not in own)
+    told = (np.asarray(guard.value, guard.node.dtype.numpy) for guard in traced.guards)
+    return [*_arrays(result, traced), *changes, *told]
 
 
 def _arrays(result: Any, traced: Traced) -> list[np.ndarray]:
