@@ -468,7 +468,10 @@ def test_illegal_nests_of_a_contraction_are_refused_by_axis_or_factor() -> None:
         (Loop("m", 60, 14, Pack("a", Loop("n", 70, 32, tile), fused=True), True), "factor a .* is not copied by the"),
         (Pack("b", Loop("n", 70, 32, Loop("m", 60, 14, tile), True), fused=True), "factor b .* is not copied by the"),
         (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), piece=16), True), "factor b .* in pieces of k"),
-        (Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), prefetch=16), True), "factor b .* and no tile copies it"),
+        (
+            Loop("n", 70, 32, Pack("b", Loop("m", 60, 14, tile), prefetch=16), True),
+            "factor b .* neither copied",
+        ),
         (Loop("n", 70, 32, Loop("m", 60, 14, replace(tile, prefetch=3))), "next panel of its first factor"),
         (Loop("m", 60, 14, Loop("n", 70, 32, replace(tile, prefetch=2))), "next panel of its second factor"),
         (Seq((Loop("n", 70, 32, inner),)), "sequence"),

@@ -18,7 +18,7 @@ from eqsat.schedule.forms import Factor, StageForm
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.tiles import round_up, step_slots
 
-__all__ = ["fusible", "with_copies"]
+__all__ = ["fusible", "in_pieces", "with_copies"]
 
 Around = tuple[tuple[str, int], ...]
 """Axes of the loops of several steps around a term, outermost first, of m with the positions of the first factor."""
@@ -56,6 +56,8 @@ def with_copies(nest: Nest, problem: Problem, target: Target, draws: random.Rand
                     at = replace(at, piece=choose(c.COPY_PIECE, (0, 5, c.COPY_PIECE)))
                 elif direct and not ahead and not number and fusible(body) and choose(1, (0, 1)):
                     at = replace(at, fused=True, prefetch=choose(c.COPY_AHEAD, (0, c.COPY_AHEAD)))
+                elif name == "a" and not ahead and not is_parallel(body) and in_pieces(problem.stages[stage], body):
+                    at = replace(at, prefetch=choose(c.COPY_AHEAD, (0, c.COPY_AHEAD)))
                 return at
             case TileOp("fma", stage=stage):
                 form = problem.stages[stage]
@@ -111,6 +113,18 @@ def constant_afar(factor: Factor, form: StageForm, problem: Problem, target: Tar
     have passed, so that the second has it no more."""
     kind, index, _ = form.source(factor.accesses[0])
     return kind == "operand" and problem.const[index] and problem.sizes[index] > target.inner.capacity
+
+
+def in_pieces(form: StageForm, body: Nest) -> bool:
+    """Whether a copy of the first factor cuts its rows into panels as wide as the tiles in ``body``."""
+    if not form.factors[0].contiguous_rows or form.kernel.domain or form.rows:
+        return False
+    rows = min(tiles(body)[0].size("m"), form.extent("m"))
+    while isinstance(body, Loop | Pack):
+        if isinstance(body, Loop) and body.axis == "m" and body.step % rows:
+            return False
+        body = body.body
+    return True
 
 
 def fusible(body: Nest) -> bool:

@@ -46,6 +46,11 @@ class Factor:
     window: tuple[int, int] = (0, 0)
     depth_bytes: int = 0
 
+    @property
+    def contiguous_rows(self) -> bool:
+        """Whether it lies contiguously along m (or n), and not along k."""
+        return self.direct and self.row_bytes == self.accesses[0].dtype.itemsize != self.depth_bytes
+
     def in_place(self, m: int, k: int) -> bool:
         """Whether a tile of so many rows and products reads it where it lies."""
         return self.direct or (0 not in self.runs and self.runs[0] % m == self.runs[1] % k == 0)

@@ -8,7 +8,7 @@ from eqsat.ir.axes import simplify
 from eqsat.ir.kernel import KernelGroup
 from eqsat.ir.nest import PRODUCTS, Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
 from eqsat.ir.siblings import are_siblings
-from eqsat.schedule.copies import fusible
+from eqsat.schedule.copies import fusible, in_pieces
 from eqsat.schedule.forms import Factor, StageForm
 from eqsat.schedule.maps import check_turns
 from eqsat.schedule.phases import check_beside
@@ -166,8 +166,8 @@ class _Check:
             raise ValueError(f"{what} is packed by all threads in every step of the loop over {here.loops[-1][0]}")
         if nest.piece and not (shared and factor.name == "b" and factor.direct):
             raise ValueError(f"{what} is not copied by threads in pieces of k")
-        if nest.prefetch and not nest.fused:
-            raise ValueError(f"{what} is asked for ahead, and no tile copies it")
+        if nest.prefetch and not nest.fused and (shared or factor.name != "a" or not in_pieces(form, nest.body)):
+            raise ValueError(f"{what} is asked for ahead, and neither copied by tiles nor cut into panels")
         single = here.stage is not None and here.sizes["b"] <= 1
         if nest.fused and (shared or factor.name != "b" or not factor.direct or not single or not fusible(nest.body)):
             raise ValueError(f"{what} is not copied by the first tiles along m that read it")

@@ -230,7 +230,7 @@ class Pricer:
                 seconds += round_up(k, row.steps) * longer * slot
             if self.crowds(first.row_bytes, m):  # every broadcast fetches its line again
                 seconds += m * k / row.steps * target.inner.line / target.refill
-            seconds += self.parts_of_lines(first, m, k)
+            seconds += self.parts_of_lines(first, m, k, n * dtype.itemsize)
         if not b:
             if not second.direct:
                 return None
@@ -245,14 +245,15 @@ class Pricer:
                 seconds += k * n * size * m / form.extent("m") * self.first_read(form, second)
         return seconds
 
-    def parts_of_lines(self, first: Factor, m: int, k: int) -> float:
+    def parts_of_lines(self, first: Factor, m: int, k: int, panel_row: int) -> float:
         """Seconds that a tile waits for lines of which it reads the ``m`` elements for a step of k, each step others.
 
-        Where they are too many to stay for the next tile, they come anew, and not in the order of memory.
+        Where they are too many to stay for the next tile, beside the rows of the other panel, they come anew, and not
+        in the order of memory.
         """
         inner = self.target.inner
         unread = inner.line - m * first.accesses[0].dtype.itemsize
-        stays = k * inner.line <= inner.capacity / 2
+        stays = k * (inner.line + panel_row) <= c.STAYS_FOR_NEXT * inner.capacity
         if stays or unread <= 0 or not first.contiguous or first.depth_bytes < inner.line:
             return 0.0
         return c.UNREAD * k * unread / self.target.refill
@@ -429,6 +430,9 @@ class Pricer:
         lanes = self.target.lanes(form.dtype)
         piece = min(it.piece, dict(block.sizes).get(f"m{stage}", lanes), lanes)
         slots = points / (piece or lanes) * (per_vector + it.slots)
+        rows = dict(block.sizes).get(f"m{stage}", 1)
+        if factor == "a" and it.contiguous_rows and rows < form.extent("m"):
+            slots += c.PAGE * points / rows  # rows of the copy are pieces of rows
         if not piece and 0 < it.run < min(lanes, form.extent("k")):
             # a row of the copy is so many pieces, each of which has to be found
             depth = dict(block.sizes).get(f"k{stage}", 1)

@@ -182,7 +182,9 @@ def contraction_blocks(
             room = cache.capacity * BLOCK_SHARE / size
             steps["m"].append(_fill(room / deep, rows, m))
             steps["n"].append(_fill(room / deep, columns, n))
-            if form.long:  # a block of half that depth is wider: the first factor is read less often
+            if deep > depth:  # a block of half that depth is wider: the second factor is read less often
+                steps["m"].append(_fill(room / depth, rows, m))
+            if form.long:  # likewise
                 shares = (BLOCK_SHARE, form.share)
                 steps["n"] += [_fill(cache.capacity * share / size / depth, columns, n) for share in shares]
         most = target.caches[-1].capacity * BLOCK_SHARE / (k * size)

@@ -248,7 +248,7 @@ class _Blocks:
                 number = int(operand.partition("@")[2])
                 if number not in self.ahead and number not in self.packed:
                     p.line(f"# pack {operand}")
-                    self.packed[number] = self._printer(number, fixed).pack_private("b")
+                    self.packed[number] = self._printer(number, fixed).pack_private(nest)
                 self._walk(body, fixed, asks)
             case Loop("outer", block, _, body, parallel) if block > 1:
                 position = p.fresh("outer")

@@ -81,6 +81,14 @@ def padded_row(size: int) -> int:
     return (-(-size // 64) | 1) * 64
 
 
+def spread_panel(row: int, size: int) -> int:
+    """``size`` bytes as whole rows of ``row`` bytes, so that where many panels begin is not in one set of a cache."""
+    rows = -(-size // row)
+    while not 128 <= rows * row % 4096 <= 4096 - 128:  # one way of the first cache, whatever its size
+        rows += 1
+    return rows * row
+
+
 def tile_size(c: Contraction, tile: TileOp, lanes: int) -> tuple[int, int]:
     """(rows, columns) of a nest's tile on this contraction: no larger than it, whole vectors of columns."""
     rows = min(tile.size("m"), max(1, c.extent("m")))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from eqsat.ir.contraction import Planes, plain
 from eqsat.ir.copied import piece_along_rows
 from eqsat.ir.kernel import Load
-from eqsat.ir.nest import Pack
+from eqsat.ir.nest import Loop, Nest, Pack
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
-from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row
+from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, spread_panel
 from eqsat_backends.numba_cpu.printing.source import Scratch, address, minus
+from eqsat_backends.numba_cpu.tiles.micro_kernels import reach
 
 
 class ContractPacking(ContractElements):
@@ -45,11 +46,12 @@ class ContractPacking(ContractElements):
                 self.copy_panel(packed, which, start, "0", str(k))
         return offset
 
-    def pack_private(self, which: str, fused: bool = False, asks: int = 0) -> Factor:
+    def pack_private(self, nest: Pack) -> Factor:
         """Copy the current block of a factor to this thread's scratch, of every batch of the range at hand.
 
-        ``fused``, ``asks``: the first row of tiles makes the copy, and asks ahead for what it reads.
+        Where it is fused, the first row of tiles makes the copy.
         """
+        which, fused = nest.operand[0], nest.fused  # "b", of a group "b@" and its stage
         group = "m" if which == "a" else "n"
         start, k = self.range[group][0], self.range["k"][0]
         span, k_span, batches = self.span(group), self.span("k"), self.span("b")
@@ -57,9 +59,15 @@ class ContractPacking(ContractElements):
             size = -(-span // self.columns) * self.columns * k_span * self.size
             packed = Factor("", k_span * self.size, self.columns * self.size, self.size, start, k)
         elif self.depth == 1 and self.along_rows():
-            column = padded_row(span * self.size)
-            size = column * k_span
-            packed = Factor("", self.size, column, self.size, start, k)
+            if self.cuts_rows(nest):
+                row = self.rows * self.size
+                panel = spread_panel(row, k_span * row + (reach(self.rows, self.lanes) - self.rows) * self.size)
+                size = -(-span // self.rows) * panel
+                packed = Factor("", panel // self.rows, row, self.size, start, k)
+            else:
+                column = padded_row(span * self.size)
+                size = column * k_span
+                packed = Factor("", self.size, column, self.size, start, k)
         else:
             behind = (self.lanes - 1) * self.size if self.depth == 1 and self.direct("a") is None else 0
             row = padded_row(k_span * self.size + behind)  # room for all lanes of a row's last store
@@ -69,17 +77,26 @@ class ContractPacking(ContractElements):
         packed = replace(packed, base=address("scratch", (1, str(self.scratch.take(room)))))
         if batches == 1:
             if fused:
-                self.keeping = self.range["m"][0], asks
+                self.keeping = self.range["m"][0], nest.prefetch
             else:
-                self.copy_block(packed, which)
+                self.copy_block(packed, which, nest.prefetch)
             return replace(packed, batch_step=0)
         kept = dict(self.coordinates), self.batch
         self.batch = self.p.fresh("batch")
         with self.p.scope(f"for {self.batch} in range({self.extent['b']}):", self.batch):
             self.coordinates.update(self.split("b", self.batch))
-            self.copy_block(replace(packed, batch_step=size, batch=self.batch), which)
+            self.copy_block(replace(packed, batch_step=size, batch=self.batch), which, nest.prefetch)
         self.coordinates, self.batch = kept
         return replace(packed, batch_step=size)
+
+    def cuts_rows(self, nest: Pack) -> bool:
+        """Whether a block of the first factor that is copied column by column is cut into panels of a tile's rows.
+
+        Its tiles start at panels then, and the whole of a panel is what a tile reads.
+        """
+        if self.bounded or self.direct("a") is None:
+            return False
+        return not any(step % self.rows for step in steps_of(nest.body, "m"))
 
     def along_rows(self) -> bool:
         """Whether a block of the first factor is copied column by column."""
@@ -88,11 +105,11 @@ class ContractPacking(ContractElements):
             return True
         return piece_along_rows(self.c.a, self.c.kernel.extents, self.c.m, self.c.k) > 0
 
-    def copy_block(self, packed: Factor, which: str) -> None:
-        """Print the copy of the current block of a factor, of one batch."""
+    def copy_block(self, packed: Factor, which: str, ahead: int) -> None:
+        """Print the copy of the current block of a factor, of one batch. ``ahead``: steps of k, see ``pack_panels``."""
         (start, stop), (k, k_stop) = self.range["m" if which == "a" else "n"], self.range["k"]
         if which == "a":
-            self.copy_rows(packed, start, stop, k, k_stop)
+            self.copy_rows(packed, start, stop, k, k_stop, ahead)
         elif self.direct("b") is not None:
             self.copy_panels(packed, start, stop, k, k_stop, self.span("k"))
         elif (load := self.neighbours_apart()) is not None:
@@ -113,12 +130,18 @@ class ContractPacking(ContractElements):
             return None
         return load if self.c.stride(load, "k") not in (None, 1) else None
 
-    def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str) -> None:
+    def copy_rows(self, packed: Factor, m: str, m_stop: str, k: str, k_stop: str, ahead: int = 0) -> None:
         """Print the copy of a block of the first factor."""
         place, rows, depth = self.direct("a"), minus(m_stop, m), minus(k_stop, k)
         if place is not None and place.k_step == self.size and packed.k_step == self.size:
             copy = self.copier("copy", packed.row, place.row)
             self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {rows}, {depth})")
+        elif packed.row == self.size != packed.step:
+            assert place is not None
+            self.module.use("tiles.micro_kernels", "pack_panels")
+            rows_of = f"{self.rows * packed.step}, {packed.k_step}, {place.k_step}" + f", ahead={ahead}" * (ahead > 0)
+            pack = self.module.define("pack", f'pack_panels("{self.dtype}", {self.lanes}, {self.rows}, {rows_of})')
+            self.p.line(f"{pack}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
         elif place is not None and place.step == self.size and packed.step == self.size:
             copy = self.copier("copy", packed.k_step, place.k_step)
             self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
@@ -180,3 +203,13 @@ class ContractPacking(ContractElements):
     def copier(self, name: str, to_row: int, from_row: int) -> str:
         self.module.use("tiles.micro_kernels", f"{name}_block")
         return self.module.define(name, f'{name}_block("{self.dtype}", {self.lanes}, {to_row}, {from_row})')
+
+
+def steps_of(nest: Nest, axis: str) -> list[int]:
+    """Steps of the loops over an axis around the one tile of a nest."""
+    found = []
+    while isinstance(nest, Loop | Pack):
+        if isinstance(nest, Loop) and nest.axis == axis:
+            found.append(nest.step)
+        nest = nest.body
+    return found

@@ -53,10 +53,10 @@ class ContractPrinter(ContractPacking):
         match nest:
             case Loop():
                 self.loop(nest)
-            case Pack(which, body, fused=fused):
+            case Pack(which, body):
                 kept = self.sources[which[0]], self.keeping
                 self.p.line(f"# pack {which}")
-                self.sources[which[0]] = self.pack_private(which[0], fused, nest.prefetch)
+                self.sources[which[0]] = self.pack_private(nest)
                 self.walk(body)
                 self.sources[which[0]], self.keeping = kept
             case Seq():

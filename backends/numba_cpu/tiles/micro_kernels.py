@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -286,34 +286,76 @@ def copy_block(dtype: str, lanes: int, to_row: int, from_row: int) -> Tile:
 
 
 @functools.cache
-def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, from_row: int) -> Tile:
+def pack_panels(dtype: str, lanes: int, width: int, to_panel: int, to_row: int, from_row: int, ahead: int = 0) -> Tile:
     """``pack(to, source, rows, columns)``: cut rows in pieces of ``width`` elements, each to its own panel.
 
-    Reads whole rows one after the other, as the memory likes it. ``width`` is a multiple of ``lanes``; a last,
-    shorter piece is filled up with zeros to whole vectors.
+    Reads whole rows one after the other, as the memory likes it. A last, shorter piece is filled up with zeros to whole
+    vectors, where ``width`` is a multiple of ``lanes``. Of any other width pieces are stored by whole vectors all the
+    same, the next row's over what is behind them: from the last row of a panel on is room for
+    ``reach(width, lanes)`` elements. ``ahead``: with each piece a cache line that many rows on is prefetched, for the
+    hardware follows no pieces of rows.
     """
+    over = reach(width, lanes) - width
 
     def generate(e: VectorTile, to: Value, source: Value, rows: Value, columns: Value) -> None:
-        size = lanes * e.size
+        size, unit = lanes * e.size, ir.Constant(I64, width)
         ends = ((e.moving(to), to_row), (e.moving(source), from_row))
 
         def vector(target: Variable, origin: Variable, count: Value | None) -> None:
             e.store(e.load(origin.now, count), target.now)
 
-        with e.loop(rows):
-            target, origin = (e.moving(end.now) for end, _ in ends)
-            with e.loop(columns, width):
-                loaded = [e.load(e.at(origin.now, j * size)) for j in range(width // lanes)]
-                for j, value in enumerate(loaded):
-                    e.store(value, e.at(target.now, j * size))
+        def piece(target: Variable, origin: Variable, lanes_of: Sequence[int]) -> None:
+            parts = [VectorTile(e.b, count, dtype) for count in lanes_of]
+            places = [sum(lanes_of[:number]) * e.size for number in range(len(parts))]
+            loaded = [part.load(e.at(origin.now, at)) for part, at in zip(parts, places, strict=True)]
+            for part, at, value in zip(parts, places, loaded, strict=True):
+                part.store(value, e.at(target.now, at))
+
+        def pieces(target: Variable, origin: Variable, count: Value, lanes_of: Sequence[int], left: Variable) -> None:
+            with e.loop(count, width):
+                if ahead:
+                    memory.prefetch(e, e.at(origin.now, ahead * from_row), 3)
+                piece(target, origin, lanes_of)
                 e.move(target, to_panel)
                 e.move(origin, width * e.size)
-            left = e.b.srem(columns, ir.Constant(I64, width))
-            e.vectors(left, partial(vector, target, origin), (target, size), (origin, size))
+                left.set(e.b.sub(left.now, unit))
+
+        within = e.b.sub(columns, ir.Constant(I64, over))  # what is read past a piece is of the next ones
+        with e.loop(rows):
+            target, origin = (e.moving(end.now) for end, _ in ends)
+            left = e.variable(columns)
+            pieces(target, origin, within, _vectors(width, lanes), left)
+            if width % lanes == 0:
+                e.vectors(left.now, partial(vector, target, origin), (target, size), (origin, size))
+            else:
+                pieces(target, origin, left.now, _powers(width, lanes), left)
+                for count in _powers(2 * lanes - 1, lanes):
+                    with e.loop(left.now, count):
+                        piece(target, origin, (count,))
+                        e.move(target, count * e.size)
+                        e.move(origin, count * e.size)
+                        left.set(e.b.sub(left.now, ir.Constant(I64, count)))
             for end, stride in ends:
                 e.move(end, stride)
 
     return macro("pack_panels", 4, dtype, lanes, generate)
+
+
+def reach(width: int, lanes: int) -> int:
+    """Elements that the vectors of a row of a panel take."""
+    return sum(_vectors(width, lanes))
+
+
+def _vectors(width: int, lanes: int) -> list[int]:
+    """Lanes of the vectors that cover ``width`` elements: the last is as short as covers what is left."""
+    whole, left = divmod(width, lanes)
+    return [lanes] * whole + [1 << (left - 1).bit_length()] * (left > 0)
+
+
+def _powers(width: int, lanes: int) -> list[int]:
+    """Lanes of vectors that are ``width`` elements together."""
+    whole, left = divmod(width, lanes)
+    return [lanes] * whole + [1 << n for n in reversed(range(left.bit_length())) if left >> n & 1]
 
 
 @functools.cache
