@@ -153,6 +153,16 @@ def is_parallel(nest: Nest) -> bool:
     return False
 
 
+def steps_of(nest: Nest, axis: str) -> list[int]:
+    """Steps of the loops over an axis around the one tile of a nest."""
+    found = []
+    while isinstance(nest, Loop | Pack):
+        if isinstance(nest, Loop) and nest.axis == axis:
+            found.append(nest.step)
+        nest = nest.body
+    return found
+
+
 def walks(nest: Nest, axis: str) -> bool:
     """Whether a nest needs the end of the current block of ``axis``: it loops over it, packs it, or takes all of it."""
     match nest:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from eqsat.cost import calibration as c
 from eqsat.cost.target import Target
 from eqsat.ir.contraction import is_accumulator
-from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, tiles
+from eqsat.ir.nest import Loop, Nest, Pack, Seq, TileOp, is_parallel, steps_of, tiles
 from eqsat.schedule.forms import Factor, StageForm
 from eqsat.schedule.problem import Problem
 from eqsat.schedule.tiles import round_up, step_slots
@@ -120,11 +120,7 @@ def in_pieces(form: StageForm, body: Nest) -> bool:
     if not form.factors[0].contiguous_rows or form.kernel.domain or form.rows:
         return False
     rows = min(tiles(body)[0].size("m"), form.extent("m"))
-    while isinstance(body, Loop | Pack):
-        if isinstance(body, Loop) and body.axis == "m" and body.step % rows:
-            return False
-        body = body.body
-    return True
+    return not any(step % rows for step in steps_of(body, "m"))
 
 
 def fusible(body: Nest) -> bool:

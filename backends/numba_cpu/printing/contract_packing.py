@@ -7,7 +7,7 @@ from dataclasses import replace
 from eqsat.ir.contraction import Planes, plain
 from eqsat.ir.copied import piece_along_rows
 from eqsat.ir.kernel import Load
-from eqsat.ir.nest import Loop, Nest, Pack
+from eqsat.ir.nest import Pack, steps_of
 from eqsat_backends.numba_cpu.printing.contract_elements import ContractElements
 from eqsat_backends.numba_cpu.printing.contract_layout import Factor, padded_row, spread_panel
 from eqsat_backends.numba_cpu.printing.source import Scratch, address, minus
@@ -138,9 +138,7 @@ class ContractPacking(ContractElements):
             self.p.line(f"{copy}({packed.at(m, k)}, {place.at(m, k)}, {rows}, {depth})")
         elif packed.row == self.size != packed.step:
             assert place is not None
-            self.module.use("tiles.micro_kernels", "pack_panels")
-            rows_of = f"{self.rows * packed.step}, {packed.k_step}, {place.k_step}" + f", ahead={ahead}" * (ahead > 0)
-            pack = self.module.define("pack", f'pack_panels("{self.dtype}", {self.lanes}, {self.rows}, {rows_of})')
+            pack = self.cutter(self.rows, self.rows * packed.step, packed.k_step, place.k_step, ahead)
             self.p.line(f"{pack}({packed.at(m, k)}, {place.at(m, k)}, {depth}, {rows})")
         elif place is not None and place.step == self.size and packed.step == self.size:
             copy = self.copier("copy", packed.k_step, place.k_step)
@@ -154,12 +152,7 @@ class ContractPacking(ContractElements):
         """Print the copy of a block of a second factor that is contiguous along n, all panels in one sweep."""
         place = self.direct("b")
         assert place is not None
-        self.module.use("tiles.micro_kernels", "pack_panels")
-        pack = self.module.define(
-            "pack",
-            f'pack_panels("{self.dtype}", {self.lanes}, {self.columns}, '
-            f"{self.columns * k_span * self.size}, {packed.k_step}, {place.k_step})",
-        )
+        pack = self.cutter(self.columns, self.columns * k_span * self.size, packed.k_step, place.k_step)
         self.p.line(f"{pack}({packed.at(n, k)}, {place.at(n, k)}, {minus(k_stop, k)}, {minus(n_stop, n)})")
 
     def copy_panel(self, packed: Factor, which: str, start: str, k: str, k_stop: str) -> None:
@@ -200,16 +193,11 @@ class ContractPacking(ContractElements):
         shared.take(planes.rows * to.k_step)
         self.side_by_side(to, load, source, apart, "0", str(planes.columns), first, stop)
 
+    def cutter(self, width: int, to_panel: int, to_row: int, from_row: int, ahead: int = 0) -> str:
+        self.module.use("tiles.micro_kernels", "pack_panels")
+        strides = f"{to_panel}, {to_row}, {from_row}" + f", ahead={ahead}" * (ahead > 0)
+        return self.module.define("pack", f'pack_panels("{self.dtype}", {self.lanes}, {width}, {strides})')
+
     def copier(self, name: str, to_row: int, from_row: int) -> str:
         self.module.use("tiles.micro_kernels", f"{name}_block")
         return self.module.define(name, f'{name}_block("{self.dtype}", {self.lanes}, {to_row}, {from_row})')
-
-
-def steps_of(nest: Nest, axis: str) -> list[int]:
-    """Steps of the loops over an axis around the one tile of a nest."""
-    found = []
-    while isinstance(nest, Loop | Pack):
-        if isinstance(nest, Loop) and nest.axis == axis:
-            found.append(nest.step)
-        nest = nest.body
-    return found
