@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eqsat_backends.numba_cpu.compiling.jit import compile_module
 from eqsat_backends.numba_cpu.tiles.tile_ops import REGISTER_TILES
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
 
 GUARD = 3.25
 
@@ -138,3 +145,69 @@ def test_fma_tile_asks_for_what_is_read_next(keep: int, ask: tuple[int, ...]) ->
         call(tile, (a, b, c), k, 1, *[kept.ctypes.data] * bool(keep), 64)
         np.testing.assert_allclose(c, a @ b, rtol=1e-5)
         assert not keep or (kept == b).all()
+
+
+BEFORE_AN_EPILOGUE = '''
+import sys
+from eqsat_backends.numba_cpu.compiling import jit
+from eqsat_backends.numba_cpu.tiles import micro_kernels
+
+if "held" in sys.argv:
+    micro_kernels.VectorTile.release = lambda self: None
+print(jit.assembly("""
+from eqsat_backends.numba_cpu.tiles.micro_kernels import fma_tile
+from eqsat_backends.numba_cpu.vectors.simd import add, load_f32x8, relu, store, word
+
+shapes = {(rows, vectors): ("float32", rows, vectors, 8, 4, 676, 96, 96) for rows in (4, 1) for vectors in (3, 2)}
+tile_4x24_ask = fma_tile(*shapes[4, 3], ask=(2, 1, 64, 192))
+tile_4x16_ask = fma_tile(*shapes[4, 2], ask=(2, 1, 64, 192))
+tile_4x24, tile_4x16, tile_1x24, tile_1x16 = (fma_tile(*shape) for shape in shapes.values())
+
+
+def phase(args, tid, nt):
+    b, a, bias, out, scratch = word(args, 0), word(args, 1), word(args, 2), word(args, 3), word(args, 4)
+    for n in range(0, 256, 24):
+        following = b + 256 * (n + 24)
+        for m in range(0, 169, 4):
+            rows, columns = min(4, 169 - m), min(24, 256 - n)
+            if columns == 24 and rows == 4 and m // 4 < 4:
+                tile_4x24_ask(a + 4 * m, b + 256 * n, scratch, 64, following + 96 * (m // 8) + 64 * (m // 4 % 2))
+            elif columns == 24 and rows == 4:
+                tile_4x24(a + 4 * m, b + 256 * n, scratch, 64)
+            elif columns == 24 and rows == 1:
+                tile_1x24(a + 4 * m, b + 256 * n, scratch, 64)
+            elif columns == 16 and rows == 4 and m // 4 < 4:
+                tile_4x16_ask(a + 4 * m, b + 256 * n, scratch, 64, following + 96 * (m // 8) + 64 * (m // 4 % 2))
+            elif columns == 16 and rows == 4:
+                tile_4x16(a + 4 * m, b + 256 * n, scratch, 64)
+            else:
+                tile_1x16(a + 4 * m, b + 256 * n, scratch, 64)
+            for i in range(rows):
+                for j in range(n, n + columns, 8):
+                    sums = add(load_f32x8(scratch + 96 * i + 4 * (j - n)), load_f32x8(bias + 4 * j))
+                    store(out + 1024 * (m + i) + 4 * j, relu(sums))
+""", ("phase",)))
+'''
+
+
+def loops(text: str) -> list[str]:
+    """The innermost loops of a function in assembly that multiply and add vectors."""
+    parts = re.split(r"^(\.LBB\w+):", text, flags=re.M)
+    bodies = zip(parts[1::2], parts[2::2], strict=True)
+    return [body for label, body in bodies if re.search(rf"\tj\w+\t{label}$", body, re.M) and "vfmadd" in body]
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or native_lanes(32) < 8, reason="the registers are those of AVX2 and FMA"
+)
+@pytest.mark.parametrize("held", [False, True])
+def test_a_tile_that_takes_all_registers_spills_no_sums_for_an_epilogue(held: bool) -> None:
+    # 12 sums, 3 vectors of the second factor and an element of the first take all 16; LLVM held ReLU's zeros in one
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "EQSAT_VECTOR_BITS": "256", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", BEFORE_AN_EPILOGUE, *["held"] * held]
+    text = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True).stdout
+    found = loops(text)
+    assert len(found) >= 2
+    spilled = [bool(re.search(r"\(%r[sb]p\), %ymm|%ymm\d+, -?\w*\(%r[sb]p\)", body)) for body in found]
+    assert any(spilled) if held else not any(spilled)
