@@ -276,7 +276,11 @@ def _machine_tables(model: Machine) -> list[Table]:
     functions = _table("Functions, float32, one core", "function", "ns per element", numbers=("ns per element",))
     for name, cost in model.function_ns:
         functions.add_row(name, f"{cost:.2f}")
-    return [units, memory, functions]
+    ways = ("rows", "bytes ahead", "GB/s")
+    panels = _table("Register tiles that read panels from memory, one core", *ways, numbers=ways)
+    for rows, ahead, rate in model.panels_gbs:
+        panels.add_row(str(rows), str(ahead) if ahead else "not asked for", f"{rate:.1f}")
+    return [units, memory, functions, *[panels] * bool(model.panels_gbs)]
 
 
 def _size(nbytes: float) -> str:

@@ -45,6 +45,7 @@ machines = st.builds(
     broadcast_gs=positive,
     wake_us=positive,
     matrix_ns=st.one_of(st.just(()), pairs),
+    panels_gbs=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 1 << 16), positive), max_size=4).map(tuple),
 )
 SAMPLE = Machine(
     cpu=machine.cpu_name(),
@@ -106,6 +107,11 @@ def test_the_document_says_everything(model: Machine) -> None:
         {"fma_gflops": []},
         {"fma_gflops": [["float32", 0.0]]},
         {"fma_gflops": 3},
+        {"panels_gbs": 3},
+        {"panels_gbs": [[2, 1024]]},
+        {"panels_gbs": [[0, 1024, 20.0]]},
+        {"panels_gbs": [[2, -1, 20.0]]},
+        {"panels_gbs": [[2, 1024, 0.0]]},
         {"surprise": 1},
     ],
 )
@@ -119,7 +125,7 @@ def test_impossible_documents_are_refused(change: dict[str, object]) -> None:
 def test_a_document_of_the_first_format_is_read_but_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lacks what was not measured then: a file that the user names will do, the stored one is measured anew."""
     document = {**json.loads(SAMPLE.to_json()), "format": 1}
-    for name in ("wake_us", "fma_latency_ns", "broadcast_gs"):
+    for name in ("wake_us", "fma_latency_ns", "broadcast_gs", "panels_gbs"):
         del document[name]
     document["levels"] = [
         {k: v for k, v in lv.items() if k not in ("line", "sets", "ways")} for lv in document["levels"]

@@ -13,7 +13,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from eqsat.cost.machine import Machine
-from eqsat.cost.sampling import Timer
+from eqsat.cost.sampling import Timer, Varying
 from eqsat.cost.sanity import failed_checks
 from eqsat_backends.numba_cpu.compiling.objects import host, optimize, target_machine
 from eqsat_backends.numba_cpu.probes import probe_code
@@ -42,6 +42,7 @@ SECONDS = {
 }
 WORK = {"fma4": 3.84e6, "fma8": 1.92e6, "chain4": 1e4, "broadcast": 4e4}
 LINES = {"scattered memory": 6e-9, "in order memory": 2.2e-9}
+PANELS = {0: 15.0, 1024: 19.0, 2048: 20.0, 6144: 18.0}
 GBS = {"read L1": 200.0, "copy L1": 220.0, "read L2": 100.0, "copy L2": 90.0, "read memory": 20.0, "copy memory": 18.0}
 
 
@@ -54,11 +55,11 @@ class Computer:
     def clock(self) -> float:
         return self.now
 
-    def timer(self, name: str, seconds: float, work: float = 0.0) -> Timer:
+    def timer(self, name: str, seconds: float, work: float = 0.0, kind: type[Timer] = Timer) -> Timer:
         def run() -> None:
             self.now += max(seconds + self.disturb(name, seconds), 0.0)
 
-        return Timer(run, work, self.clock)
+        return kind(run, work, self.clock)
 
     def measure(self) -> Machine:
         timers = {name: self.timer(name, seconds, WORK.get(name, 0.0)) for name, seconds in SECONDS.items()}
@@ -66,6 +67,8 @@ class Computer:
             for threads in (1, CORES):
                 timers[f"{name} {threads}"] = self.timer(f"{name} {threads}", 1e-3, rate * threads * 1e6)
         timers |= {name: self.timer(name, seconds * 1e4, 1e4) for name, seconds in LINES.items()}
+        for rows, (ahead, rate) in itertools.product(probe_code.panel_sizes(), PANELS.items()):
+            timers[f"panels {rows} {ahead}"] = self.timer("panels", 1e-4, (rate + rows) * 1e5, Varying)
         timers |= {name: self.timer(name, 1e-6 + 0.1e-6 * n) for n, name in enumerate(probes.FUNCTIONS)}
         return probes.figures(timers, SIZES, CORES, 2.0, self.clock)
 
@@ -98,6 +101,8 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
     assert model.barrier_us == pytest.approx(0.24)
     assert model.level("L2").copy_gbs_all == pytest.approx(360.0)
     assert [level.scattered_ns for level in model.levels] == [0, 0, 4.0]  # in halves
+    measured = {(rows, ahead): rate for rows, ahead, rate in model.panels_gbs}
+    assert (measured[2, 0], measured[4, 2048]) == (pytest.approx(17.0), pytest.approx(24.0))
     seconds = 0.6e-6 + 0.1e-6 * probes.FUNCTIONS.index("sqrt")
     assert dict(model.function_ns)["sqrt"] == pytest.approx(1e9 * seconds / probe_code.ELEMENTS)
 
@@ -180,6 +185,45 @@ def test_probed_functions_are_the_functions() -> None:
         assert program(()) == 0
         if name in want:
             np.testing.assert_allclose(y, want[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", ["leave", "ask"])
+def test_probed_tiles_are_register_tiles(way: str) -> None:
+    """Each sum is of its row of the first factor and its column of the panels, from the place asked for on; requests,
+    of memory that is not there, change none."""
+    lanes, steps = native_lanes(32), probe_code.PANEL_DEPTH + 7
+    for rows, vectors in probe_code.panel_sizes().items():
+        width, apart = vectors * lanes, probe_code.PANEL_APART // 4
+        numbers = np.random.default_rng(rows)
+        a = numbers.standard_normal(rows * (apart + width)).astype(np.float32)
+        b = numbers.standard_normal((3 + steps, width)).astype(np.float32)
+        first = np.stack([a[i * apart :][: probe_code.PANEL_DEPTH] for i in range(rows)]).astype(np.float64)
+        want = first[:, np.arange(steps) % probe_code.PANEL_DEPTH] @ b[3:].astype(np.float64)
+        parameters = np.array([steps, 3 * 4 * width, 1 << 40], np.int64)
+        assert probes._program([probe_code.panels()[f"{way}{rows}"]], (a, b, parameters))(()) == 0
+        np.testing.assert_allclose(a[rows * apart :].reshape(rows, width), want, rtol=1e-4, atol=1e-3)
+
+
+def test_tiles_that_read_panels_take_the_next_part_of_memory_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all but the first find it in a cache."""
+    runs: list[tuple[int, ...]] = []
+
+    def recorded(steps: list[int], slots: tuple[np.ndarray, ...]) -> Callable[[object], None]:
+        return lambda arguments: runs.append(tuple(slots[2]))
+
+    monkeypatch.setattr(probes, "_program", recorded)
+    nbytes = 64 << 10
+    timers = probes._panel_timers([("memory", 0, True, nbytes, nbytes)], np.ones(nbytes, np.uint8))
+    part, made = nbytes // probes._PARTS, len(runs)
+    for timer in timers.values():
+        timer.run()
+    assert [before for _, before, _ in runs] == [n * part % nbytes for n in range(2 * made)]
+    first, *others = timers
+    assert first == "panels anew" and made - len(others) > probes._PARTS / 3, "as much as caches hold"
+    assert [ahead for *_, ahead in runs[-len(others) :]] == [*probes._PANEL_BYTES] * len(probe_code.panel_sizes())
+    for (steps, *_), name in zip(runs[-len(others) :], others, strict=True):
+        vectors = probe_code.panel_sizes()[int(name.split(" ")[1])]
+        assert steps == part // (4 * native_lanes(32) * vectors)
 
 
 def test_what_is_read_is_read_by_the_loop_as_written() -> None:

@@ -30,6 +30,7 @@ GOOD = Machine(
     barrier_us=0.3,
     function_ns=(("exp", 0.11), ("pow", 2.2)),
     matrix_ns=(("uint8·int8", 6.7),),
+    panels_gbs=((4, 0, 18.0), (4, 1024, 21.0)),
 )
 
 
@@ -71,6 +72,7 @@ def test_a_good_machine_is_left_alone() -> None:
         (with_level(3, read_gbs=5e4, read_gbs_all=5e5, copy_gbs=9.0), "memory read_gbs", 8.0),
         (changed(function_ns=(("exp", 5e5),)), "function exp", None),
         (changed(matrix_ns=(("uint8·int8", 0.1),)), "matrix uint8·int8", None),
+        (changed(panels_gbs=((4, 0, 18.0), (4, 1024, 1e6))), "panels 4 1024", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -80,6 +82,7 @@ def test_absurd_figures_are_named_and_replaced(machine: Machine, figure: str, he
     assert failed_checks(better) == []
     figures = {**dict(better.fma_gflops), **{f"function {name}": cost for name, cost in better.function_ns}}
     figures |= {f"matrix {name}": cost for name, cost in better.matrix_ns}
+    figures |= {f"panels {rows} {ahead}": rate for rows, ahead, rate in better.panels_gbs}
     figures |= {name: getattr(better, name) for name in ("step_us", "call_us", "launch_us", "barrier_us")}
     for level in better.levels:
         figures |= {f"{level.name} {kind}": getattr(level, kind) for kind in ("read_gbs", "copy_gbs")}

@@ -855,6 +855,34 @@ def test_tiles_ask_far_ahead_where_arithmetic_outlasts_memory() -> None:
     assert outlasts(32, problem_of(gemm(12, 4096, 1024, const="b"), deep).stages[0], deep)
 
 
+def test_tiles_ask_as_far_ahead_as_was_measured_to_be_quicker() -> None:
+    """For as many rows, or the next fewer; by a clear gain, and never above what memory has for a thread."""
+
+    def asked(m: int, *panels: tuple[int, int, float], threads: int = 1) -> int:
+        """Bytes ahead."""
+        target = target_of(replace(DESK, panels_gbs=panels), threads)
+        problem = problem_of(gemm(m, 4096, 1024, const="b"), target)
+        nest = Pack("b", Loop("n", 4096, 32, TileOp("fma", (("m", 12), ("n", 32), ("k", 1024)))), ahead=True)
+        return tiles(with_copies(nest, problem, target))[0].ahead * 4 * 32
+
+    memory = DESK.levels[-1].read_gbs
+    slow, quick = 0.5 * memory, 0.8 * memory
+    few, many = ((2, 0, quick), (2, 1024, slow)), ((6, 0, slow), (6, 1024, 0.9 * quick), (6, 2048, quick))
+    assert [asked(m, *few, *many) for m in (1, 2, 5, 6, 12)] == [0, 0, 0, 2048, 2048]
+    assert asked(6, (6, 0, slow), (6, 1024, 1.05 * slow)) == 0
+    assert asked(6, (6, 0, 1.2 * memory), (6, 1024, 2 * memory)) == 0
+    assert asked(6, (6, 1024, quick)) == 0, "what stood for none was out of bounds"
+    assert asked(6, *many) and not asked(6, *many, threads=64)
+
+
+def test_products_of_more_rows_than_a_tile_ask_for_their_next_panel() -> None:
+    """Those of one tile ask for it further ahead."""
+    target = target_of(replace(DESK, vector_bytes=32, registers=16))
+    most = target.rows("fma", float32)[0].size("m")
+    found = {m: tiles(schedule(gemm(m, 4096, 4096, const="b"), target).nest)[0] for m in (most, most + 2, 2 * most)}
+    assert [bool(tile.prefetch) for tile in found.values()] == [False, True, True]
+
+
 def test_blocks_are_not_turned_over_to_results_that_lie_apart() -> None:
     """Channels of an image, turned out of a frame: columns of the results are contiguous, rows are not."""
     body = Call("relu", (Load(0, 0, (1, 56 * 64, 64), float32),), float32)

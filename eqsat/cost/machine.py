@@ -36,8 +36,8 @@ ENVIRONMENT_VARIABLE = "EQSAT_MACHINE"
 VECTOR_VARIABLE = "EQSAT_VECTOR_BITS"
 """Names the width that vectors are held to: what a processor with wider ones would do with these."""
 VECTOR_BITS = (128, 256, 512)
-FORMAT = 4
-READABLE = (1, 2, 3, 4)
+FORMAT = 5
+READABLE = (1, 2, 3, 4, 5)
 """Earlier formats lack fields that have defaults; a stored model of them is measured anew."""
 
 BUSY = 0.85
@@ -99,6 +99,8 @@ class Machine:
             do a millisecond after the last one.
         matrix_ns: (element type, a product of two registers of two axes on one core, operands in L1), of those element
             types for which the processor has such registers and they were seen to compute the right sums.
+        panels_gbs: (rows, bytes, GB/s at which a register tile of so many rows reads panels of a second factor from
+            memory on one core, each line asked for so many bytes ahead; 0 bytes: left to the hardware).
     """
 
     cpu: str
@@ -116,6 +118,7 @@ class Machine:
     broadcast_gs: float = 0.0
     wake_us: float = WAKE_US
     matrix_ns: tuple[tuple[str, float], ...] = ()
+    panels_gbs: tuple[tuple[int, int, float], ...] = ()
 
     def peak_gflops(self, dtype: str, threads: int = 1) -> float:
         """FMA peak of ``threads`` cores for ``"float32"`` or ``"float64"``.
@@ -166,9 +169,10 @@ class Machine:
             if document.pop("format") not in formats:
                 raise MachineError("machine model of another version of eqsat; run `eqsat machine --remeasure`")
             document.setdefault("matrix_ns", ())
+            panels = tuple((int(m), int(ahead), float(rate)) for m, ahead, rate in document.pop("panels_gbs", ()))
             levels = tuple(Level(**level) for level in document.pop("levels"))
             pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
-            machine = Machine(levels=levels, **pairs, **document)
+            machine = Machine(levels=levels, panels_gbs=panels, **pairs, **document)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise MachineError(f"not a machine model: {error!r}") from error
         machine._check()
@@ -181,7 +185,10 @@ class Machine:
             self.wake_us,
             self.barrier_us,
             *(value for _, value in self.fma_gflops + self.function_ns + self.matrix_ns),
+            *(rate for *_, rate in self.panels_gbs),
         ]
+        if any(rows < 1 or ahead < 0 for rows, ahead, _ in self.panels_gbs):
+            raise MachineError(f"machine model with impossible panels: {self.panels_gbs!r}")
         for level in self.levels:
             figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
             figures += [level.scattered_ns] if level.scattered_ns != 0 else []

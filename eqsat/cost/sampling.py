@@ -23,8 +23,8 @@ _CLOSE = 0.04
 """A figure is settled when its ``_AGREE`` shortest samples differ by less than this share."""
 _REST_S = 0.002
 """After so long without a job threads that wait for one sleep."""
-_RESTED = 16
-"""Calls after a rest that are timed."""
+_VARIED = 16
+"""Runs that are timed where they vary by themselves."""
 
 
 class Timer:
@@ -69,8 +69,8 @@ class Timer:
         return max((clock() - begin) / calls, 1e-9)
 
 
-class Rested(Timer):
-    """A timer of runs that come after a rest. Waking varies by itself: ``best`` is the first quartile."""
+class Varying(Timer):
+    """A timer of runs that vary by themselves, as they find caches, or threads: ``best`` is the first quartile."""
 
     @property
     def best(self) -> float:
@@ -78,11 +78,18 @@ class Rested(Timer):
 
     @property
     def settled(self) -> bool:
-        return len(self._shortest) >= _RESTED
+        return len(self._shortest) >= _VARIED
+
+    def sample(self) -> None:
+        bisect.insort(self._shortest, self._batch(1))
+
+
+class Rested(Varying):
+    """A timer of runs that come after a rest."""
 
     def sample(self) -> None:
         time.sleep(_REST_S)
-        bisect.insort(self._shortest, self._batch(1))
+        super().sample()
 
 
 def settle(timers: Iterable[Timer], clock: Callable[[], float], budget_s: float) -> None:

@@ -121,6 +121,8 @@ def _bounds(machine: Machine) -> Iterator[tuple[str, float, tuple[float, float]]
         yield f"function {name}", cost, FUNCTION_NS
     for name, cost in machine.matrix_ns:
         yield f"matrix {name}", cost, MATRIX_NS
+    for rows, ahead, rate in machine.panels_gbs:
+        yield f"panels {rows} {ahead}", rate, (LEAST_GBS, most)
 
 
 def _out_of_bounds(machine: Machine) -> list[FailedCheck]:
@@ -188,6 +190,7 @@ def _within_bounds(machine: Machine) -> Machine:
         barrier_us=us("barrier_us", SAFE_BARRIER_US),
         function_ns=tuple((n, v) for n, v in machine.function_ns if f"function {n}" not in wrong),
         matrix_ns=tuple((n, v) for n, v in machine.matrix_ns if f"matrix {n}" not in wrong),
+        panels_gbs=tuple(row for row in machine.panels_gbs if f"panels {row[0]} {row[1]}" not in wrong),
     )
 
 

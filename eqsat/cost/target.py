@@ -166,8 +166,9 @@ class Target:
 
     ``spaces``: innermost first, the last one unbounded. ``parallel``: levels of threads, outermost first. ``step``:
     seconds of starting one more kernel. ``functions``: measured slots of elementwise functions. ``tiles``: the tile
-    operations on offer, of several that do equally well the first is taken. ``single``: the same processor with one
-    thread at work, where this is a team.
+    operations on offer, of several that do equally well the first is taken. ``panels``: (rows, bytes, bytes a second)
+    at which a register tile reads panels of a second factor from memory and asks for them so far ahead, 0 for those
+    that do not. ``single``: the same processor with one thread at work, where this is a team.
 
     Raises:
         TargetError: no bounded space before an unbounded one, a rate that is no positive number, or a tile that takes
@@ -184,6 +185,7 @@ class Target:
     pages: Pages = Pages()
     functions: tuple[tuple[str, float], ...] = ()
     hidden: float = c.HIDDEN_COMPUTE
+    panels: tuple[tuple[int, int, float], ...] = ()
     single: Target | None = None
 
     def __post_init__(self) -> None:
@@ -387,5 +389,6 @@ def target_of(machine: Machine, threads: int = 1, tiles: Sequence[TileOpRow] = (
         machine.step_us * 1e-6,
         tuple(tiles),
         functions=functions,
+        panels=tuple((rows, ahead, 1e9 * rate) for rows, ahead, rate in machine.panels_gbs),
         single=target_of(machine, 1, tiles) if threads > 1 else None,
     )

@@ -7,6 +7,7 @@ measured once more.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from eqsat.buffers import aligned_bytes
 from eqsat.cost.calibration import LINE
 from eqsat.cost.machine import Level, Machine, caches, cpu_name, geometry, usable_cores
-from eqsat.cost.sampling import Rested, Timer, settle
+from eqsat.cost.sampling import Rested, Timer, Varying, settle
 from eqsat.cost.sanity import failed_checks
 from eqsat.ir.table import OPS
 from eqsat.plan.table import Argument, ArraySpec, Constant, Slot, Step
@@ -26,7 +27,7 @@ from eqsat_backends.numba_cpu.probes import probe_code
 from eqsat_backends.numba_cpu.probes.probe_code import ELEMENTS, fma_chains
 from eqsat_backends.numba_cpu.running.driver import Program
 from eqsat_backends.numba_cpu.tiles.dots import EXTENSIONS, STEPS, WIDTH
-from eqsat_backends.numba_cpu.vectors.lanes import cpu_features, native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import cpu_features, native_lanes, vector_registers
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ _APART = 12_032
 """Bytes between the rows that lines are written to: a few pages, and no multiple of one."""
 _PRODUCTS = 1_000
 """Rounds of products of matrices: sums of up to 384 each stay exact in float32."""
+_PANEL_BYTES = (0, 1024, 2048, 6144)
+"""Bytes that panels are asked for ahead; 0: not at all."""
+_PARTS = 16
+"""Parts of the memory that is streamed, of which tiles that read panels take one after the other."""
 _HALVES = 2 << 20
 """What is copied to begins so many bytes behind what is copied from, or a multiple: at the same place in a page."""
 
@@ -91,7 +96,7 @@ def _behind(figure: str, cores: int) -> Iterator[str]:
             return
         case ["function", name]:
             yield from (name, "neg")
-        case ["matrix", _]:
+        case ["matrix", _] | ["panels", _, _]:
             yield figure
         case [level, "scattered_ns"]:
             yield from (f"scattered {level}", f"in order {level}")
@@ -128,7 +133,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         cpu=cpu_name(),
         cores=cores,
         vector_bytes=4 * native_lanes(32),
-        registers=probe_code.vector_registers(),
+        registers=vector_registers(),
         fma_gflops=(("float32", timers["fma4"].rate), ("float64", timers["fma8"].rate)),
         levels=tuple(_level(timers, name, size, shared, cores) for name, size, shared, *_ in sizes),
         call_us=1e6 * timers["call"].best,
@@ -142,6 +147,10 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         broadcast_gs=timers["broadcast"].rate,
         wake_us=max(spread("rested launch", "rested step", 1), launch_us) if cores > 1 else step_us,
         matrix_ns=tuple((name, 1 / timers[f"matrix {name}"].rate) for name in EXTENSIONS if f"matrix {name}" in timers),
+        panels_gbs=tuple(
+            (rows, ahead, timers[f"panels {rows} {ahead}"].rate)
+            for rows, ahead in itertools.product(probe_code.panel_sizes(), _PANEL_BYTES)
+        ),
     )
 
 
@@ -179,6 +188,7 @@ def _timers(sizes: Sequence[Sizes], cores: int) -> dict[str, Timer]:
         "rested launch": _empty_timer(loops, 1, cores, Rested),
         **_stream_timers(loops, sizes, cores, memory),
         **_line_timers(loops["write"], sizes, memory),
+        **_panel_timers(sizes, memory),
         **functions,
         **_matrix_timers(),
     }
@@ -220,7 +230,7 @@ def _streamed(sizes: Sequence[Sizes]) -> np.ndarray:
     """Memory for the largest stream, and a block for each half of it, on pages that have been touched."""
     largest = max(max(one, everyone) for *_, one, everyone in sizes)
     memory = aligned_bytes(2 * _half(largest))
-    memory.fill(1)
+    memory.fill(probe_code.FILLED)
     return memory
 
 
@@ -263,6 +273,35 @@ def _line_timers(loop: int, sizes: Sequence[Sizes], memory: np.ndarray) -> dict[
         for order, shape in (("scattered", (rows, _APART, columns)), ("in order", (lines, LINE, 1))):
             program = _program([loop], (memory, memory, np.array([*shape, passes], np.int64)))
             timers[f"{order} {name}"] = Timer(functools.partial(program, ()), float(lines * passes))
+    return timers
+
+
+def _panel_timers(sizes: Sequence[Sizes], memory: np.ndarray) -> dict[str, Timer]:
+    """Register tiles that read panels from memory, each run the next part of it, so that none is in a cache.
+
+    Of what earlier timers have written the caches are emptied first: that it goes back to memory takes time.
+    """
+    part = sizes[-1][3] // _PARTS
+    starts = itertools.cycle(range(0, part * _PARTS, part))
+    loops, timers = probe_code.panels(), dict[str, Timer]()
+
+    def timer(rows: int, ahead: int, parts: int) -> Timer:
+        nbytes = 4 * native_lanes(32) * probe_code.panel_sizes()[rows]
+        first = np.ones(rows * (probe_code.PANEL_APART + nbytes) // 4, np.float32)
+        parameters = np.array([part // nbytes, 0, ahead], np.int64)
+        program = _program([loops[f"{'ask' if ahead else 'leave'}{rows}"]], (first, memory, parameters))
+
+        def run() -> None:
+            for _ in range(parts):
+                parameters[1] = next(starts)
+                program(())
+
+        return Varying(run, float(part // nbytes * nbytes))
+
+    few, *_ = probe_code.panel_sizes()
+    timers["panels anew"] = timer(few, 0, _PARTS // 2)
+    for rows, ahead in itertools.product(probe_code.panel_sizes(), _PANEL_BYTES):
+        timers[f"panels {rows} {ahead}"] = timer(rows, ahead, 1)
     return timers
 
 

@@ -20,7 +20,7 @@ from llvmlite import ir
 from eqsat_backends.numba_cpu.tiles.dots import Step, step_of
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.flow import I1, I64, Variable
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, KIND, Lanes, Value, cpu_features
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, KIND, Lanes, Value, cpu_features, vector_registers
 from eqsat_backends.numba_cpu.vectors.simd import define, void
 
 Tile = Callable[..., Any]
@@ -75,8 +75,7 @@ class VectorTile(Lanes):
         where the sums of that need them all, it spills the sums: 1.7 times as long for 4×24 with 16 registers.
         """
         if "sse2" in cpu_features():
-            registers = range(32 if "avx512f" in cpu_features() else 16)
-            clobbered = ",".join(f"~{{xmm{number}}}" for number in registers)
+            clobbered = ",".join(f"~{{xmm{number}}}" for number in range(vector_registers()))
             self.b.asm(ir.FunctionType(ir.VoidType(), []), "", clobbered, [], True)
 
     def vectors(self, count: Value, body: Callable[[Value | None], None], *moving: tuple[Variable, int]) -> None:

@@ -91,6 +91,14 @@ def native_lanes(bits: int = 32) -> int:
     return width // bits
 
 
+def vector_registers() -> int:
+    """Vector registers of this machine."""
+    import llvmlite.binding as llvm
+
+    many = "avx512f" in cpu_features() or llvm.get_process_triple().startswith(("aarch64", "arm64"))
+    return 32 if many else 16
+
+
 def masks_are_quick() -> bool:
     """Whether masked instructions are as quick as others: those of AVX2 take up to twelve times as long (Zen)."""
     return "avx512f" in cpu_features()
