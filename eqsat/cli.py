@@ -280,7 +280,7 @@ def _machine_tables(model: Machine) -> list[Table]:
     panels = _table("Register tiles that read panels from memory, one core", *ways, numbers=ways)
     for rows, ahead, rate in model.panels_gbs:
         panels.add_row(str(rows), str(ahead) if ahead else "not asked for", f"{rate:.1f}")
-    return [units, memory, functions, *[panels] * bool(model.panels_gbs)]
+    return [units, memory, functions, *([panels] if model.panels_gbs else [])]
 
 
 def _size(nbytes: float) -> str:

@@ -45,7 +45,9 @@ machines = st.builds(
     broadcast_gs=positive,
     wake_us=positive,
     matrix_ns=st.one_of(st.just(()), pairs),
-    panels_gbs=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 1 << 16), positive), max_size=4).map(tuple),
+    panels_gbs=st.lists(
+        st.tuples(st.integers(1, 16), st.integers(0, 1 << 16), positive), max_size=4, unique_by=lambda row: row[:2]
+    ).map(tuple),
 )
 SAMPLE = Machine(
     cpu=machine.cpu_name(),
@@ -112,6 +114,13 @@ def test_the_document_says_everything(model: Machine) -> None:
         {"panels_gbs": [[0, 1024, 20.0]]},
         {"panels_gbs": [[2, -1, 20.0]]},
         {"panels_gbs": [[2, 1024, 0.0]]},
+        {"panels_gbs": [[2, 1 << 70, 20.0]]},
+        {"panels_gbs": [[2.5, 1024, 20.0]]},
+        {"panels_gbs": [[True, 1024, 20.0]]},
+        {"panels_gbs": [[2, 1024, True]]},
+        {"panels_gbs": [[2, 1024, "20"]]},
+        {"panels_gbs": [[2, 1024, 20.0], [2, 1024, 21.0]]},
+        {"panels_gbs": ["123"]},
         {"surprise": 1},
     ],
 )

@@ -67,6 +67,7 @@ class Computer:
             for threads in (1, CORES):
                 timers[f"{name} {threads}"] = self.timer(f"{name} {threads}", 1e-3, rate * threads * 1e6)
         timers |= {name: self.timer(name, seconds * 1e4, 1e4) for name, seconds in LINES.items()}
+        timers["evict"] = self.timer("evict", 1e-4)
         for rows, (ahead, rate) in itertools.product(probe_code.panel_sizes(), PANELS.items()):
             timers[f"panels {rows} {ahead}"] = self.timer("panels", 1e-4, (rate + rows) * 1e5, Varying)
         timers |= {name: self.timer(name, 1e-6 + 0.1e-6 * n) for n, name in enumerate(probes.FUNCTIONS)}
@@ -75,9 +76,10 @@ class Computer:
 
 def preempted(seed: int, slice_s: float, share: float) -> Callable[[str, float], float]:
     """Another program takes the processor for ``slice_s`` at a time, ``share`` of the time; jitter on top."""
-    rng = Random(seed)
+    rngs: dict[str, Random] = {}  # of each figure, lest one more changes the luck of all others
 
     def disturb(name: str, seconds: float) -> float:
+        rng = rngs.setdefault(name, Random(f"{seed} {name}"))
         chance = seconds * share / (1 - share) / slice_s
         times = int(chance) + (rng.random() < chance % 1)
         return sum(rng.expovariate(1 / slice_s) for _ in range(times)) + seconds * rng.random() * 0.01
@@ -110,14 +112,17 @@ def test_a_quiet_machine_is_measured_exactly_and_soon() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("slice_s", "share"), [(4e-3, 0.5), (3e-4, 0.3), (20e-3, 0.7)])
 def test_other_programs_hardly_show(seed: int, slice_s: float, share: float) -> None:
+    """Where their slices are as short as a sample, four that were disturbed may agree by chance."""
     model = Computer(preempted(seed, slice_s, share)).measure()
     assert failed_checks(model) == []
     for name in ("call_us", "step_us", "launch_us", "wake_us", "barrier_us"):
         assert getattr(model, name) == pytest.approx(getattr(QUIET, name), rel=0.1, abs=2e-4)
     assert dict(model.fma_gflops) == pytest.approx(dict(QUIET.fma_gflops), rel=0.05)
     for got, want in zip(model.levels, QUIET.levels, strict=True):
-        assert got.read_gbs == pytest.approx(want.read_gbs, rel=0.1)
-        assert got.copy_gbs_all == pytest.approx(want.copy_gbs_all, rel=0.1)
+        assert got.read_gbs == pytest.approx(want.read_gbs, rel=0.1 if slice_s > 1e-3 else 0.25)
+        assert got.copy_gbs_all == pytest.approx(want.copy_gbs_all, rel=0.1 if slice_s > 1e-3 else 0.25)
+    for panel, same in zip(model.panels_gbs, QUIET.panels_gbs, strict=True):
+        assert panel == (*same[:2], pytest.approx(same[2], rel=0.03))
 
 
 def test_what_cannot_be_true_is_measured_again() -> None:
@@ -187,7 +192,7 @@ def test_probed_functions_are_the_functions() -> None:
             np.testing.assert_allclose(y, want[name], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("way", ["leave", "ask"])
+@pytest.mark.parametrize("way", ["plain", "prefetch"])
 def test_probed_tiles_are_register_tiles(way: str) -> None:
     """Each sum is of its row of the first factor and its column of the panels, from the place asked for on; requests,
     of memory that is not there, change none."""
@@ -214,16 +219,23 @@ def test_tiles_that_read_panels_take_the_next_part_of_memory_each_time(monkeypat
     monkeypatch.setattr(probes, "_program", recorded)
     nbytes = 64 << 10
     timers = probes._panel_timers([("memory", 0, True, nbytes, nbytes)], np.ones(nbytes, np.uint8))
-    part, made = nbytes // probes._PARTS, len(runs)
-    for timer in timers.values():
-        timer.run()
-    assert [before for _, before, _ in runs] == [n * part % nbytes for n in range(2 * made)]
-    first, *others = timers
-    assert first == "panels anew" and made - len(others) > probes._PARTS / 3, "as much as caches hold"
-    assert [ahead for *_, ahead in runs[-len(others) :]] == [*probes._PANEL_BYTES] * len(probe_code.panel_sizes())
-    for (steps, *_), name in zip(runs[-len(others) :], others, strict=True):
-        vectors = probe_code.panel_sizes()[int(name.split(" ")[1])]
-        assert steps == part // (4 * native_lanes(32) * vectors)
+    part, each = nbytes // probes._PARTS // 64 * 64, 0
+    runs.clear()
+    seen: dict[str, set[int]] = {name: set() for name in timers}
+    for _ in range(probes._PARTS):
+        for name, timer in timers.items():
+            each = len(runs)
+            timer.run()
+            seen[name] |= {before for _, before, _ in runs[each:]}
+            steps, _, ahead = runs[-1]
+            if name != "evict":
+                _, rows, distance = name.split(" ")
+                assert len(runs) == each + 1 and ahead == int(distance)
+                assert steps == part // (4 * native_lanes(32) * probe_code.panel_sizes()[int(rows)])
+    places = [before for _, before, _ in runs]
+    assert all((b - a) % (probes._PARTS * part) == part for a, b in itertools.pairwise(places))
+    assert set(map(len, seen.values())) == {probes._PARTS}, "each comes to every part, so that none has better ones"
+    assert list(timers) == ["evict", *(f"panels {m} {n}" for m in probe_code.panel_sizes() for n in PANELS)]
 
 
 def test_what_is_read_is_read_by_the_loop_as_written() -> None:

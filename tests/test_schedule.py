@@ -871,7 +871,8 @@ def test_tiles_ask_as_far_ahead_as_was_measured_to_be_quicker() -> None:
     assert [asked(m, *few, *many) for m in (1, 2, 5, 6, 12)] == [0, 0, 0, 2048, 2048]
     assert asked(6, (6, 0, slow), (6, 1024, 1.05 * slow)) == 0
     assert asked(6, (6, 0, 1.2 * memory), (6, 1024, 2 * memory)) == 0
-    assert asked(6, (6, 1024, quick)) == 0, "what stood for none was out of bounds"
+    assert asked(6, (6, 1024, quick)) == 0, "what was measured without was out of bounds"
+    assert asked(6, (5, 0, slow), (5, 1024, quick), (6, 1024, quick)) == 1024, "the next fewer rows"
     assert asked(6, *many) and not asked(6, *many, threads=64)
 
 

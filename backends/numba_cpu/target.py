@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eqsat_backends.numba_cpu.tiles.tile_ops import matrix_ops
-from eqsat_backends.numba_cpu.vectors.lanes import native_lanes
+from eqsat_backends.numba_cpu.vectors.lanes import native_lanes, vector_registers
 
 if TYPE_CHECKING:
     from eqsat.cost.machine import Machine
@@ -39,5 +39,4 @@ def target_of(machine: Machine) -> Target:
 @functools.cache
 def host() -> Target:
     """Of this machine, as the system describes it."""
-    lanes = native_lanes(32)
-    return Target(4 * lanes, 32 if lanes == 16 else 16)
+    return Target(4 * native_lanes(32), vector_registers())

@@ -388,7 +388,11 @@ STREAM_BYTES = _count(
     "STREAM_BYTES", 1 << 20, "bytes", "of a factor that is read once, past which it comes from memory", TUNED
 )
 STREAM_AHEAD = _count(
-    "STREAM_AHEAD", 6144, "bytes", "that the panels of such a factor are asked for ahead", TUNED + ": few rows"
+    "STREAM_AHEAD",
+    6144,
+    "bytes",
+    "that the panels of such a factor are asked for ahead, on machines where no distance was measured",
+    TUNED + ": few rows",
 )
 STREAM_GAIN = _figure(
     "STREAM_GAIN",

@@ -169,7 +169,7 @@ class Machine:
             if document.pop("format") not in formats:
                 raise MachineError("machine model of another version of eqsat; run `eqsat machine --remeasure`")
             document.setdefault("matrix_ns", ())
-            panels = tuple((int(m), int(ahead), float(rate)) for m, ahead, rate in document.pop("panels_gbs", ()))
+            panels = tuple((rows, ahead, rate) for rows, ahead, rate in document.pop("panels_gbs", ()))
             levels = tuple(Level(**level) for level in document.pop("levels"))
             pairs: dict[str, Any] = {k: tuple((str(n), float(v)) for n, v in document.pop(k)) for k in _PAIRS}
             machine = Machine(levels=levels, panels_gbs=panels, **pairs, **document)
@@ -187,14 +187,13 @@ class Machine:
             *(value for _, value in self.fma_gflops + self.function_ns + self.matrix_ns),
             *(rate for *_, rate in self.panels_gbs),
         ]
-        if any(rows < 1 or ahead < 0 for rows, ahead, _ in self.panels_gbs):
+        sizes = [(rows, ahead) for rows, ahead, _ in self.panels_gbs]
+        if len({*sizes}) < len(sizes) or not all(_is_count(m, 1) and _is_count(ahead, 0) for m, ahead in sizes):
             raise MachineError(f"machine model with impossible panels: {self.panels_gbs!r}")
         for level in self.levels:
             figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
             figures += [level.scattered_ns] if level.scattered_ns != 0 else []
-            if any(
-                isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (level.line, level.sets, level.ways)
-            ):
+            if not all(_is_count(n, 0, math.inf) for n in (level.line, level.sets, level.ways)):
                 raise MachineError(f"machine model with an impossible cache: {level!r}")
         if not self.levels or not self.fma_gflops:
             raise MachineError("machine model without memory levels or FMA peaks")
@@ -202,6 +201,14 @@ class Machine:
         for figure in figures:
             if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 < figure < math.inf:
                 raise MachineError(f"machine model with an impossible figure: {figure!r}")
+
+
+MOST_AHEAD = 1 << 20
+"""Bytes: no tile asks further ahead."""
+
+
+def _is_count(value: object, least: int, most: float = MOST_AHEAD) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 _PAIRS = ("fma_gflops", "function_ns", "matrix_ns")
@@ -264,6 +271,7 @@ def held(machine: Machine, bits: int) -> Machine:
         vector_bytes=width,
         registers=min(machine.registers, 16),  # the others came with the wider ones
         fma_gflops=tuple((name, peak * share) for name, peak in machine.fma_gflops),
+        panels_gbs=(),  # narrower tiles wait for their arithmetic rather than for memory
     )
 
 

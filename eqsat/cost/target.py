@@ -168,7 +168,8 @@ class Target:
     seconds of starting one more kernel. ``functions``: measured slots of elementwise functions. ``tiles``: the tile
     operations on offer, of several that do equally well the first is taken. ``panels``: (rows, bytes, bytes a second)
     at which a register tile reads panels of a second factor from memory and asks for them so far ahead, 0 for those
-    that do not. ``single``: the same processor with one thread at work, where this is a team.
+    that do not; empty where that was not measured. ``single``: the same processor with one thread at work, where this
+    is a team.
 
     Raises:
         TargetError: no bounded space before an unbounded one, a rate that is no positive number, or a tile that takes

@@ -89,15 +89,16 @@ def stream_ahead(columns: int, form: StageForm, target: Target) -> int:
     """Bytes that tiles of all rows ask for a second factor ahead of what they read, where it comes from memory; 0: they
     leave that to the hardware.
 
-    As was measured for as many rows, or the next fewer: processors differ. Requests 1 KB ahead made 6 rows 1.3 times
-    as fast and one row 1.2 times slower on a Zen 3; 6 KB ahead they made 3 rows 1.8 times slower on a Zen 4.
+    As was measured for as many rows, or the next fewer, and none for fewer than any: processors differ. Requests 1 KB
+    ahead made 6 rows 1.3 times as fast and one row 1.2 times slower on a Zen 3; 6 KB ahead they made 3 rows 1.8 times
+    slower on a Zen 4.
     """
     if not target.panels:
         return c.STREAM_AHEAD if outlasts(columns, form, target) else 0
-    measured = max((rows for rows, *_ in target.panels if rows <= form.extent("m")), default=0)
+    measured = max((rows for rows, way, _ in target.panels if not way and rows <= form.extent("m")), default=0)
     rates = {way: min(rate, target.outer.bandwidth) for rows, way, rate in target.panels if rows == measured}
     best = max(rates, key=lambda way: (rates[way], -way), default=0)
-    return best if rates.get(0) and rates[best] >= c.STREAM_GAIN * rates[0] else 0
+    return best if rates and rates[best] >= c.STREAM_GAIN * rates[0] else 0
 
 
 def outlasts(columns: int, form: StageForm, target: Target) -> bool:

@@ -275,8 +275,8 @@ class Pricer:
         asks = k * c.LOAD_SLOTS * self.target.slot(form.dtype)
         (access,) = form.factors[1].accesses
         kind, index, _ = form.source(access)
-        most = self.target.rows("fma", form.dtype)[0].size("m")
-        if kind != "operand" or form.extent("m") <= most:  # one tile's: a stream, asked for further ahead
+        one = min(self.target.rows("fma", form.dtype)[0].size("m"), c.FEW_ROWS)
+        if kind != "operand" or form.extent("m") <= one:  # a stream of one tile, which asks for its own panel ahead
             return asks, 0.0
         size = self.problem.sizes[index]
         if not self.problem.const[index] and size <= self.target.middle[0].capacity:

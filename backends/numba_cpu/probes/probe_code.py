@@ -17,12 +17,12 @@ from eqsat_backends.numba_cpu.running.words import Word, Words
 from eqsat_backends.numba_cpu.tiles.dots import WIDTH
 from eqsat_backends.numba_cpu.vectors import memory
 from eqsat_backends.numba_cpu.vectors.elementwise import FUNCTIONS
-from eqsat_backends.numba_cpu.vectors.lanes import BYTES, Lanes, native_lanes, vector_registers
+from eqsat_backends.numba_cpu.vectors.lanes import BYTES, Lanes, cpu_features, native_lanes, vector_registers
 
 __all__ = [
     "BROADCASTS",
     "ELEMENTS",
-    "FILLED",
+    "FILL_BYTE",
     "MATRIX_SUMS",
     "fma_chains",
     "functions",
@@ -38,8 +38,8 @@ BROADCASTS = 8
 ELEMENTS = 2048
 """Numbers that a run of an elementwise function takes."""
 
-FILLED = 1
-"""Each byte of memory that is streamed: an ordinary number in every element type, for others take longer."""
+FILL_BYTE = 0x3C
+"""Each byte of memory that is streamed: normal numbers in float16 to float64, for subnormal ones may take longer."""
 
 STREAMED, KEPT = 16, 8
 """Vectors of a block that is read or copied, and into how many sums what is read goes: two loads an instruction."""
@@ -94,7 +94,7 @@ PANEL_ROWS = (2, 3, 4, 5, 6, 8, 12)
 """Rows of the register tiles that read panels, as far as registers have room for two vectors of sums of each."""
 
 PANEL_VECTORS = 4
-"""Vectors of a row of a panel, where there is room for the sums."""
+"""Most vectors of a row of a panel: kernels have tiles of more for a row or two only, whose requests gain nothing."""
 
 PANEL_DEPTH, PANEL_APART = 1024, 4 * 1024 + 3 * LINE
 """Steps of the first factor, which are read again and again, and bytes from one of its rows to the next."""
@@ -102,26 +102,26 @@ PANEL_DEPTH, PANEL_APART = 1024, 4 * 1024 + 3 * LINE
 
 def panel_sizes() -> dict[int, int]:
     """Vectors of a row of the panels that tiles of so many rows read."""
-    room = vector_registers() - 1  # one holds an element of the first factor
+    room = vector_registers() - (1 if "fma" in cpu_features() else 2)  # an element of the first factor, a product
     return {rows: min(room // (rows + 1), PANEL_VECTORS) for rows in PANEL_ROWS if room // (rows + 1) > 1}
 
 
 @functools.cache
 def panels() -> dict[str, int]:
-    """Addresses of register tiles over ``panel_sizes()``: ``ask4`` of 4 rows asks ahead for what it reads, ``leave4``
+    """Addresses of register tiles over ``panel_sizes()``: ``prefetch4`` of 4 rows prefetches what it reads, ``plain4``
     leaves that to the hardware. Array 0: the first factor, and behind it room for the sums; array 1: panels. Parameter
-    0: steps of k; 1: bytes that lie before the first; 2: bytes to ask ahead."""
-    names = tuple(f"{way}{rows}" for rows in panel_sizes() for way in ("leave", "ask"))
+    0: steps of k; 1: bytes that lie before the first; 2: the prefetch distance in bytes."""
+    names = tuple(f"{way}{rows}" for rows in panel_sizes() for way in ("plain", "prefetch"))
     return _compiled(_panels, names)
 
 
 def _panels(module: ir.Module) -> None:
     for rows, vectors in panel_sizes().items():
-        _panel(module, f"leave{rows}", rows, vectors, asks=False)
-        _panel(module, f"ask{rows}", rows, vectors, asks=True)
+        _panel(module, f"plain{rows}", rows, vectors, prefetches=False)
+        _panel(module, f"prefetch{rows}", rows, vectors, prefetches=True)
 
 
-def _panel(module: ir.Module, name: str, rows: int, vectors: int, asks: bool) -> None:
+def _panel(module: ir.Module, name: str, rows: int, vectors: int, prefetches: bool) -> None:
     w, (a, b, parameters) = _begin(module, name)
     e = Lanes(w.b, native_lanes(32))
     steps, before, ahead = (w.get(parameters, n) for n in range(3))
@@ -129,7 +129,7 @@ def _panel(module: ir.Module, name: str, rows: int, vectors: int, asks: bool) ->
     sums = [[w.variable(e.const("f32", 0.0)) for _ in range(vectors)] for _ in range(rows)]
     with w.each(steps) as k:
         first, second = a + (k & (PANEL_DEPTH - 1)) * 4, b + before + k * (vectors * nbytes)
-        for line in range(0, vectors * nbytes if asks else 0, LINE):
+        for line in range(0, vectors * nbytes if prefetches else 0, LINE):
             memory.prefetch(e, memory.pointer(e, (second + ahead + line).value), 3)
         panel = [memory.load(e, "f32", (second + v * nbytes).value) for v in range(vectors)]
         for i, row in enumerate(sums):
@@ -230,7 +230,7 @@ def _write(module: ir.Module, name: str) -> None:
     w, (a, _, parameters) = _begin(module, name)
     e = Lanes(w.b, native_lanes(32))
     rows, apart, columns, often = (w.get(parameters, n) for n in range(4))
-    x = e.const("i32", int.from_bytes(bytes([FILLED] * 4)))
+    x = e.const("i32", int.from_bytes(bytes([FILL_BYTE] * 4)))
     with w.each(often):
         with w.each(columns) as column, w.each(rows) as row:
             for place in range(0, LINE, 4 * e.lanes):

@@ -50,10 +50,11 @@ _APART = 12_032
 """Bytes between the rows that lines are written to: a few pages, and no multiple of one."""
 _PRODUCTS = 1_000
 """Rounds of products of matrices: sums of up to 384 each stay exact in float32."""
-_PANEL_BYTES = (0, 1024, 2048, 6144)
-"""Bytes that panels are asked for ahead; 0: not at all."""
-_PARTS = 16
-"""Parts of the memory that is streamed, of which tiles that read panels take one after the other."""
+_PREFETCH_BYTES = (0, 1024, 2048, 6144)
+"""Distances in bytes at which panels are prefetched; 0: they are not."""
+_PARTS, _EVICTING = 17, 8
+"""Parts of the memory that is streamed, of which tiles that read panels take one after the other, and how many of them
+no cache holds. A prime, so that in turns each tile comes to every part."""
 _HALVES = 2 << 20
 """What is copied to begins so many bytes behind what is copied from, or a multiple: at the same place in a page."""
 
@@ -96,8 +97,10 @@ def _behind(figure: str, cores: int) -> Iterator[str]:
             return
         case ["function", name]:
             yield from (name, "neg")
-        case ["matrix", _] | ["panels", _, _]:
+        case ["matrix", _]:
             yield figure
+        case ["panels", _, _]:
+            yield from ("evict", figure)
         case [level, "scattered_ns"]:
             yield from (f"scattered {level}", f"in order {level}")
         case [level, kind]:
@@ -149,7 +152,7 @@ def _machine(timers: Mapping[str, Timer], sizes: Sequence[Sizes], cores: int) ->
         matrix_ns=tuple((name, 1 / timers[f"matrix {name}"].rate) for name in EXTENSIONS if f"matrix {name}" in timers),
         panels_gbs=tuple(
             (rows, ahead, timers[f"panels {rows} {ahead}"].rate)
-            for rows, ahead in itertools.product(probe_code.panel_sizes(), _PANEL_BYTES)
+            for rows, ahead in itertools.product(probe_code.panel_sizes(), _PREFETCH_BYTES)
         ),
     )
 
@@ -230,7 +233,7 @@ def _streamed(sizes: Sequence[Sizes]) -> np.ndarray:
     """Memory for the largest stream, and a block for each half of it, on pages that have been touched."""
     largest = max(max(one, everyone) for *_, one, everyone in sizes)
     memory = aligned_bytes(2 * _half(largest))
-    memory.fill(probe_code.FILLED)
+    memory.fill(probe_code.FILL_BYTE)
     return memory
 
 
@@ -279,9 +282,9 @@ def _line_timers(loop: int, sizes: Sequence[Sizes], memory: np.ndarray) -> dict[
 def _panel_timers(sizes: Sequence[Sizes], memory: np.ndarray) -> dict[str, Timer]:
     """Register tiles that read panels from memory, each run the next part of it, so that none is in a cache.
 
-    Of what earlier timers have written the caches are emptied first: that it goes back to memory takes time.
+    The first timer evicts what others wrote: the lines' way back to memory would be timed.
     """
-    part = sizes[-1][3] // _PARTS
+    part = sizes[-1][3] // _PARTS // LINE * LINE
     starts = itertools.cycle(range(0, part * _PARTS, part))
     loops, timers = probe_code.panels(), dict[str, Timer]()
 
@@ -289,7 +292,7 @@ def _panel_timers(sizes: Sequence[Sizes], memory: np.ndarray) -> dict[str, Timer
         nbytes = 4 * native_lanes(32) * probe_code.panel_sizes()[rows]
         first = np.ones(rows * (probe_code.PANEL_APART + nbytes) // 4, np.float32)
         parameters = np.array([part // nbytes, 0, ahead], np.int64)
-        program = _program([loops[f"{'ask' if ahead else 'leave'}{rows}"]], (first, memory, parameters))
+        program = _program([loops[f"{'prefetch' if ahead else 'plain'}{rows}"]], (first, memory, parameters))
 
         def run() -> None:
             for _ in range(parts):
@@ -299,8 +302,8 @@ def _panel_timers(sizes: Sequence[Sizes], memory: np.ndarray) -> dict[str, Timer
         return Varying(run, float(part // nbytes * nbytes))
 
     few, *_ = probe_code.panel_sizes()
-    timers["panels anew"] = timer(few, 0, _PARTS // 2)
-    for rows, ahead in itertools.product(probe_code.panel_sizes(), _PANEL_BYTES):
+    timers["evict"] = timer(few, 0, _EVICTING)
+    for rows, ahead in itertools.product(probe_code.panel_sizes(), _PREFETCH_BYTES):
         timers[f"panels {rows} {ahead}"] = timer(rows, ahead, 1)
     return timers
 
