@@ -196,6 +196,21 @@ def test_a_shared_product_is_stored_once() -> None:
     assert sum(op == "contract" for k in stored for op in ops(k)) == 2
 
 
+def test_a_costly_function_with_several_users_is_stored_once() -> None:
+    """Of bodies that attract one another: for one of three forces alone it would be cheaper to compute it again."""
+    place, mass = arg(0, 300, 3, dtype=float64), arg(1, 300, 1, dtype=float64)
+    axes = [build.take_range(place, 1, n, n + 1) for n in range(3)]
+    apart = [build.call("sub", build.transpose(x, (1, 0)), x) for x in axes]
+    squares = [build.call("square", d) for d in apart]
+    r2 = build.call("add", build.call("add", *squares[:2]), build.call("add", squares[2], build.scalar(0.01, float64)))
+    weight = build.call("pow", r2, build.scalar(-1.5, float64))
+    forces = [build.matmul(build.call("mul", d, weight), mass) for d in apart]
+    egraph = saturate([build.concat(forces, 1)], rules=select("reassociates", ()), nodes=2000, seconds=20.0)
+    rates = replace(RATES, functions={"sqrt": 6.8, "div": 3.8, "pow": 160.0})
+    stored = extract(egraph, rates, lowers=can_lower, seconds=10.0)[0].kernels
+    assert sum(op == "sqrt" for kernel in stored for op in ops(kernel)) == 1
+
+
 def test_softmax_is_three_kernels_that_share_the_exponential_or_not() -> None:
     x = arg(0, 256, 1000)
     stored = kernels(egraph_of(composite("softmax", [x], 1)))

@@ -29,6 +29,9 @@ COMBINATIONS = 6
 """Operand lists are combined at positions whose product (counted from 1) is at most this."""
 SAME_KIND = 2
 """Streams, and kernels, kept that differ only in where along an elementwise chain they read."""
+COSTLY = 8
+"""Slots of an elementwise function (``Op.cost``), division the cheapest of them, from where on several users may be
+better off with one kernel that stores it."""
 WIDE = 24
 """Operands from which e-nodes are built over the best streams alone: combinations grow with their square."""
 POOL = 10
@@ -76,6 +79,7 @@ class Candidates:
                 for child in node.children:
                     self.users.setdefault(child, set()).add(c)
         self.alias = self._aliases()
+        self.costly = self._costly()
         self.anchor = self._anchors()
         self.terms: dict[int, Term | Read] = {}
         self.combined: dict[tuple[int, int], tuple[list[list[Stream]], list[Stream]]] = {}
@@ -141,11 +145,13 @@ class Candidates:
         """For each class the one at the start of its chain of elementwise operators and views of one operand.
 
         Where along such a chain a tensor is stored matters little, so that programs which differ in that
-        alone need not all be kept.
+        alone need not all be kept. Another chain starts at what costs much and has several users.
         """
         anchor: dict[int, int] = {}
         for c in self.order:
             anchor[c] = c
+            if c in self.costly:
+                continue
             for _, node in self.nodes[c]:
                 operands = {child for child in node.children if child not in self.egraph.const}
                 if len(operands) == 1 and OPS[node.op].kind in ("map", "view"):
@@ -154,6 +160,11 @@ class Candidates:
                         anchor[c] = anchor[child]
                         break
         return anchor
+
+    def _costly(self) -> frozenset[int]:
+        """Classes of a function that costs much, with several users: each would compute it again."""
+        several = (c for c in self.order if len(self.users.get(c, ())) > 1 and c not in self.egraph.const)
+        return frozenset(c for c in several if all(OPS[node.op].cost >= COSTLY for _, node in self.nodes[c]))
 
     def merged(self) -> frozenset[int]:
         """Contractions cut into several slices by their users.
@@ -340,8 +351,10 @@ class Candidates:
             kind = self.kinds[s.uid] = (frozenset([self.anchor[need] for need in s.needs]), core, s.core_map)
         return kind
 
-    def _prune(self, ranked: Iterable[Stream]) -> list[Stream]:
-        """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once."""
+    def _prune(self, ranked: Sequence[Stream]) -> list[Stream]:
+        """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once. One of
+        elements reads a ``costly`` class, if any does.
+        """
         kinds: dict[tuple[object, ...], int] = {}
         kept: dict[bool, list[Stream]] = {False: [], True: []}
         for s in ranked:
@@ -354,7 +367,11 @@ class Candidates:
             if not any(_dominates(other, s) for other in group):
                 group.append(s)
                 kinds[kind] = kinds.get(kind, 0) + 1
-        return kept[False] + kept[True]
+        elements = kept[False]
+        if self.costly and all(self.costly.isdisjoint(s.needs) for s in elements):  # a rank is for one user alone
+            shares = [s for s in ranked if s.core is None and not self.costly.isdisjoint(s.needs)][:1]
+            elements[:] = [*elements[: ELEMENTS - len(shares)], *shares]
+        return elements + kept[True]
 
     def _stored(self, c: int, ranked: Iterable[Stream], kept: Sequence[Stream]) -> list[Stream]:
         """The stream that reads what class ``c`` lies in memory as, unless it is kept already."""

@@ -55,17 +55,18 @@ def decide(
     the best one by selection stays where that is not clear: the clock confirms gains of 5 %, and not all of 2 %.
 
     As written is what ``rules`` without left sides make of it, selected quickly; if it wins, the better one of that and
-    what is selected well. Where rules have no part in the best one it is that already. Where the best one is expected
-    to be plainly better, others are scheduled only if it is a few kernels; nor are kernels of others run together where
-    these are no better apart. Of a few kernels without a contraction one more program is tried, that stores less:
-    windows that maps compute again share more of it than selection knows.
+    what is selected well. Where rules have no part in the best one it is as written already, and is compared with
+    others if it is a few kernels. Where the best one is expected to be plainly better, others are scheduled only if it
+    is a few kernels; nor are kernels of others run together where these are no better apart. Of a few kernels without a
+    contraction one more program is tried, that stores less: windows that maps compute again share more of it than
+    selection knows.
     """
     best, *others = (Found(egraph, selection) for selection in select(egraph))
     few = len(best.selection.kernels) <= FEW and best.selection.seconds >= WORTH
     ruled = bool(rule_provenance(egraph, best.selection))
     if few and len(best.selection.kernels) > 1 and not _contracts(egraph):
         others.append(Found(egraph, select(egraph, quick=True, lean=True)[0]))
-    elif not ruled:
+    elif not ruled and not (few and others):
         return best
     written = as_written(region, rules, select, proofs=egraph.proofs is not None) if ruled else None
     if written is not None and best.selection.seconds >= (1 - PLAIN) * written.selection.seconds:
