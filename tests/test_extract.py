@@ -196,9 +196,17 @@ def test_a_shared_product_is_stored_once() -> None:
     assert sum(op == "contract" for k in stored for op in ops(k)) == 2
 
 
-def test_a_costly_function_with_several_users_is_stored_once() -> None:
-    """Of bodies that attract one another: for one of three forces alone it would be cheaper to compute it again."""
+@pytest.mark.parametrize("first", ["", "exp", "div", "sort"])
+def test_a_costly_function_with_several_users_is_stored_once(first: str) -> None:
+    """Of bodies that attract one another: for one of three forces alone it would be cheaper to compute it again. Also
+    where all of them read something else that costs much."""
     place, mass = arg(0, 300, 3, dtype=float64), arg(1, 300, 1, dtype=float64)
+    given: dict[str, list[Node]] = {
+        "exp": [place],
+        "div": [place, build.call("add", place, build.scalar(3.0, float64))],
+    }
+    if first:
+        place = make("sort", [place], 0) if first == "sort" else build.call(first, *given[first])
     axes = [build.take_range(place, 1, n, n + 1) for n in range(3)]
     apart = [build.call("sub", build.transpose(x, (1, 0)), x) for x in axes]
     squares = [build.call("square", d) for d in apart]

@@ -121,6 +121,10 @@ def test_the_document_says_everything(model: Machine) -> None:
         {"panels_gbs": [[2, 1024, "20"]]},
         {"panels_gbs": [[2, 1024, 20.0], [2, 1024, 21.0]]},
         {"panels_gbs": ["123"]},
+        {"panels_gbs": [[[2], 1024, 20.0]]},
+        {"panels_gbs": [[2, {}, 20.0]]},
+        {"panels_gbs": [[2, 1024, 10**400]]},
+        {"call_us": 10**400},
         {"surprise": 1},
     ],
 )

@@ -67,9 +67,10 @@ class Computer:
             for threads in (1, CORES):
                 timers[f"{name} {threads}"] = self.timer(f"{name} {threads}", 1e-3, rate * threads * 1e6)
         timers |= {name: self.timer(name, seconds * 1e4, 1e4) for name, seconds in LINES.items()}
-        timers["evict"] = self.timer("evict", 1e-4)
+        timers["evict"] = self.timer("evict", 1e-4, 0.0, Varying)
         for rows, (ahead, rate) in itertools.product(probe_code.panel_sizes(), PANELS.items()):
-            timers[f"panels {rows} {ahead}"] = self.timer("panels", 1e-4, (rate + rows) * 1e5, Varying)
+            name = f"panels {rows} {ahead}"
+            timers[name] = self.timer(name, 1e-4, (rate + rows) * 1e5, Varying)
         timers |= {name: self.timer(name, 1e-6 + 0.1e-6 * n) for n, name in enumerate(probes.FUNCTIONS)}
         return probes.figures(timers, SIZES, CORES, 2.0, self.clock)
 

@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -188,7 +189,7 @@ class Machine:
             *(rate for *_, rate in self.panels_gbs),
         ]
         sizes = [(rows, ahead) for rows, ahead, _ in self.panels_gbs]
-        if len({*sizes}) < len(sizes) or not all(_is_count(m, 1) and _is_count(ahead, 0) for m, ahead in sizes):
+        if not all(_is_count(m, 1) and _is_count(ahead, 0) for m, ahead in sizes) or len({*sizes}) < len(sizes):
             raise MachineError(f"machine model with impossible panels: {self.panels_gbs!r}")
         for level in self.levels:
             figures += [level.read_gbs, level.copy_gbs, level.read_gbs_all, level.copy_gbs_all, level.line]
@@ -199,12 +200,12 @@ class Machine:
             raise MachineError("machine model without memory levels or FMA peaks")
         figures += [figure for figure in (self.fma_latency_ns, self.broadcast_gs) if figure != 0]
         for figure in figures:
-            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 < figure < math.inf:
+            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 < figure < sys.float_info.max:
                 raise MachineError(f"machine model with an impossible figure: {figure!r}")
 
 
 MOST_AHEAD = 1 << 20
-"""Bytes: no tile asks further ahead."""
+"""No tile asks so many bytes ahead, nor has so many rows."""
 
 
 def _is_count(value: object, least: int, most: float = MOST_AHEAD) -> bool:

@@ -30,8 +30,8 @@ COMBINATIONS = 6
 SAME_KIND = 2
 """Streams, and kernels, kept that differ only in where along an elementwise chain they read."""
 COSTLY = 8
-"""Slots of an elementwise function (``Op.cost``), division the cheapest of them, from where on several users may be
-better off with one kernel that stores it."""
+"""``Op.cost`` of an elementwise function, that of a division, from where on several users may be better off with one
+kernel that stores it."""
 WIDE = 24
 """Operands from which e-nodes are built over the best streams alone: combinations grow with their square."""
 POOL = 10
@@ -145,13 +145,11 @@ class Candidates:
         """For each class the one at the start of its chain of elementwise operators and views of one operand.
 
         Where along such a chain a tensor is stored matters little, so that programs which differ in that
-        alone need not all be kept. Another chain starts at what costs much and has several users.
+        alone need not all be kept.
         """
         anchor: dict[int, int] = {}
         for c in self.order:
             anchor[c] = c
-            if c in self.costly:
-                continue
             for _, node in self.nodes[c]:
                 operands = {child for child in node.children if child not in self.egraph.const}
                 if len(operands) == 1 and OPS[node.op].kind in ("map", "view"):
@@ -162,9 +160,14 @@ class Candidates:
         return anchor
 
     def _costly(self) -> frozenset[int]:
-        """Classes of a function that costs much, with several users: each would compute it again."""
+        """Classes of an elementwise function that is ``COSTLY`` in every form, and operand of several classes: each
+        would compute it again."""
         several = (c for c in self.order if len(self.users.get(c, ())) > 1 and c not in self.egraph.const)
-        return frozenset(c for c in several if all(OPS[node.op].cost >= COSTLY for _, node in self.nodes[c]))
+        return frozenset(
+            c
+            for c in several
+            if all(OPS[node.op].kind == "map" and OPS[node.op].cost >= COSTLY for _, node in self.nodes[c])
+        )
 
     def merged(self) -> frozenset[int]:
         """Contractions cut into several slices by their users.
@@ -352,8 +355,10 @@ class Candidates:
         return kind
 
     def _prune(self, ranked: Sequence[Stream]) -> list[Stream]:
-        """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once. One of
-        elements reads a ``costly`` class, if any does.
+        """The best few of each sort, at most two of a kind, none beaten in reads, work and bytes at once.
+
+        A rank is for one user alone, so the last of elements makes way for the best that reads a ``costly`` class that
+        none of them reads.
         """
         kinds: dict[tuple[object, ...], int] = {}
         kept: dict[bool, list[Stream]] = {False: [], True: []}
@@ -368,9 +373,12 @@ class Candidates:
                 group.append(s)
                 kinds[kind] = kinds.get(kind, 0) + 1
         elements = kept[False]
-        if self.costly and all(self.costly.isdisjoint(s.needs) for s in elements):  # a rank is for one user alone
-            shares = [s for s in ranked if s.core is None and not self.costly.isdisjoint(s.needs)][:1]
-            elements[:] = [*elements[: ELEMENTS - len(shares)], *shares]
+        unread = self.costly.difference(*(s.needs for s in elements)) if len(elements) == ELEMENTS else ()
+        for s in ranked if unread else ():
+            shares = s.core is None and not unread.isdisjoint(s.needs)
+            if shares and not any(_dominates(other, s) for other in elements):
+                elements[-1] = s
+                break
         return elements + kept[True]
 
     def _stored(self, c: int, ranked: Iterable[Stream], kept: Sequence[Stream]) -> list[Stream]:

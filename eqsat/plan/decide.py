@@ -66,7 +66,7 @@ def decide(
     ruled = bool(rule_provenance(egraph, best.selection))
     if few and len(best.selection.kernels) > 1 and not _contracts(egraph):
         others.append(Found(egraph, select(egraph, quick=True, lean=True)[0]))
-    elif not ruled and not (few and others):
+    elif not ruled and not others:
         return best
     written = as_written(region, rules, select, proofs=egraph.proofs is not None) if ruled else None
     if written is not None and best.selection.seconds >= (1 - PLAIN) * written.selection.seconds:
