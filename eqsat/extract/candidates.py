@@ -373,8 +373,8 @@ class Candidates:
                 group.append(s)
                 kinds[kind] = kinds.get(kind, 0) + 1
         elements = kept[False]
-        unread = self.costly.difference(*(s.needs for s in elements)) if len(elements) == ELEMENTS else ()
-        for s in ranked if unread else ():
+        unread = self.costly.difference(*(s.needs for s in elements))
+        for s in ranked if unread and len(elements) == ELEMENTS else ():
             shares = s.core is None and not unread.isdisjoint(s.needs)
             if shares and not any(_dominates(other, s) for other in elements):
                 elements[-1] = s
