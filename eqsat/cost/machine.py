@@ -272,7 +272,7 @@ def held(machine: Machine, bits: int) -> Machine:
         vector_bytes=width,
         registers=min(machine.registers, 16),  # the others came with the wider ones
         fma_gflops=tuple((name, peak * share) for name, peak in machine.fma_gflops),
-        panels_gbs=(),  # narrower tiles wait for their arithmetic rather than for memory
+        panels_gbs=(),  # measured of tiles with wider ones
     )
 
 
